@@ -23,7 +23,7 @@ from precision_bisect.settings.image_options import RGB, ImageOptions, Layout
 from precision_bisect.settings.sample_options import SampleOptions
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 _OPENING = threading.RLock()
@@ -204,14 +204,15 @@ def _decoded(file: Path, pixels: Pixels) -> NDArray[np.uint8]:
 
         turned = ImageOps.exif_transpose(image)
         colours = turned.convert("RGB" if pixels.channels == RGB else "L")
-        if colours.size != pixels.options.image_size:
-            colours = colours.resize(pixels.options.image_size, Image.Resampling.BILINEAR)
+        size = pixels.options.image_size
+        if size is not None and colours.size != size:
+            colours = colours.resize(size, Image.Resampling.BILINEAR)
         values = np.asarray(colours)
     return values.reshape(*values.shape[:2], pixels.channels)
 
 
 @contextmanager
-def _opened(file: Path) -> "Iterator[Image]":
+def _opened(file: Path) -> "Iterator[ImageFile]":
     """Open an image; inside the block, too, whatever is wrong with it raises InputError."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -246,7 +247,7 @@ def _opened(file: Path) -> "Iterator[Image]":
         ) from error
 
 
-def _refuse_odd(file: Path, image: "Image") -> None:
+def _refuse_odd(file: Path, image: "ImageFile") -> None:
     """Raise InputError for pixels that are not converted without a guess, or not at all."""
     # Pillow drops the lower 8 bits of deep colours, and says so only here.
     if image.mode.startswith(_DEEP) or any(";16" in str(tile[3]) for tile in image.tile):
