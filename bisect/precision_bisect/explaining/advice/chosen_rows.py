@@ -15,7 +15,6 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.advised import CHOSEN_ROWS, Tried
 from precision_bisect.settings.check_words import READY_MADE
 
-
 _PIXELS = 8
 """Coordinates that are no shares of the image's size, and no probabilities, reach this."""
 

@@ -40,7 +40,8 @@ class Observed:
     relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
     the number of values in each sum that the engine stores before it divides, 0 for none. `steps`
     tells that it stores the result of each step inside the operator. `counts` are the tensors that
-    hold indices and counts, `magnified` those whose small values count as much. It is `harmless` if outputs are right although values saturate.
+    hold indices and counts, `magnified` those whose small values count as much. It is `harmless`
+    if outputs are right although values saturate.
     """
 
     op_type: str

@@ -110,15 +110,14 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     summed = _summed(question, instrument, nodes, watched)
     spread = births(model, watched)
     broken = {each.layer for each in spread if each.output is not None}
-    roles = {"counts": whole_numbers(model), "magnified": magnified(model)}
-    layers = []
+    counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
         harm = alone.get(node.name)
         seen = _seen(node, pair, watched.magnitudes, constants, harm)
         steps = instrument.semantics.inside(node) is Inside.STEPS
         harmless = node.name not in broken and _harmless(question, node.name, harm)
-        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, **roles)
-        seen = replace(seen, harmless=harmless)
+        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, harmless=harmless)
+        seen = replace(seen, counts=counts, magnified=small)
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(
         low=pair.low,

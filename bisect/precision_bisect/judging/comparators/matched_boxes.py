@@ -2,8 +2,8 @@
 
 The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores), where
 the first sum is over pairs of one class with an IoU of at least 0.5, the lower score of each pair,
-and the second over the boxes of both sides. Boxes of little score weigh little, padding nothing. In a raw
-head, as YOLO's, each box has its place, and the pairs are those of one place.
+and the second over the boxes of both sides. Boxes of little score weigh little, padding nothing.
+In a raw head, as YOLO's, each box has its place, and the pairs are those of one place.
 numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
 """
 
@@ -88,7 +88,10 @@ def is_head(reference: list[Any]) -> bool:
         return False
     heads = [np.asarray(head) for sample in reference for head in sample.values()]
     return all(
-        head.ndim == 3 and head.dtype.kind == "f" and not _is_rows(head) and min(head.shape[1:]) > 4
+        head.ndim == 3
+        and head.dtype.kind == "f"
+        and not _is_rows(head)
+        and min(head.shape[1:]) > len("bbbb")
         for head in heads
     )
 
