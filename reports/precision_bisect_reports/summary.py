@@ -269,8 +269,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
 
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
-    """Yield what breaks the low type, always where the layers do not tell it, and the table."""
-    levels = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": EVIDENCE}
+    """Yield what breaks the low type, which is always told, the table, and what helps."""
+    levels = {"culprits": ALWAYS, "cause": ALWAYS, "unfinished": ALWAYS, "instead": ALWAYS}
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
         yield label, text, levels.get(label, rows)

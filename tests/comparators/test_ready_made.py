@@ -194,6 +194,29 @@ def test_boxes_are_found_in_every_layout(layout: str) -> None:
     assert 0.1 < error("boxes", layouts(relabelled)[layout], want)
 
 
+def raw_head(*, old: bool, move: float = 0.0, count: int = 20) -> NDArray[np.float32]:
+    """Return the six boxes of `detector` in a head that has places for more."""
+    centred = layouts(detector(range(6), move=move))["centred"]
+    columns = [centred["b"][0], *([np.ones((6, 1))] if old else []), centred["s"][0]]
+    rows = np.concatenate(columns, -1).astype(np.float32)
+    rows = np.concatenate([rows, np.zeros((count - 6, rows.shape[1]), np.float32)])[None]
+    return rows if old else rows.swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_raw_head_is_judged_as_its_boxes_are(old: bool) -> None:
+    """The figure is that of boxes of their own; another place is another box."""
+    want = raw_head(old=old)
+    moved = error("boxes", raw_head(old=old, move=2.0), want)
+    apart = [layouts(detector(range(6), move=move))["torchvision"] for move in (2.0, 0.0)]
+    assert pytest.approx(error("boxes", *apart), abs=1e-5) == moved
+    assert 0.0 == error("boxes", want, want)
+    assert 1.0 == error("boxes", np.roll(want, 6, axis=1 if old else 2), want)
+    assert error("boxes", want[:, 1:], want) == np.inf
+    with pytest.raises(UsageError, match="scores outside of 0 to 1"):
+        error("boxes", want, want * 2)
+
+
 ODD: Mapping[str, NDArray[Any]] = {
     "a scalar": np.array(0.5, np.float32),
     "nothing": np.zeros((0,), np.float32),

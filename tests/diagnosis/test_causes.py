@@ -61,6 +61,28 @@ def test_causes(
 
 
 @pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("y = Mul(s, two)", "rounding"),
+        ("one = Constant<value = float {1}>()  y = Pow(s, one)", "rounding"),
+        ("y = Log(s)", "underflow"),
+        ("y = Div(two, s)", "underflow"),
+        ("n = Neg(s)  a = Abs(n)  y = Sqrt(a)", "underflow"),
+        ("half = Constant<value = float {0.5}>()  y = Pow(s, half)", "underflow"),
+        ("lo = Constant<value = float {1e-12}>() c = Clip(s, lo) f = Flatten(c) y = Log(f)",
+         "underflow"),
+    ],
+)  # fmt: skip
+def test_a_tail_of_tiny_values_is_a_cause_where_they_count(
+    body: str, cause: str, tmp_path: Path
+) -> None:
+    """Where they are divided by, or their logarithm is taken; not beside values of 1,000."""
+    text = f"(float[1, 4] x) => (float[1, 4] y) <float two = {{2}}> {{ s = Sigmoid(x) {body} }}"
+    feeds: list[Sample] = [{"x": np.array([[-12.0, -11.0, 1.0, 4.0]], np.float32)}]
+    assert found_in(load_text(text, tmp_path), feeds)[0].cause == cause
+
+
+@pytest.mark.parametrize(
     ("shape", "value", "target", "evidence"),
     [
         (

@@ -225,6 +225,27 @@ def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
     assert followed.error == pytest.approx(advice.tried.error, abs=0.01)
 
 
+@pytest.mark.parametrize("size", [640.0, 1.0], ids=["pixels", "shares"])
+def test_a_raw_head_is_judged_by_what_it_detects(size: float, tmp_path: Path) -> None:
+    """Boxes and scores in one output; numbers from 0 to 1 alone may be anything."""
+    rng = np.random.default_rng(12)
+    model = parse(
+        f"""(float[1,16,200] x) => (float[1,7,200] y) <float size = {{{size}}}> {{
+        [at] a = MatMul(w, x) [place] b = Sigmoid(a) [scale] c = Mul(b, size)
+        [scores] s = MatMul(u, x) [class] p = Sigmoid(s) [head] y = Concat<axis = 1>(c, p) }}"""
+    )
+    weights = {
+        "w": rng.normal(0, 0.3, (4, 16)).astype(np.float32),
+        "u": rng.normal(-0.5, 0.6, (3, 16)).astype(np.float32),
+    }
+    feeds: Samples = [{"x": rng.normal(0, 1, (1, 16, 200)).astype("f4")} for _ in range(4)]
+    result, _, screen = run(with_weights(model, weights), feeds, tmp_path, tol=1e-4)
+    assert result.kept
+    found = [each for each in result.advice if each.id == "selection"]
+    assert [each.passed for each in found] == [True] * (size > 1)
+    assert ("Judge by --check boxes:y --tol 0.05" in screen) == (size > 1)
+
+
 def test_what_is_chosen_among_nan_is_no_choice(tmp_path: Path) -> None:
     """A mask of minus infinity spoils every score: that is overflow, and the winners are clear."""
     model = parse(

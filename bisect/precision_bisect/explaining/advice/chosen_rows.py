@@ -1,17 +1,22 @@
-"""Rows of outputs that an operator chooses: what judges them in place of a tolerance."""
+"""Outputs that a check judges better than a tolerance: rows that are chosen, and raw heads."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice, Selection
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
+from precision_bisect.judging.comparators.matched_boxes import is_head, taken_apart
 from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
 from precision_bisect.judging.comparators.tried_out import try_out
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.advised import CHOSEN_ROWS, Tried
 from precision_bisect.settings.check_words import READY_MADE
+
+_PIXELS = 8
+"""Coordinates that are no shares of the image's size, and no probabilities, reach this."""
 
 
 class _Fitting(NamedTuple):
@@ -29,8 +34,11 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
     """
     if not isinstance(case.comparator, PolygraphyComparator):
         return
+    if not case.findings.selections:
+        yield from _raw_head(case)
     for each in case.findings.selections:
-        found = _fitting(case, each)
+        behind = case.wiring.behind(each.layer) - {each.layer}
+        found = _fitting(case, _checks(case, each), behind)
         before = f"before {each.operator}"
         judge = f"Judge {before}, or by what counts in the task"
         text, told = "or by a --check of your own", ""
@@ -51,13 +59,41 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
         )
 
 
-def _fitting(case: DiagnosedModel, chosen: Selection) -> _Fitting | None:
+def _raw_head(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
+    if not is_head(list(case.reference)) or not all(map(_in_pixels, case.reference)):
+        return
+    found = _fitting(case, [("boxes", case.wiring.outputs)], ())
+    if found is not None:
+        (name,) = case.wiring.outputs
+        yield Advice(
+            id=CHOSEN_ROWS,
+            title=f"Judge by {found.flags}, if {name} has the boxes of a detector",
+            text="A tolerance judges boxes of no score, which nothing detects, as the others.",
+            layers=list(case.by_name),
+            evidence=f"{name} {list(case.reference[0][name].shape)} looks like a raw head; judged "
+            f"by that, with {counted(found.tried.kept, 'layer')} kept: {found.tried}",
+            tried=found.tried,
+        )
+
+
+def _in_pixels(sample: Sample) -> bool:
+    """Tell whether the boxes of a raw head have a size, and lie beyond the first pixels."""
+    (head,) = sample.values()
+    corners = taken_apart(head).corners
+    return bool((corners[..., 2:] >= corners[..., :2]).all() and corners.max() > _PIXELS)
+
+
+def _fitting(
+    case: DiagnosedModel,
+    checks: Iterable[tuple[str, Sequence[str]]],
+    behind: Collection[str],
+) -> _Fitting | None:
     """Return the first check that fits the outputs and holds; None where there is none.
 
-    It judges every layer low, or else those low that lead to the choice.
+    It judges every layer low, or else all but those `behind` a choice.
     """
-    behind = case.wiring.behind(chosen.layer) - {chosen.layer}
-    for name, outputs in _checks(case, chosen):
+    for name, outputs in checks:
         judge = ReadyMade(name=name, outputs=outputs, tolerance=READY_MADE[name].tol)
         words = shlex.quote(f"{name}:{','.join(outputs)}")
         flags = f"--check {words} --tol {judge.tolerance:g}"

@@ -17,8 +17,11 @@ from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.runs.results.result import ROUNDING
 
 FLUSHED_SHARE = 0.01
-"""Share of values that become 0 or subnormal, from which underflow is called the cause. Of taste;
+"""Share of values that become 0 or subnormal, from which underflow may be the cause. Of taste;
 nothing was measured."""
+FAINT_SHARE = 0.5
+"""Share of the rounding noise that such values make, from which underflow is the cause: the larger
+part. Many activations end in a tail of tiny values, whose loss is nothing beside the rest."""
 INDICES = "indices"
 """The cause where whole numbers, as indices and counts are, lose their last digits."""
 LOST_BITS = 3.0
@@ -37,7 +40,8 @@ class Observed:
     relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
     the number of values in each sum that the engine stores before it divides, 0 for none. `steps`
     tells that it stores the result of each step inside the operator. `counts` are the tensors that
-    hold indices and counts. It is `harmless` if outputs are right although values saturate.
+    hold indices and counts, `magnified` those whose small values count as much. It is `harmless`
+    if outputs are right although values saturate.
     """
 
     op_type: str
@@ -48,6 +52,7 @@ class Observed:
     summed: int = 0
     steps: bool = False
     counts: frozenset[str] = frozenset()
+    magnified: frozenset[str] = frozenset()
     harmless: bool = False
 
     @property
@@ -98,7 +103,12 @@ def _overflow(seen: Observed, low: LowType) -> str:
 def _within_range(seen: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence where no value leaves the range."""
     for what, tensors in seen.groups:
-        share = max((each.small_share for _, each in tensors), default=0.0)
+        shares = (
+            each.small_share
+            for name, each in tensors
+            if name in seen.magnified or each.faint_share >= FAINT_SHARE
+        )
+        share = max(shares, default=0.0)
         if share >= FLUSHED_SHARE:
             return "underflow", (
                 f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where "

@@ -33,13 +33,13 @@ from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, L
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
 from precision_bisect.explaining.diagnosis.selections import selections
+from precision_bisect.explaining.diagnosis.tensor_roles import magnified, whole_numbers
 from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
     births,
     measure_exact,
     watch,
 )
-from precision_bisect.explaining.diagnosis.whole_numbers import whole_numbers
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
@@ -110,14 +110,14 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     summed = _summed(question, instrument, nodes, watched)
     spread = births(model, watched)
     broken = {each.layer for each in spread if each.output is not None}
-    counts, layers = whole_numbers(model), []
+    counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
         harm = alone.get(node.name)
         seen = _seen(node, pair, watched.magnitudes, constants, harm)
         steps = instrument.semantics.inside(node) is Inside.STEPS
         harmless = node.name not in broken and _harmless(question, node.name, harm)
-        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, counts=counts)
-        seen = replace(seen, harmless=harmless)
+        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, harmless=harmless)
+        seen = replace(seen, counts=counts, magnified=small)
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(
         low=pair.low,

@@ -49,7 +49,8 @@ class Magnitudes:
     `beyond` counts values larger than the low type's largest, `small` those below its normal
     range, `flushed` those that become 0 in it, `infinite` those that are NaN or infinite in FP32
     already. `noise` is the sum of the squared rounding errors, `cut` the part of it that comes
-    from saturation, `squares` the sum of the squared values.
+    from saturation, `faint` that from values below the normal range; `squares` is the sum of the
+    squared values.
 
     `exponents` counts values by floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; zeros are
     only in `count`. `whole` is False once a value was no whole number. `scale` is the largest
@@ -67,6 +68,7 @@ class Magnitudes:
     squares: float = 0.0
     noise: float = 0.0
     cut: float = 0.0
+    faint: float = 0.0
     count: int = 0
     whole: bool = True
     scale: float = 1.0
@@ -111,7 +113,8 @@ class Magnitudes:
         # A quotient that became 0 or infinite has no exponent: it is counted in the first or last
         # bin.
         scaled = np.clip(scaled, _FLOAT.smallest_subnormal, _FLOAT.max)
-        self.small += int((scaled < kind.smallest_normal).sum())
+        below = scaled < kind.smallest_normal
+        self.small += int(below.sum())
         over = scaled > np.float32(kind.largest)
         self.beyond += int(over.sum())
         rounded = kind.round(scaled)
@@ -122,6 +125,7 @@ class Magnitudes:
         squared = np.square(error, dtype=np.float64)
         self.noise += float(squared.sum())
         self.cut += float(squared[over].sum())
+        self.faint += float(squared[below].sum())
         # `frexp` gives a mantissa in [0.5, 1), so its exponent is one more than floor(log2).
         exponents = np.frexp(scaled)[1] - 1 - LOWEST_EXPONENT
         self.exponents += np.bincount(exponents, minlength=self.exponents.size)
@@ -163,6 +167,11 @@ class Magnitudes:
     def cut_share(self) -> float:
         """The share of the rounding noise that comes from saturation."""
         return self.cut / self.noise if self.noise else 0.0
+
+    @property
+    def faint_share(self) -> float:
+        """The share of the rounding noise that comes from values below the normal range."""
+        return self.faint / self.noise if self.noise else 0.0
 
     @property
     def mean_square(self) -> float:

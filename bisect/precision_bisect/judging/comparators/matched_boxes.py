@@ -3,6 +3,7 @@
 The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores), where
 the first sum is over pairs of one class with an IoU of at least 0.5, the lower score of each pair,
 and the second over the boxes of both sides. Boxes of little score weigh little, padding nothing.
+In a raw head, as YOLO's, each box has its place, and the pairs are those of one place.
 numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
 """
 
@@ -57,6 +58,8 @@ class _Roles(NamedTuple):
 
 def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
     """Judge lists with a dict of arrays per sample. Raises DoesNotFit for the reference."""
+    if is_head(reference):
+        return _by_place(outputs, reference)
     roles = _roles(reference)
     if not any(np.size(sample[roles.boxes]) for sample in reference):
         # Which column holds the score is seen in boxes alone.
@@ -79,6 +82,55 @@ def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
     return Found(error if error > 1e-12 else 0.0, told)
 
 
+def is_head(reference: list[Any]) -> bool:
+    """Tell whether the one output is a raw head: (images, 4 + classes, boxes) or as before."""
+    if not reference or len(reference[0]) != 1:
+        return False
+    heads = [np.asarray(head) for sample in reference for head in sample.values()]
+    return all(
+        head.ndim == 3
+        and head.dtype.kind == "f"
+        and not _is_rows(head)
+        and min(head.shape[1:]) > len("bbbb")
+        for head in heads
+    )
+
+
+def _by_place(outputs: list[Any], reference: list[Any]) -> Found:
+    """Judge raw heads, in which a box is found where it was."""
+    same = total = 0.0
+    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9
+        (name, wanted), found = next(iter(want.items())), next(iter(got.values()))
+        if np.shape(found) != np.shape(wanted):
+            return Found(math.inf, "the number of boxes is another one")
+        one, other = (taken_apart(np.asarray(head, np.float64)) for head in (found, wanted))
+        if not _within(other.scores):
+            raise DoesNotFit(name, wanted, "has scores outside of 0 to 1")
+        scores = [np.clip(side.scores.max(-1), 0.0, 1.0) for side in (one, other)]
+        overlap = _iou(one.corners, other.corners)
+        pairs = (one.labels == other.labels) & (overlap >= _LEAST_IOU)
+        same += 2 * float((np.minimum(*scores) * overlap)[pairs].sum())
+        total += float(sum(side.sum() for side in scores))
+    told = f"boxes of a raw head, by score {same / 2:.3g} of {total / 2:.3g}"
+    error = 1 - same / total if total else 0.0
+    return Found(error if error > 1e-12 else 0.0, told)
+
+
+def taken_apart(head: Any) -> _Boxes:
+    """Return the boxes of a raw head in place, with scores of all classes.
+
+    From YOLOv8 on a head is (images, 4 + classes, boxes). Before it was (images, boxes, 5 +
+    classes), in which the fifth number is the score of there being anything. Boxes are (x, y,
+    width, height), with their centre.
+    """
+    new = head.shape[1] < head.shape[2]
+    rows = head.swapaxes(1, 2) if new else head
+    scores = rows[..., 4:] if new else rows[..., 4:5] * rows[..., 5:]
+    half = rows[..., 2:4] / 2
+    corners = np.concatenate([rows[..., :2] - half, rows[..., :2] + half], -1)
+    return _Boxes(corners, scores, scores.argmax(-1))
+
+
 def _overlap(got: _Boxes, want: _Boxes) -> tuple[float, int]:
     """Return score * IoU summed over the pairs, and how many there are: the best scores first."""
     free = np.ones(len(got.scores), bool)
@@ -96,7 +148,8 @@ def _overlap(got: _Boxes, want: _Boxes) -> tuple[float, int]:
 
 
 def _iou(many: Any, one: Any) -> Any:
-    low, high = np.maximum(many[:, :2], one[:2]), np.minimum(many[:, 2:], one[2:])
+    low = np.maximum(many[..., :2], one[..., :2])
+    high = np.minimum(many[..., 2:], one[..., 2:])
     inner = np.maximum(high - low, 0).prod(-1)
     sizes = [np.maximum(x[..., 2:] - x[..., :2], 0).prod(-1) for x in (many, one)]
     union = sizes[0] + sizes[1] - inner
