@@ -23,10 +23,12 @@ FREE = 1e-9
 """Cost of a layer that costs nothing, in milliseconds or layers, so that error per cost exists."""
 ROUNDING_SHARE = 0.5
 """Share of the tolerance that the finite errors must add up to for them to decide what is kept.
-Below it layers that overflow decide. A bound; nothing was measured."""
+Below it layers that overflow decide. A bound. Half and double change nothing in
+benchmarks/constants.py."""
 WATCHED = 48
 """Sensitive layers whose neighbours are looked at first, to see whether any act together: one
-forecast for each pair. A bound; nothing was measured."""
+forecast for each pair. A bound. Half: forecasts -5%; double: forecasts +9%, in
+benchmarks/constants.py."""
 
 
 def demoted(problem: Problem) -> Search[Plan]:

@@ -31,13 +31,14 @@ MISSED: Array = np.array([0.0, 0.2, 0.5])
 """Shares of the culprits that stand anywhere, in a ranking that is otherwise right: the second
 axis."""
 MISSING: Array = np.array([1.0, 0.3, 0.3])
-"""Their prior weights. Of taste; nothing was measured."""
+"""Their prior weights. Half and double change no more than chance does in
+benchmarks/constants.py."""
 RIGHT = 0.95
 """Least correlation of a ranking that may be right of all others; a poorer one explains misses by
-itself. Of taste; nothing was measured."""
+itself. Half: kept -2%; double: no more than chance, in benchmarks/constants.py."""
 FARTHEST_MISS = 6.0
 """ln of the factor by which a missed layer raises a sum, at most: its chance is spread evenly up
-to that. A bound; nothing was measured."""
+to that. A bound. Half and double change no more than chance does in benchmarks/constants.py."""
 UNKNOWN_EXPONENT = 0.15
 EXPONENTS = [
     (math.exp(bend), math.exp(-((bend / UNKNOWN_EXPONENT) ** 2) / 2))
@@ -46,22 +47,25 @@ EXPONENTS = [
 ONE = [(1.0, 1.0)]
 """Powers b of the ranking's errors, e^b, with their weights, a normal density over ln b with the
 standard deviation `UNKNOWN_EXPONENT`: true errors may be spread wider than the ranking's, or less.
-Without figures there is one power. Of taste; nothing was measured."""
+Without figures there is one power. Half and double change no more than chance does in
+benchmarks/constants.py."""
 SCALE_STEPS: Array = np.linspace(-3.2, 3.2, 17)
 """Scales that are considered, in standard deviations of `UNKNOWN_SCALE`: +-3.2 leave out 0.1%."""
 UNKNOWN_SCALE = 0.8
-"""Standard deviation of ln of the factor between the ranking's errors and the true ones. Of taste:
-the median ratio of forecast and engine is 1.0 (NAFNet on an H200)."""
+"""Standard deviation of ln of the factor between the ranking's errors and the true ones. The
+median ratio of forecast and engine is 1.0 (NAFNet on an H200). Half and double change no more than
+chance does in benchmarks/constants.py."""
 UNKNOWN_COUNT = 0.35
 """Standard deviation, in normal scores, of the place where culprits begin, where errors are no
-figures. Of taste; nothing was measured."""
+figures. Half and double change no more than chance does in benchmarks/constants.py."""
 SURPRISE = 0.2
 WIDE_FACTOR = 3.0
-"""Prior weight that culprits begin anywhere, up to `WIDE_FACTOR` times as far away. Of taste;
-nothing was measured."""
+"""Prior weight that culprits begin anywhere, up to `WIDE_FACTOR` times as far away. Half and
+double change no more than chance does in benchmarks/constants.py."""
 MEASURED = {1.0: 0.2, 2.0: 0.6}
-"""Standard deviation of ln of a sum around the right belief, by the power that adds up. Of taste:
-independent errors (2) cancel by chance, errors in step (1) do not."""
+"""Standard deviation of ln of a sum around the right belief, by the power that adds up.
+Independent errors (2) cancel by chance, errors in step (1) do not. Half and double change no more
+than chance does in benchmarks/constants.py."""
 LEAST_SPREAD, MOST_SPREAD = 0.05, 6.0
 """Bounds on the standard deviation of one layer's ln(error): 0 would make one surprise impossible,
 and beyond 6 an error says nothing."""

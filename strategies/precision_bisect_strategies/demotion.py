@@ -25,10 +25,10 @@ from precision_bisect_strategies.neighbours import beside
 
 CHANCE_SHARE = 0.1
 """Share of the error by which independent errors, to the power 2, differ by chance from what they
-add up to. Of taste; nothing was measured."""
+add up to. Half and double change no more than chance does in benchmarks/constants.py."""
 LEAST_KNOWN_SHARE = 1e-3
 """Share of what is left of the tolerance below which a group's error is only known to be small. A
-bound; nothing was measured."""
+bound. Half and double change no more than chance does in benchmarks/constants.py."""
 WORTH = 0.6
 """Layers that a build must be expected to save. No figures of other values are kept."""
 

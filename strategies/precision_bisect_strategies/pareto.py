@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     import optuna
 
 FURTHER_TRIALS = 40
-"""Plans that are tried beyond those of the guided search. A bound on builds; nothing was measured.
-"""
+"""Plans that are tried beyond those of the guided search. A bound on builds. Half: builds -37%;
+double: builds +74%, in benchmarks/constants.py."""
 MOST_ASKED = 2 * FURTHER_TRIALS
 """Proposals after which the exploration ends: Optuna proposes known plans more and more often."""
 KEPT_GROUPS = 12
 """Groups of the layers that the guided plan keeps, at most."""
 NEAR_GROUPS = 11
 """Groups of low layers that become variables: those whose keeping is forecast to save most. With
-the kept ones and one group of all others there are 24 variables at most; of taste, nothing was
-measured."""
+the kept ones and one group of all others there are 24 variables at most. Half and double change no
+more than chance does in benchmarks/constants.py."""
 LOW_GROUPS = 24
-"""Groups that the guided plan's low layers are forecast in. Of taste; nothing was measured."""
+"""Groups that the guided plan's low layers are forecast in. Half: forecasts -11%; double:
+forecasts +16%, in benchmarks/constants.py."""
 LARGEST_RATIO = 1e3
 """Multiples of the tolerance that a larger, or infinite, error counts as: Optuna needs finite
 figures."""

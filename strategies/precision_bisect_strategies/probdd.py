@@ -13,11 +13,11 @@ from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.speculation import speculate
 
 NEVER = 0.1
-"""Layers that would be needed if none seemed to be: the least prior is `NEVER` / layers. Of taste;
-nothing was measured."""
+"""Layers that would be needed if none seemed to be: the least prior is `NEVER` / layers. Half and
+double change no more than chance does in benchmarks/constants.py."""
 SURELY = 0.9
-"""The largest prior: an emulator may be wrong of a layer, so none is certain. Of taste; nothing
-was measured."""
+"""The largest prior: an emulator may be wrong of a layer, so none is certain. Half and double
+change nothing in benchmarks/constants.py."""
 
 
 class ProbDD:

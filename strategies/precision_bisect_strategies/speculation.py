@@ -24,7 +24,7 @@ PASSED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS)
 FAILED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.FAIL)
 MEMORY = 0.8
 """Weight of older outcomes against the last one, in the running estimate of the share of plans
-that pass. Of taste; nothing was measured."""
+that pass. Half: builds +3%; double: no more than chance, in benchmarks/constants.py."""
 LOOKS = 8
 """States looked at for each worker, before workers are left idle: a bound on the search's own
 time."""

@@ -16,24 +16,25 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.sensitivity import Sensitivity, measure_groups
 
 MOST_PAIRED = 1000
-"""Most sensitive layers whose pairs are looked at, usually at most. A bound on forecasts; nothing
-was measured."""
+"""Most sensitive layers whose pairs are looked at, usually at most. Half and double change nothing
+in benchmarks/constants.py."""
 NEIGHBOUR_DISTANCE = 16
-"""Distance in the network, in layers, from which on two layers are no neighbours. Of taste;
-nothing was measured."""
+"""Distance in the network, in layers, from which on two layers are no neighbours. Half and double
+change no more than chance does in benchmarks/constants.py."""
 MILDER_SHARE = 0.03
 """Least share of the worse layer's error that the milder one must have: a smaller one is lost in
-the joint error. Of taste; nothing was measured."""
+the joint error. Half: forecasts +1%; double: no more than chance, in benchmarks/constants.py."""
 JOINT_DISTANCE = 4
 """Largest distance of two layers that may act together with the layers in between, which add too
-little to tell. Of taste; nothing was measured."""
+little to tell. Half and double change no more than chance does in benchmarks/constants.py."""
 OFTEN = 0.33
 """Share of the neighbours' pairs that must act together for such distant pairs to be looked at:
 where errors partly cancel, some seem to by chance (the figures are in strategies/README.md)."""
 LITTLE = 0.1
 MUCH = 0.5
 """Shares of the milder layer's error: a pair that acts together adds at most `LITTLE` of it, one
-that does not adds at least `MUCH`. Of taste; nothing was measured."""
+that does not adds at least `MUCH`. Half and double change no more than chance does in
+benchmarks/constants.py."""
 
 Unit: TypeAlias = tuple[int, ...]
 """Layers that are decided on together, in network order."""

@@ -25,10 +25,11 @@ TRIED = 3
 DRAWS = 16
 """Draws that are left for each answer: two for each of `TRIED`, and those of a certificate."""
 FAR_BETTER = 2.0
-"""Factor by which the error must fall for a plan that keeps as many layers, or a few more. A bound
-of taste."""
+"""Factor by which the error must fall for a plan that keeps as many layers, or a few more. Half
+and double change nothing in benchmarks/constants.py."""
 FEW_MORE, FEW_MORE_SHARE = 2, 0.1
-"""Layers that such a plan may keep more, and that as a share of the answer's. Bounds of taste."""
+"""Layers that such a plan may keep more, and that as a share of the answer's. Half and double
+change nothing in benchmarks/constants.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,18 +31,19 @@ CONFIRMATIONS = 5
 some 40 networks with one exception."""
 FILLED = 3
 FILLED_BY_BUILDS = 2
-"""Points that complete the curve below the answer; fewer where each is a build. A bound of taste.
-"""
+"""Points that complete the curve below the answer; fewer where each is a build. Half and double
+change no more than chance does in benchmarks/constants.py."""
 TIGHTENED = 4
 LEAST_GAIN = 0.03
 """Plans with fewer layers that are tried after one passes, while each keeps less by `LEAST_GAIN`
-(a share of its layers). Bounds of taste."""
+(a share of its layers). Half and double change no more than chance does in
+benchmarks/constants.py."""
 WIDE_RATIO = 3.0
-"""Ratio of two neighbouring points' errors from which a point between them is evaluated. A bound
-of taste."""
+"""Ratio of two neighbouring points' errors from which a point between them is evaluated. Half and
+double change no more than chance does in benchmarks/constants.py."""
 FAR_DOWN = 3.0
-"""Factor by which the error must fall for a few layers beyond the answer to be worth a point. A
-bound of taste."""
+"""Factor by which the error must fall for a few layers beyond the answer to be worth a point. Half
+and double change no more than chance does in benchmarks/constants.py."""
 SPREAD = 16
 SPREAD_SHARE = 0.125
 """Rounding is spread where a passing plan keeps more layers beside the culprits than either bound:
@@ -53,7 +54,8 @@ LAWFUL = 3.0
 networks 94% of 415 points lay between 0.3 and 1.2; the rest is a margin."""
 FEW = 8
 """Layers beyond the answer for the point `margin`, at most: `FEW`, or half the answer where that
-is more; never beyond half of all layers. A bound of taste."""
+is more; never beyond half of all layers. Half and double change nothing in
+benchmarks/constants.py."""
 
 
 class CurveTrial(NamedTuple):

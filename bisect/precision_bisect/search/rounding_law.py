@@ -22,14 +22,15 @@ IN_STEP = 1.2
 """Measured error over the law's, above which errors are taken to be in step. On some 40 networks
 independent errors gave 0.3 to 1.2; tied weights gave 2 to 3.7."""
 LEAST_STEP = 0.04
-"""Share of the layers not yet kept that a step adds at least: 25 steps reach the end. A bound;
-nothing was measured."""
+"""Share of the layers not yet kept that a step adds at least: 25 steps reach the end. A bound.
+Half and double change no more than chance does in benchmarks/constants.py."""
 ORDINARY_UNITS = 8.0
 """Errors below so many units of rounding (`unit`, 2^-11 for FP16) are ordinary: no culprits.
 Without this floor all 48 layers of resnet18 would be called so."""
 LEAST_LEFT = 4
 """Less sensitive layers that a culprit is compared with, at least. The last layers of any order
-always outweigh the few after them. A bound; nothing was measured."""
+always outweigh the few after them. A bound. Half and double change nothing in
+benchmarks/constants.py."""
 
 
 @dataclass(slots=True)

@@ -15,17 +15,19 @@ from precision_bisect.protocols import Problem, Search
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 BLOCKS_FROM = 64
-"""Layers from which on blocks are measured first. A bound; nothing was measured."""
+"""Layers from which on blocks are measured first. A bound. Half and double change nothing in
+benchmarks/constants.py."""
 BLOCK = 8
 LARGE = 512
 LARGE_BLOCK = 16
 """Layers in a block, and in a block of models with more than `LARGE` layers. On NAFNet (300
-layers) blocks of 8 take 213 forecasts instead of 410, with the same answer; the other two are of
-taste."""
+layers) blocks of 8 take 213 forecasts instead of 410, with the same answer. Large blocks of twice
+the size took 22% more builds in benchmarks/constants.py, give or take 16."""
 SINGLES = 512
 SINGLES_FOR_BUILDS = 1536
 """Layers of large models that are measured alone, at most; more where trials are builds, of which
-one costs more than many forecasts. Bounds of taste."""
+one costs more than many forecasts. Half: forecasts -15%; double: no more than chance, in
+benchmarks/constants.py."""
 SAVED = 100
 """Builds whose time the ranking may take: with a rank correlation of 0 a search takes 28 to 219
 builds more than with 0.98 (500 layers, 20 of them kept, six structures,
@@ -33,7 +35,8 @@ benchmarks/results/search.json)."""
 NEGLIGIBLE = 0.1
 NEGLIGIBLE_FOR_BUILDS = 0.01
 """Blocks are not looked into while the root of the sum of their squared errors stays below this
-share of the tolerance. A bound; nothing was measured."""
+share of the tolerance. A bound. Half: forecasts +8%; double: forecasts -16%, in
+benchmarks/constants.py."""
 
 
 class Sensitivity(NamedTuple):

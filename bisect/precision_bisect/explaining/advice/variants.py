@@ -11,7 +11,8 @@ from precision_bisect.trial import SampleSet
 COPIES_PER_CHANGE = 8
 """Copies that judge one change, at most: half of an answer's. A bound on inferences."""
 FEWEST_VARIANTS = 2
-"""Variants that judge a change however late it is. A bound of taste."""
+"""Variants that judge a change however late it is. Half and double change nothing in
+benchmarks/constants.py."""
 ADVICE_DRAW = 2 * 10**6
 """The draw of copies that advice is judged on; searches count theirs from 1."""
 

@@ -17,16 +17,16 @@ from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.runs.results.result import ROUNDING
 
 FLUSHED_SHARE = 0.01
-"""Share of values that become 0 or subnormal, from which underflow may be the cause. Of taste;
-nothing was measured."""
+"""Share of values that become 0 or subnormal, from which underflow may be the cause. Half and
+double change nothing in benchmarks/constants.py."""
 FAINT_SHARE = 0.5
 """Share of the rounding noise that such values make, from which underflow is the cause: the larger
 part. Many activations end in a tail of tiny values, whose loss is nothing beside the rest."""
 INDICES = "indices"
 """The cause where whole numbers, as indices and counts are, lose their last digits."""
 LOST_BITS = 3.0
-"""Bits lost by subtraction, from which cancellation is called the cause: 3 of FP16's 11. Of taste;
-nothing was measured."""
+"""Bits lost by subtraction, from which cancellation is called the cause: 3 of FP16's 11. Half and
+double change nothing in benchmarks/constants.py."""
 _SUBTRACTING = frozenset(("Add", "Sub", "Sum", "ReduceSum", "ReduceMean", "Mean"))
 
 Named = Sequence[tuple[str, Magnitudes]]

@@ -56,7 +56,8 @@ MOST_RUN_ALONE = 256
 """Layers that are run low by themselves, at most; the others are judged by their values alone: a
 limit on the time after the search, an inference of each sample for each layer."""
 ROUNDINGS = 8
-"""So many roundings of its largest value an output may be off and be right. Of taste."""
+"""So many roundings of its largest value an output may be off and be right. Half and double change
+nothing in benchmarks/constants.py."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 

@@ -16,18 +16,19 @@ from precision_bisect.graphs.lowtypes import QuantizedType
 from precision_bisect.runs.results.result import ROUNDING
 
 CUT_SHARE = 0.5
-"""Share of the noise that comes from saturation, from which clipping is called the cause. Of
-taste: more than all else."""
+"""Share of the noise that comes from saturation, from which clipping is called the cause: more
+than all else. Half and double change nothing in benchmarks/constants.py."""
 OUTLIER_RATIO = 10.0
-"""Largest magnitude over root mean square, from which outliers are called the cause. Of taste: of
-a million normally distributed values the largest is 5 times the root mean square."""
+"""Largest magnitude over root mean square, from which outliers are called the cause. Of a million
+normally distributed values the largest is 5 times the root mean square. Half: no more than chance;
+double: 6 of 20 models are told otherwise, in benchmarks/constants.py."""
 FLUSHED_OPERAND_SHARE = 0.1
 """Share of an operand that becomes 0 or subnormal, from which underflow is called the cause. Of
-taste: of normally distributed values INT8 makes 2% zero if the largest is 5 times the root mean
-square."""
+normally distributed values INT8 makes 2% zero if the largest is 5 times the root mean square. Half
+and double change nothing in benchmarks/constants.py."""
 CHANNEL_RATIO = 4.0
 """Largest channel over the median one, from which the evidence names it, and bringing the channels
-to one size is tried. Of taste."""
+to one size is tried. Half and double change nothing in benchmarks/constants.py."""
 
 
 def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:

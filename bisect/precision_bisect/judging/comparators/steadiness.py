@@ -18,7 +18,8 @@ from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
 
 SHARE = 0.1
-"""Share of the tolerance that two runs may differ by. Of taste; nothing was measured."""
+"""Share of the tolerance that two runs may differ by. Half and double change nothing in
+benchmarks/constants.py."""
 RUNS = 8
 """Runs of samples beside the first ones, at least: a Dropout of few elements may drop none."""
 _NAMED = 3

@@ -49,8 +49,8 @@ from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
 
 RUNG_SHARE = 0.5
-"""Share of what is left of the tolerance that each rung but the last may use up. Of taste; nothing
-was measured."""
+"""Share of what is left of the tolerance that each rung but the last may use up. Half and double
+change nothing in benchmarks/constants.py."""
 
 
 def climb(

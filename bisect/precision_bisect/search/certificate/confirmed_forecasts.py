@@ -22,14 +22,16 @@ from precision_bisect.trial import Outcome
 RISK = 0.1
 WRONG = 0.25
 """Share of the forecasts that stand which may be wrong, at most, but for a `RISK`: five builds for
-a dozen forecasts, nine for any number. Of taste."""
+a dozen forecasts, nine for any number. Half and double change nothing in
+benchmarks/constants.py."""
 SPREADS = 2.0
 LEAST_FAR = 1.5
 """A forecast is far from the tolerance if the factor between them is `LEAST_FAR` or more, and
 `SPREADS` times the observed spread. The emulator's error was at most 1.38 times the engine's over
 735 plans of four networks (an H200, benchmarks/results/engine)."""
 FLOOR = 0.1
-"""Share of the tolerance that smaller errors count as: they may be the engine's own. Of taste."""
+"""Share of the tolerance that smaller errors count as: they may be the engine's own. Half and
+double change nothing in benchmarks/constants.py."""
 _MOST = 100.0
 """ln of a factor that only infinite errors reach."""
 

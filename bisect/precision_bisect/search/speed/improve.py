@@ -18,12 +18,14 @@ from precision_bisect.search.speed.measuring import Measured, measure_pace
 from precision_bisect.search.speed.moves import Move, Substitutes, fillings, swap, swappable
 
 MOST_BUILDS = 16
-"""Builds of one improvement, at most. A bound; nothing was measured."""
+"""Builds of one improvement, at most. A bound. Half and double change nothing in
+benchmarks/constants.py."""
 PATIENCE = 5
-"""Builds in a row without a gain that end the improvement. A bound; nothing was measured."""
+"""Builds in a row without a gain that end the improvement. A bound. Half and double change nothing
+in benchmarks/constants.py."""
 SWAPPED = 8
-"""Costliest kept layers and islands that substitutes are looked for. A bound on forecasts; nothing
-was measured."""
+"""Costliest kept layers and islands that substitutes are looked for. Half and double change
+nothing in benchmarks/constants.py."""
 FARTHEST = 12
 """Moves that are made by estimates before the engine is asked. A bound: estimates add up their
 errors."""

@@ -17,17 +17,21 @@ from precision_bisect.search.speed.forecast import ForecastLimit, emulated_outco
 from precision_bisect.trial import Outcome
 
 LARGEST_GAP = 8
-"""Connected low layers that are filled in together, at most. A bound; nothing was measured."""
+"""Connected low layers that are filled in together, at most. A bound. Half and double change
+nothing in benchmarks/constants.py."""
 LARGEST_ISLAND = 4
-"""Connected kept layers that are swapped together, at most. A bound; nothing was measured."""
+"""Connected kept layers that are swapped together, at most. A bound. Half and double change no
+more than chance does in benchmarks/constants.py."""
 PARTS = 24
 """Groups that the possible substitutes are forecast in, at most; then the layers of the best three
 one by one. A bound on forecasts."""
 HALF = 0.5
 """Share of the error that substitutes were forecast to save elsewhere: if they save less here,
-they are looked for anew. Of taste."""
+they are looked for anew. Half and double change no more than chance does in
+benchmarks/constants.py."""
 LONGER = 3
-"""Further layers that are added if those that should suffice do not. A bound of taste."""
+"""Further layers that are added if those that should suffice do not. Half and double change
+nothing in benchmarks/constants.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
