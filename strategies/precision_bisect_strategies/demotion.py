@@ -30,7 +30,8 @@ LEAST_KNOWN_SHARE = 1e-3
 """Share of what is left of the tolerance below which a group's error is only known to be small. A
 bound. Half and double change no more than chance does in benchmarks/constants.py."""
 WORTH = 0.6
-"""Layers that a build must be expected to save. No figures of other values are kept."""
+"""Layers that a build must be expected to save. Half and double change no more than chance
+does in benchmarks/constants.py."""
 
 
 @dataclass(frozen=True, slots=True)

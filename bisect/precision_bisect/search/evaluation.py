@@ -46,9 +46,8 @@ from precision_bisect.trial import (
 )
 
 CURVE_COPIES = 4
-"""Copies for a point of the curve, at most. Only their median is read, and four tell it well
-enough to see a factor of two. A bound. Half and double change no more than chance does in
-benchmarks/constants.py."""
+"""Copies for a point of the curve, at most. Only their median is read, to see a factor of two. Half
+and double change no more than chance does in benchmarks/constants.py."""
 
 EACH_COPIES = 2
 """Copies of one sample that tell how far luck moves its error."""
