@@ -46,7 +46,7 @@ from precision_bisect.trial import (
 )
 
 CURVE_COPIES = 4
-"""Copies for a point of the curve, at most. Only their median is read, to see a factor of two. Half
+"""Copies for a point of the curve, at most. Only their median is read, to see a factor of 2. Half
 and double change no more than chance does in benchmarks/constants.py."""
 
 EACH_COPIES = 2
