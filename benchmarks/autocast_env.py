@@ -20,8 +20,8 @@ PACKAGES = (
     *(f"nvidia-modelopt=={VERSION}", "onnx==1.21.0", "onnxruntime==1.24.4", "torch==2.13.0"),
     *("onnx-graphsurgeon==0.6.1", "onnx-ir==1.1.0", "onnxscript==0.7.2", "onnxslim==0.1.98"),
     *("flatbuffers==25.12.19", "lief==1.0.0", "ml_dtypes==0.6.0", "mpmath==1.4.1"),
-    *("numpy==2.4.6", "nvidia-ml-py==13.615.71", "packaging==26.4", "protobuf==7.36.2"),
-    *("sympy==1.14.0", "tqdm==4.70.1", "typing_extensions==4.16.0"),
+    *("numpy==2.4.6", "nvidia-ml-py==13.615.71", "packaging==26.4", "polygraphy==0.53.6"),
+    *("protobuf==7.36.2", "sympy==1.14.0", "tqdm==4.70.1", "typing_extensions==4.16.0"),
 )
 HERE = Path(__file__).resolve().parents[1] / ".cache" / f"autocast-{VERSION}"
 MADE = "made.txt"

@@ -52,6 +52,7 @@ class Network:
     limit: Literal["tol", "atol"]
     limits: tuple[float, float, float]
     folder: Path | None = None
+    inputs: str = "inputs"
 
 
 NETWORKS = {
@@ -93,7 +94,7 @@ class Emulated:
         limits = {network.limit: network.limits[0]}
         options = Options(
             model=place / network.model,
-            inputs=place / "inputs",
+            inputs=place / network.inputs,
             backend="emulated",
             threads=1,
             **limits,  # type: ignore[arg-type]

