@@ -99,6 +99,7 @@ def child(tool: str, out: Path) -> int:
     """Run one tool; its job lies in the folder, and its answer will."""
     told = json.loads((out / "job.json").read_text())
     job = Job(folder=Path(told["folder"]), limit=told["limit"], bound=told["bound"], out=out)
+    answer: dict[str, Any]
     try:
         found = TOOLS[tool](job)
     except FailedError as error:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import autocast_env
 import numpy as np
@@ -106,16 +106,14 @@ def onnxconverter(job: Job) -> Answer:
     """Run `auto_convert_mixed_precision` as it is, with one sample and its own judge."""
     from onnxconverter_common.auto_mixed_precision import auto_convert_mixed_precision
 
-    limits = {"rtol": 0.0, "atol": job.bound}
-    if job.limit == "tol":
-        # It has no such choice; beside values below 1 this is the same.
-        limits["rtol"] = job.bound
-    judged: list[int] = []
+    # Its own judge adds both up; beside values below 1 that is twice the limit.
+    rtol, judged = job.bound if job.limit == "tol" else 0.0, list[int]()
 
-    def validate(exact: Sequence[object], found: Sequence[object]) -> bool:
+    def validate(exact: Sequence[Any], found: Sequence[Any]) -> bool:
         judged.append(1)
         return all(
-            np.allclose(one, other, **limits) for one, other in zip(exact, found, strict=True)
+            np.allclose(one, other, rtol=rtol, atol=job.bound)
+            for one, other in zip(exact, found, strict=True)
         )
 
     model = auto_convert_mixed_precision(
