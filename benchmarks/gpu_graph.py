@@ -49,10 +49,17 @@ class Graph:
         self._nodes.append(helper.make_node(op_type, operands, made, name, **attributes))
         return made
 
-    def drawn(self, name: str, *shape: int, size: float, around: float = 0.0) -> str:
-        """Add a weight of the normal distribution; return its name."""
+    def drawn(
+        self, name: str, *shape: int, size: float, around: float = 0.0, first: float = 1.0
+    ) -> str:
+        """Add a weight of the normal distribution; return its name.
+
+        `first` is a factor of the first channel along the wider axis of a matrix.
+        """
         array = self._rng.standard_normal(shape, dtype=np.float32)
         array *= np.float32(size)
+        if first != 1.0:
+            np.moveaxis(array, int(np.argmax(shape)), 0)[0] *= np.float32(first)
         if around:
             array += np.float32(around)
         self.parameters += array.size

@@ -1,10 +1,12 @@
-"""A decoder of 953M parameters and a diffusion U-Net of 860M, drawn from a seed, without torch.
+"""Decoders and a diffusion U-Net of the sizes in use, drawn from a seed, without torch.
 
-    python benchmarks/gpu_models.py decoder decoder/model.onnx
+    python benchmarks/gpu_models.py decoder decoder/model.onnx --layers 24 --loud 1 22
     python benchmarks/gpu_models.py unet unet/model.onnx --multiplier 0.1 --side 16
 
 The decoder takes `ids` (1, tokens) and gives `logits` (1, tokens, vocabulary). It has RMSNorm
-spelled out, rotary positions, a causal mask and SwiGLU. The U-Net is in `gpu_unet`.
+spelled out, rotary positions, a causal mask and SwiGLU. In blocks that are `loud` one channel of
+SwiGLU's product leaves FP16's range, as outlier channels of trained decoders do. The U-Net is in
+`gpu_unet`.
 """
 
 import argparse
@@ -21,11 +23,17 @@ from onnx import TensorProto
 MASKED = -10_000.0
 """What is added to the scores of later tokens; FP16 holds it."""
 SEED = 0
+LOUD = 300.0
+"""How much larger the first channel's gate and value are in a loud block; their product reaches
+1e5, and the weight behind it takes that back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """The sizes of a decoder; `hidden` is the width inside its feed-forward blocks."""
+    """The sizes of a decoder; `hidden` is the width inside its feed-forward blocks.
+
+    `loud` are the numbers of blocks whose product leaves FP16's range.
+    """
 
     vocabulary: int = 32_000
     width: int = 2048
@@ -33,6 +41,7 @@ class Decoder:
     hidden: int = 5632
     heads: int = 16
     tokens: int = 64
+    loud: tuple[int, ...] = ()
 
 
 def write_decoder(path: Path, sizes: Decoder, seed: int = SEED) -> int:
@@ -46,7 +55,8 @@ def write_decoder(path: Path, sizes: Decoder, seed: int = SEED) -> int:
         added = _attention(graph, f"{scope}/self_attn", normed, sizes)
         stream = graph.node("Add", scope, stream, added)
         normed = _norm(graph, f"{scope}/post_attention_layernorm", stream, sizes)
-        added = _feed_forward(graph, f"{scope}/mlp", normed, sizes)
+        loud = LOUD if layer in sizes.loud else 1.0
+        added = _feed_forward(graph, f"{scope}/mlp", normed, sizes, loud)
         stream = graph.node("Add", scope, stream, added)
     normed = _norm(graph, "/norm", stream, sizes)
     _linear(graph, "/lm_head", normed, sizes.width, sizes.vocabulary)
@@ -58,9 +68,11 @@ def write_decoder(path: Path, sizes: Decoder, seed: int = SEED) -> int:
     return graph.parameters
 
 
-def _linear(graph: Graph, scope: str, x: str, wide: int, out: int, share: float = 1.0) -> str:
+def _linear(
+    graph: Graph, scope: str, x: str, wide: int, out: int, share: float = 1.0, first: float = 1.0
+) -> str:
     """Multiply by a weight whose result has the size of what it is given, times `share`."""
-    weight = graph.drawn(f"{scope[1:]}.weight", wide, out, size=share * wide**-0.5)
+    weight = graph.drawn(f"{scope[1:]}.weight", wide, out, size=share * wide**-0.5, first=first)
     return graph.node("MatMul", scope, x, weight)
 
 
@@ -113,12 +125,15 @@ def _rotated(graph: Graph, scope: str, x: str, sizes: Decoder) -> str:
     return graph.node("Add", scope, straight, graph.node("Mul", scope, turned, sine))
 
 
-def _feed_forward(graph: Graph, scope: str, x: str, sizes: Decoder) -> str:
-    gate = _linear(graph, f"{scope}/gate_proj", x, sizes.width, sizes.hidden)
+def _feed_forward(graph: Graph, scope: str, x: str, sizes: Decoder, loud: float) -> str:
+    gate = _linear(graph, f"{scope}/gate_proj", x, sizes.width, sizes.hidden, first=loud)
     open_ = graph.node("Mul", scope, gate, graph.node("Sigmoid", scope, gate))
-    up = _linear(graph, f"{scope}/up_proj", x, sizes.width, sizes.hidden)
+    up = _linear(graph, f"{scope}/up_proj", x, sizes.width, sizes.hidden, first=loud)
     product = graph.node("Mul", scope, open_, up)
-    return _linear(graph, f"{scope}/down_proj", product, sizes.hidden, sizes.width, _share(sizes))
+    back, share = loud**-2, _share(sizes)
+    return _linear(
+        graph, f"{scope}/down_proj", product, sizes.hidden, sizes.width, share, first=back
+    )
 
 
 def _share(sizes: Decoder) -> float:
@@ -134,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("path", type=Path)
     parser.add_argument("--width", type=int, default=usual.width, help="of the decoder")
     parser.add_argument("--layers", type=int, default=usual.layers, help="of the decoder")
+    parser.add_argument("--loud", type=int, nargs="*", default=(), help="blocks of the decoder")
     parser.add_argument("--multiplier", type=float, default=1.0, help="of the U-Net's widths")
     parser.add_argument("--side", type=int, default=64, help="of the U-Net's latent")
     parser.add_argument("--seed", type=int, default=SEED)
@@ -144,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         count = write_unet(given.path, unet, given.seed)
     else:
         hidden = given.width * usual.hidden // usual.width
-        sizes = Decoder(width=given.width, layers=given.layers, hidden=hidden)
+        loud = tuple(given.loud)
+        sizes = Decoder(width=given.width, layers=given.layers, hidden=hidden, loud=loud)
         count = write_decoder(given.path, sizes, given.seed)
     print(f"{given.path}: {count / 1e6:.1f}M parameters")
     return 0

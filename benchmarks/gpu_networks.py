@@ -6,7 +6,7 @@ there is taken as it is.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,11 @@ from zoo.networks import NAFNET, SEEDS, SkippedError, package, save
 
 TIMESTEPS = 100
 """Times of the U-Net are drawn below it: FP16 holds them to a sixteenth at least."""
+DECODERS = {
+    "decoder": Decoder(),
+    "decoder1b": Decoder(layers=24, loud=(1, 22)),
+    "decoder7b": Decoder(width=4096, layers=32, hidden=11_008, heads=32, loud=(1, 30)),
+}
 SMALL_DECODER = Decoder(vocabulary=500, width=64, layers=1, hidden=128, heads=4, tokens=16)
 SMALL_UNET = UNet(multiplier=0.1, side=8)
 OCR = "models/ch_PP-OCRv4_{}_infer.onnx"
@@ -104,12 +109,16 @@ def _nafnet(path: Path, source: Source) -> None:
     shutil.copyfile(NAFNET / "nafnet.onnx", path)
 
 
-def _decoder(path: Path, source: Source) -> None:
-    write_decoder(path, SMALL_DECODER if source.small else Decoder())
+def _decoder(name: str) -> Callable[[Path, Source], object]:
+    """Return what writes a decoder; a small one has one block, which is loud where any is."""
+    sizes = DECODERS[name]
+    small = replace(SMALL_DECODER, loud=(0,) if sizes.loud else ())
+    return lambda path, source: write_decoder(path, small if source.small else sizes)
 
 
-def _unet(path: Path, source: Source) -> None:
-    write_unet(path, SMALL_UNET if source.small else UNet())
+def _unet(multiplier: float = 1.0) -> Callable[[Path, Source], object]:
+    sizes = UNet(multiplier=multiplier)
+    return lambda path, source: write_unet(path, SMALL_UNET if source.small else sizes)
 
 
 def _noisy(rng: Rng, model: Path, count: int) -> list[Sample]:
@@ -167,8 +176,11 @@ NETWORKS = {
     "nafnet": GpuNetwork(make=_nafnet, draw=_noisy, unseen=_mirrored, judged=8, bound=1e-2),
     "det": GpuNetwork(make=_ocr("det"), draw=inputs.text_pages, judged=3, bound=3e-2),
     "rec": GpuNetwork(make=_ocr("rec"), draw=inputs.text_lines, judged=6, bound=1e-2),
-    "decoder": GpuNetwork(make=_decoder, draw=_ids, judged=2, bound=1e-2),
-    "unet": GpuNetwork(make=_unet, draw=_latents, judged=2, bound=5e-3),
+    **{
+        name: GpuNetwork(make=_decoder(name), draw=_ids, judged=2, bound=1e-2) for name in DECODERS
+    },
+    "unet": GpuNetwork(make=_unet(), draw=_latents, judged=2, bound=5e-3),
+    "unet3b": GpuNetwork(make=_unet(1.75), draw=_latents, judged=2, bound=5e-3),
     **{
         name: GpuNetwork(
             make=_minilm(name),
