@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ from search_drive import Bench
 from search_networks import Emulated, Network
 
 from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
@@ -174,8 +176,14 @@ def _polygraphy(
 def _written(job: Job, kept: Sequence[str]) -> Answer:
     """Write a plan as our exports are; names that are no candidates are left out."""
     export = export_of(job.model, [])
-    known = set(export.model.table.names)
-    write_exports(RunFolder(job.out), export_of(job.model, [one for one in kept if one in known]))
+    model = pin_formless(export.model, export.pair)
+    known = set(model.table.names)
+    plan = [LayerName(one) for one in kept if one in known]
+    reason = write_exports(RunFolder(job.out), replace(export, model=model, kept=plan))[
+        MIXED_MODEL
+    ]
+    if reason is not None:
+        raise FailedError(reason)
     return Answer(models={"": job.out / MIXED_MODEL}, evaluations=0)
 
 
