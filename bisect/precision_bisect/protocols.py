@@ -59,7 +59,9 @@ class Problem:
     what leaves the low type's range, None where nothing does; it costs inferences, once.
     `start` is a plan to try before the search, and to refine if it passes; None for none.
     `forecast_s` is how many seconds the ranking may take, by what its outcomes took.
-    `as_deployed` tells that every build has the options of the deployment.
+    `as_deployed` tells that every build has the options of the deployment, `large` that the model
+    is so large that a forecast costs as much as a build. If the problem is `settled`, `passing` is
+    the answer, and only has to be certified.
     """
 
     names: Sequence[str]
@@ -77,6 +79,8 @@ class Problem:
     beyond_range: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     as_deployed: bool = False
+    large: bool = False
+    settled: bool = False
 
     @property
     def size(self) -> int:

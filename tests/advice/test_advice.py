@@ -10,10 +10,10 @@ import pytest
 from advice_cases import case_of, searched
 from models import OVERFLOW, parse
 from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, layer_norm
-from precision_bisect.explaining.advice import case as cases
 from precision_bisect.explaining.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.advice.variants import COPIES_PER_CHANGE
+from precision_bisect.explaining.diagnosis import diagnose as diagnosing
 from precision_bisect.explaining.diagnosis.findings import read_diagnosis
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import load_model
@@ -169,7 +169,7 @@ def test_advice_without_float_inputs_is_judged_by_factors(tmp_path: Path) -> Non
 
 def test_large_models_are_not_tried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a trial would take too much memory, advice comes without what it would show."""
-    monkeypatch.setattr(cases, "LARGEST_TRIED_BYTES", -1)
+    monkeypatch.setattr(diagnosing, "LARGE_BYTES", -1)
     _, advice = searched(parse(layer_norm()), large(), tmp_path)
     assert {"whole-layernormalization", "scale"} == advice.keys()
     assert not any("passes" in each["evidence"] for each in advice.values())

@@ -21,7 +21,7 @@ from precision_bisect.runs.monitoring.events import (
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, by, driver_of, samples
 
@@ -60,6 +60,33 @@ def test_noise_and_answer_are_built_afresh(tmp_path: Path) -> None:
     assert ending.plan == Plan.of((4,))
     assert {Plan.all_high(SIZE), ending.plan} <= set(backend.afresh)
     assert len(backend.afresh) < len(backend.built)
+
+
+@pytest.mark.parametrize(
+    ("needed", "beyond", "large", "forecasts"),
+    [
+        ([3, 9], [3, 9], True, False),
+        ([3, 9], [2, 3, 9], True, False),
+        ([3, 9], [3], True, True),
+        ([3, 9], [3, 9], False, True),
+    ],
+    ids=["all needed", "one too many", "not enough", "small"],
+)
+def test_what_leaves_the_range_of_a_large_model_is_not_ranked(
+    needed: list[int], beyond: list[int], large: bool, forecasts: bool, tmp_path: Path
+) -> None:
+    """Where it passes each drop of it is built, and nothing forecast; the answer is minimal."""
+    rule = by(oracles.monotone(needed))
+    driver, ledger = driver_of(tmp_path, Simulated(rule), emulator=Simulated(rule))
+    with ledger:
+        asked = replace(oracles.problem(SIZE), builds=True, large=large)
+        asked = replace(asked, beyond_range=lambda: Plan.of(beyond))
+        ending = driver.run(flow(asked, Guided(), Course(certify="forecasts", curve=True)))
+    assert (ending.status, ending.plan) == (Status.FOUND, Plan.of(needed))
+    assert forecasts == any(each.proposal.kind is Kind.PREDICT for each in driver.trials)
+    for layer in needed:
+        drop = driver.outcome_of(Plan.of(needed).without((layer,)), SampleSet.JUDGED)
+        assert drop is not None and drop.failed
 
 
 def test_all_high_that_fails_is_no_precision_problem(tmp_path: Path) -> None:

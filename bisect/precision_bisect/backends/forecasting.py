@@ -16,6 +16,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import Providers, on_cpu
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.gpu import devices
 from precision_bisect.options import Options
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
@@ -132,7 +133,7 @@ def _gpu(options: Options) -> Providers:
 
 
 def _fits(model: Model, options: Options) -> bool:
-    weights = sum(array.nbytes for array in model.weights.values())
+    weights = total_bytes(model.weights)
     most = _most_bytes(options)
     return most is not None and _COPIES * weights <= most
 

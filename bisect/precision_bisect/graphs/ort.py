@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
 from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.settings.user_libraries import CUSTOM_OPS
 
@@ -317,7 +318,7 @@ def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Che
         nodes=len(proto.graph.node),
         weights=held,
         folder=folder,
-        nbytes=sum(array.nbytes for array in weights.values()),
+        nbytes=total_bytes(weights),
     )
 
 

@@ -7,7 +7,7 @@ external data). Sessions get both together, see `precision_bisect.graphs.ort`.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +29,18 @@ INLINE_BYTES = 1024
 ones: INT64 shapes of up to 128 values. Answers are the same with half and double
 (`benchmarks/constants.py`)."""
 
+LARGE_BYTES = 2**30
+"""Weights from which on what holds the model once more is left out: advice is not tried, and few
+layers beyond the range need no ranking."""
 _PIECE = 2**20
 """Bytes that are read at a time."""
 STUB_LOCATION = "weights held by precision-bisect"
 _AGAIN = "export or copy the model again"
+
+
+def total_bytes(weights: Mapping[str, NDArray[np.generic]]) -> int:
+    """Return the size of weights together."""
+    return sum(array.nbytes for array in weights.values())
 
 
 def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:

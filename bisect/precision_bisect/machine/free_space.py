@@ -7,8 +7,10 @@ from pathlib import Path
 
 LEAST_BYTES = 64 * 2**20
 """A ledger, a result and a report fit into this many times over."""
-MODELS_PER_BUILD = 2
-"""A build needs the typed graph and the engine: about so many times the model."""
+ENGINE = 2
+MODELS_PER_BUILD = {"onnxruntime": 1}
+"""How many times the model a build needs, by backend: the typed graph, whose FP32 weights may stay
+where they are, and the `ENGINE` of those that write one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from precision_bisect.pipeline.choosing import (
     judged_by_others,
     on_samples,
 )
+from precision_bisect.pipeline.preflight import one, preflight, settled
 from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
 from precision_bisect.plan import Plan
@@ -25,9 +26,6 @@ from precision_bisect.runs.results.endings import (
     Ending,
     Status,
     culprits_alone,
-    no_baseline,
-    noisy,
-    not_precision,
     not_reproduced,
     refuted,
 )
@@ -37,14 +35,13 @@ from precision_bisect.search.certificate.sparing import misled, sparing
 from precision_bisect.search.limits_and_noise import (
     below_noise,
     noise_between,
-    passing_within,
     repeated,
     within,
 )
 from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
 from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import Kind, Outcome, Phase, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +169,7 @@ def _held(
     plan = ending.plan
     if problem.builds and holding.spread is None:
         # What the search has built is known, and tells how far builds differ.
-        holding.note(plan, (yield from _one(plan, Phase.SEARCH, "as the search built it")))
+        holding.note(plan, (yield from one(plan, Phase.SEARCH, "as the search built it")))
     while True:
         recheck = yield from holding.judge(plan, "the answer, judged afresh", last=True)
         if recheck.passed and holding.leaves_room(plan):
@@ -226,14 +223,18 @@ def _search_and_prove(
         return ending
     everything = Plan.all_high(problem.size)
     # These were trials of the preflight: asked again they come from the ledger.
-    noise = yield from _one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
-    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high")
+    noise = yield from one(everything, Phase.PREFLIGHT, "the noise floor", kind=Kind.REPEAT)
+    high = yield from one(everything, Phase.PREFLIGHT, "every layer high")
     problem = bounded(problem, high)
     holding.problem = bounded(holding.problem, high)
+    if problem.large and problem.start is None:
+        problem = yield from settled(problem)
+    if problem.settled and course.certify != "none":
+        course = replace(course, certify="full")
     if problem.start is not None:
-        begun = yield from _one(problem.start, Phase.PREFLIGHT, STARTED)
+        begun = yield from one(problem.start, Phase.PREFLIGHT, STARTED)
         problem = replace(problem, passing=problem.start if begun.passed else None)
-    if course.curve:
+    if course.curve and not problem.settled:
         curve = Curve(problem=problem, copies=course.copies)
         yield from sweep(curve)
         problem = replace(problem, passing=curve.passing or problem.passing)
@@ -306,12 +307,13 @@ def _certified(
     widened; rounding decides which layers it keeps then, so nothing is certified.
     """
     mode = course.certify if strategy.minimal else "none"
-    search = strategy.search(problem)
+    known = problem.passing if problem.settled else None
+    search = strategy.search(problem) if known is None else given(known)
     # Where speed counts, plans that fail are timed, too.
     spared = mode == "forecasts" and problem.speed is None
     plan = yield from sparing(search, seen) if spared else search
     # From memory if the strategy is right. A strategy of others may end with any plan.
-    answer = yield from _one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
+    answer = yield from one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
         raise PluginError(
             f"strategy {strategy.name!r} ended with a plan that does not pass",
@@ -342,53 +344,3 @@ def _widened(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Pl
     """Return a wider plan that holds, else all-high: the re-check ends the run with the reason."""
     wider = yield from holding.widened(plan, refuted)
     return Plan.all_high(holding.problem.size) if wider is None else wider
-
-
-def preflight(problem: Problem) -> Search[Ending | None]:
-    """Check both ends and the noise before any search; return an ending where that decides it.
-
-    All-low must be within the problem's own tolerance, which may be tighter than the comparator's.
-    The plan to start from and that of all layers beyond the low type's range need no ranking: if
-    one passes, the run has an answer from here on.
-    """
-    everything = Plan.all_high(problem.size)
-    timed = problem.timed or (problem.builds and problem.as_deployed)
-    high = yield from _one(everything, Phase.PREFLIGHT, "every layer high", timed=timed)
-    # Nothing was judged: the machine or the model fails, and the repeat would fail alike.
-    if high.verdict is None:
-        return Ending(status=Status.NO_BASELINE, message=no_baseline(high))
-    noise = yield from _one(
-        everything,
-        Phase.PREFLIGHT,
-        "the same again, to see the noise",
-        kind=Kind.REPEAT,
-        # This build is as deployed, so it tells how fast every layer high is there.
-        timed=problem.builds and not timed,
-    )
-    # A comparator of quality, not of difference, gives every repeat the same figure.
-    if not noise.passed and (high.passed or noise.error != high.error):
-        return Ending(status=Status.INFEASIBLE, message=noisy(noise))
-    if not high.passed:
-        return Ending(status=Status.NOT_PRECISION, message=not_precision(high))
-    low = yield from _one(Plan.of(()), Phase.PREFLIGHT, "every layer low", timed=timed)
-    if passing_within(low, problem.tolerance).passed:
-        return Ending(
-            status=Status.NOTHING_TO_KEEP,
-            plan=Plan.of(()),
-            message="every layer can run low within the tolerance",
-        )
-    for plan, reason in problem.first_plans:
-        yield from _one(plan, Phase.PREFLIGHT, reason, timed=timed)
-    return None
-
-
-def _one(
-    plan: Plan,
-    phase: Phase,
-    reason: str,
-    *,
-    kind: Kind = Kind.JUDGE,
-    timed: bool = False,
-) -> Search[Outcome]:
-    (outcome,) = yield (Proposal(plan=plan, phase=phase, kind=kind, timed=timed, reason=reason),)
-    return outcome

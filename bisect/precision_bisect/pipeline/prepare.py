@@ -31,8 +31,9 @@ from precision_bisect.graphs.typed.pinning import (
     pinned_remarks,
     weights_beyond,
 )
+from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.inputs.copies import Copies, copies_for
-from precision_bisect.machine.free_space import LEAST_BYTES, MODELS_PER_BUILD, Space
+from precision_bisect.machine.free_space import ENGINE, LEAST_BYTES, MODELS_PER_BUILD, Space
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
@@ -127,6 +128,7 @@ class Prepared:
             beyond_range=self.beyond_range,
             start=self.start,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
+            large=total_bytes(self.model.weights) > LARGE_BYTES,
         )
 
     @property
@@ -169,8 +171,9 @@ class Prepared:
     @property
     def space(self) -> Space:
         """The disks that trials write to, and what one needs."""
-        model = self.model.proto.ByteSize() + sum(w.nbytes for w in self.model.weights.values())
-        least = LEAST_BYTES + (0 if self.backend.emulated else MODELS_PER_BUILD * model)
+        model = self.model.proto.ByteSize() + total_bytes(self.model.weights)
+        times = 0 if self.backend.emulated else MODELS_PER_BUILD.get(self.backend.name, ENGINE)
+        least = LEAST_BYTES + times * model
         return Space((self.options.folder, self.work), least)
 
     @property

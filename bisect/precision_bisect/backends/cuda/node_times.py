@@ -26,6 +26,7 @@ from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import WARM_UP_RUNS, middle
 from precision_bisect.graphs.ort import ort_message
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.layer_table import Exclusion, LayerTable
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -50,7 +51,7 @@ def times_of(
     `sessions` and `opener` open it. Raises BackendFailure.
     """
     typed = writer.write(plan, guard_islands=False).proto.graph
-    weights = sum(weight.nbytes for weight in writer.model.weights.values())
+    weights = total_bytes(writer.model.weights)
     optimised = opener.profiles.with_name("optimised.onnx")
     written = optimised if weights <= MOST_WRITTEN_BYTES else None
     session = sessions.open(plan, replace(opener, optimised=written)).session

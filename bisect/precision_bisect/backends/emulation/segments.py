@@ -19,6 +19,7 @@ from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGr
 from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, check
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.judging.inputs.copies import FACTORS
 
 MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
@@ -67,7 +68,7 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     held = sum(
         graph.weights[name].nbytes for span in spans for name in span.read & graph.weights.keys()
     )
-    whole = sum(array.nbytes for array in graph.weights.values())
+    whole = total_bytes(graph.weights)
     if held <= (1 + REPEATED_WEIGHTS) * whole:
         yield from (_segment(graph, wiring, declared, span) for span in spans if span.outputs)
 
@@ -268,6 +269,6 @@ def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _
     proto.opset_import.extend(source.opset_import)
     weights = {name: array for name, array in graph.weights.items() if name in read}
     # Weights are packed if those of the whole graph would be: otherwise results could differ.
-    nbytes = sum(array.nbytes for array in graph.weights.values())
+    nbytes = total_bytes(graph.weights)
     checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
     return Segment(checked, np.array(flags, np.int64), span.carried)

@@ -10,7 +10,7 @@ import onnx
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.advice.variants import Variants
-from precision_bisect.explaining.diagnosis.diagnose import MOST_EMULATED
+from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.explaining.diagnosis.wiring import Wiring
@@ -33,9 +33,6 @@ from precision_bisect.runs.results.advised import Tried
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, Verdict
-
-LARGEST_TRIED_BYTES = 2**30
-"""Models with more weights are not tried out: each trial holds them once more, rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +109,7 @@ class DiagnosedModel:
         change = change or ModelChange()
         model, pair = change.model or self.model, change.pair or self.pair
         scales = change.scales or self.scales
-        if _too_large(model):
+        if not emulates(model):
             return None
         if change.model is not None and not self._fits(change):
             return None
@@ -179,7 +176,7 @@ class DiagnosedModel:
 
         What the file rounds by itself is rounded.
         """
-        if _too_large(self.model):
+        if not emulates(self.model):
             return None
         try:
             model = self.loaded(proto, "applied")
@@ -204,8 +201,3 @@ class DiagnosedModel:
         stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights}
         save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
         return load_model(path)
-
-
-def _too_large(model: Model) -> bool:
-    weights = sum(array.nbytes for array in model.weights.values())
-    return weights > LARGEST_TRIED_BYTES or len(model.table.candidates) > MOST_EMULATED

@@ -43,6 +43,7 @@ from precision_bisect.explaining.diagnosis.watched_tensors import (
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -87,6 +88,12 @@ class Question:
     choices: bool = True
 
 
+def emulates(model: Model) -> bool:
+    """Tell whether a model is small enough to be emulated once more after the search."""
+    few = len(model.table.candidates) <= MOST_EMULATED
+    return few and total_bytes(model.weights) <= LARGE_BYTES
+
+
 def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     """Return findings without advice, in network order, and the tensors seen on the way.
 
@@ -103,8 +110,8 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     # Advice asks for tensors that no explained layer reads, such as the squares in a norm.
     if pair.low in LOW_TYPES:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
-    few = len(model.table.candidates) <= MOST_EMULATED
-    brief, chooses = question.brief or not few, question.choices and few
+    emulated = emulates(model)
+    brief, chooses = question.brief or not emulated, question.choices and emulated
     watched = (measure_exact if brief else watch)(instrument, held, question.samples)
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
