@@ -4,6 +4,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -228,7 +229,8 @@ class Options(WorkerOptions, SampleOptions):
     def __post_init__(self) -> None:
         check(self)
         self._check_shapes()
-        refusals = (*check_images(self), *self._clashes(), *self._beyond_a_pair())
+        beyond = chain(self._beyond_a_pair(), self._beyond_the_emulator())
+        refusals = chain(check_images(self), self._clashes(), beyond)
         for refused, message, hint in refusals:
             if refused:
                 raise UsageError(message, hint)
@@ -261,6 +263,27 @@ class Options(WorkerOptions, SampleOptions):
         yield stored, "--optuna-storage is for --strategy pareto", pareto
         both = self.resume and self.overwrite
         yield both, "--resume and --overwrite exclude each other", "choose one"
+
+    def _beyond_the_emulator(self) -> Iterator[tuple[bool, str, str]]:
+        """Yield the same of what the emulator has not; `auto` may turn out to be it."""
+        emulated = self.backend == "emulated"
+        yield (
+            emulated and self.speed.given,
+            "--max-latency and --min-speedup need a backend that measures latency, and the "
+            "emulator has none",
+            "choose --backend onnxruntime (on CUDA), tensorrt or tensorrt-rtx; "
+            "`precision-bisect doctor` says which work here",
+        )
+        yield (
+            emulated and bool(self.gpus),
+            "--workers gpu:… is for backends that use a GPU, and the emulator uses none",
+            f"write --workers {self.workers}",
+        )
+        yield (
+            emulated and self.keep_engines,
+            "--keep-engines needs a backend that builds engines, and the emulator builds none",
+            "leave it out, or choose --backend tensorrt or tensorrt-rtx",
+        )
 
     def _beyond_a_pair(self) -> Iterator[tuple[bool, str, str]]:
         """Yield the same of a ladder, of a part of a run, and of points of the curve."""

@@ -26,7 +26,7 @@ from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.options import Options
-from precision_bisect.pipeline.asked_layers import with_asked
+from precision_bisect.pipeline.known_layers import with_asked
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.ledger.ledger_reader import read_ledger

@@ -11,7 +11,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs import layer_patterns
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.start_plan import start_of
+from precision_bisect.pipeline.known_layers import start_of
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result

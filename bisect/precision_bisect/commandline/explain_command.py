@@ -9,6 +9,7 @@ from precision_bisect.commandline.arguments.usage_hints import NEAR
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
+from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares, with_advice
@@ -28,9 +29,13 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
     if options.model.is_dir():
         return _of_run(options.model, layers)
     with workdir() as work:
-        prepared = prepare(options, observer, work)
-        candidates = [str(name) for name in prepared.model.table.names]
-        _check_names(layers, candidates)
+        # Before samples are read: a name needs the model alone.
+        prepared = prepare(
+            options,
+            observer,
+            work,
+            lambda model: _check_names(layers, pin_formless(model, options.pair).table.names),
+        )
         try:
             errors = {} if layers else dict(worst_layers(prepared, worst))
             prepared.rest()

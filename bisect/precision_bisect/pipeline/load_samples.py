@@ -14,16 +14,11 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
 from precision_bisect.settings.flags import flag_name
 from precision_bisect.settings.image_options import given_image_flags
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
 
-def load_samples(
-    options: Options, model: Model, observer: Observer
-) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
-    """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
-
-    In the options are also the image flags that were left open. Raises UsageError for flags that
-    name no input of the model or are for images, InputError for what is no list of samples.
-    """
+def refuse_inputs(options: Options, model: Model) -> None:
+    """Raise UsageError for flags that name no input of the model, or are for images alone."""
     names = [spec.name for spec in model.inputs]
     for name, shape in options.input_shapes.items():
         if not all(isinstance(size, int) for size in shape):
@@ -39,11 +34,23 @@ def load_samples(
                     f"{flag} names {name!r}, which is no input of the model",
                     f"its inputs are {', '.join(names) or 'none'}",
                 )
-    given = options.inputs
-    for name in () if isinstance(given, Path) else given_image_flags(options):
+    for name in () if isinstance(options.inputs, Path) else given_image_flags(options):
         raise UsageError(
             f"{flag_name(name)} is for images", "give their folder by --inputs, or leave it out"
         )
+    if options.reference not in (None, ENGINE_REFERENCE) and options.inputs is None:
+        raise UsageError("--reference is of samples that are given", "give them by --inputs")
+
+
+def load_samples(
+    options: Options, model: Model, observer: Observer
+) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
+    """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
+
+    In the options are also the image flags that were left open. Raises InputError for what is no
+    list of samples.
+    """
+    given = options.inputs
     if given is None:
         observer(
             Warned(

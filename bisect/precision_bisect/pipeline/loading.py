@@ -5,10 +5,11 @@ A ladder of types loads once and searches several times over the same.
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from precision_bisect.backends.choose_backend import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.classes import class_outputs
@@ -33,12 +34,12 @@ from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.freed_memory import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
-from precision_bisect.pipeline.asked_layers import with_asked
-from precision_bisect.pipeline.load_samples import load_samples
-from precision_bisect.pipeline.start_plan import Start, start_of
+from precision_bisect.pipeline.known_layers import Known, with_known
+from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.runs.monitoring.events import Observer, Warned
+from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
@@ -106,29 +107,49 @@ class Loaded:
         )
 
 
-def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
+def load_run(
+    options: Options, observer: Observer, work: Path, check: Callable[[Model], None] | None = None
+) -> Loaded:
     """Read and check everything that the options name, except the backend.
 
-    A model that is made for the run goes into the empty folder `work`. Raises a
-    PrecisionBisectError for anything that cannot work.
+    A model that is made for the run goes into the empty folder `work`. A further `check` of the
+    model's layers raises as this does: a PrecisionBisectError for anything that cannot work. What
+    the model alone refuses comes before any sample is read, and before any remark.
     """
     # Cheap checks first: a misspelt strategy is told before gigabytes of weights are read.
     strategy = _strategy(options)
+    if not (options.backend == "auto" or options.elsewhere):
+        backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
     original = load_model(options.model)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
-    comparator = _comparator(options, original, observer)
-    options, samples, read, odd = load_samples(options, original, observer)
+    classes = class_outputs(original)
+    comparator = choose_comparator(options, [each.name for each in original.outputs], classes)
     each = judges_each(comparator)
+    _refuse_for_judge(options, comparator, each=each)
+    refuse_inputs(options, original)
+
+    def settled(model: Model) -> Known:
+        if check is not None:
+            check(model)
+        return with_known(options, model)
+
+    # What is inside of Ifs, and what is fused, is known once samples have run.
+    inner = options.take_branches or not original.table.candidates
+    told = Known(original) if inner or options.fuse_norms else settled(original)
+    _refuse_many(options, strategy, len(told.model.table.candidates))
+    # What the judge decides by itself is said.
+    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
+        if said:
+            observer(Warned(message=said))
+    options, samples, read, odd = load_samples(options, original, observer)
     pool = _pool(options, len(samples), each=each)
-    options, model, inside = _without_ifs(options, original, samples, observer, work)
-    # A misspelt layer is told before the reference is computed; fused ones are known after it.
-    start, left = Start(layers=frozenset()), list[str]()
-    if not options.fuse_norms:
-        model, left = with_asked(options, model)
-        start = start_of(options, model)
+    options, model, inside = _without_ifs(options, told.model, samples, observer, work)
+    if inner and not options.fuse_norms:
+        told = settled(model)
+        model = told.model
     _refuse_many(options, strategy, len(model.table.candidates))
     given = _given_outputs(options, original, samples, work)
     options, reference, without = _reference(
@@ -155,8 +176,7 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
     trim()
     model, declared = with_true_shapes(model, known)
     remarks = [
-        *left,
-        *start.remarks,
+        *told.remarks,
         *without,
         *declared,
         *filter(None, (reference.remark, random)),
@@ -179,26 +199,31 @@ def load_run(options: Options, observer: Observer, work: Path) -> Loaded:
         strategy=strategy,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
-        start=start.layers,
+        start=told.start,
         remarks=[*remarks, *inside],
     )
-    return _fused(loaded, observer, work) if options.fuse_norms else loaded
+    return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
 
 
-def _comparator(options: Options, model: Model, observer: Observer) -> Comparator:
-    """Return the judge; what it decides by itself is said."""
-    classes = class_outputs(model)
-    comparator = choose_comparator(options, [output.name for output in model.outputs], classes)
-    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
-        if said:
-            observer(Warned(message=said))
-    return comparator
+def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -> None:
+    """Raise UsageError for figures that the judge has not; `each` sample may have its own."""
+    if options.risk is not None and not each:
+        raise UsageError(
+            "--risk needs the error of each sample, and this check judges all of them together",
+            "leave it out, or choose a --metric",
+        )
+    if options.until != "answer" and not drawable(comparator.tolerance):
+        raise UsageError(
+            f"a run that ends with the {options.until} needs errors as figures and a tolerance "
+            "above zero",
+            "let the --check return a figure, or search for the answer",
+        )
 
 
 def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
     """Return the samples that may choose, by their numbers; `each` may be judged alone.
 
-    Raises InputError where all are held out, UsageError where `--risk` cannot be estimated.
+    Raises InputError where all are held out.
     """
     judging = count - options.holdout
     if judging < 1:
@@ -206,11 +231,6 @@ def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
             f"--holdout {options.holdout} of {counted(count, 'sample')} leaves none to search "
             "with",
             "give more samples, or hold out fewer",
-        )
-    if options.risk is not None and not each:
-        raise UsageError(
-            "--risk needs the error of each sample, and this check judges all of them together",
-            "leave it out, or choose a --metric",
         )
     return pool_of(judging, options.seed) if each else range(judging)
 
@@ -266,8 +286,6 @@ def _given_outputs(
         from precision_bisect.pipeline.engine_reference import engine_outputs
 
         return engine_outputs(options, model, samples, work)
-    if options.inputs is None:
-        raise UsageError("--reference is of samples that are given", "give them by --inputs")
     return read_outputs(options.reference, model, len(samples))
 
 
@@ -284,22 +302,23 @@ def _reference(
     return replace(options, copies=0, copies_failing=0), reference, remarks
 
 
-def _fused(loaded: Loaded, observer: Observer, work: Path) -> Loaded:
+def _fused(
+    loaded: Loaded, observer: Observer, work: Path, settled: Callable[[Model], Known]
+) -> Loaded:
     """Return the run over the fused model; the reference stays that of the original model."""
     # Imported here: few runs fuse.
     from precision_bisect.graphs.fusing.fuse import fuse
 
     fused, options = fuse(loaded.model, loaded.samples, loaded.reference, work), loaded.options
-    model, left = with_asked(options, fused.model)
-    start = start_of(options, model)
-    said = (fused.remark, *left, *start.remarks)
+    model, start, left = settled(fused.model)
+    said = (fused.remark, *left)
     for remark in said:
         observer(Warned(message=remark))
     return replace(
         loaded,
         options=replace(options, model=model.path, out=options.folder),
         model=model,
-        start=start.layers,
+        start=start,
         remarks=[*loaded.remarks, *said],
     )
 

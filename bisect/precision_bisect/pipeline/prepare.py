@@ -53,7 +53,7 @@ from precision_bisect.protocols import (
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
-from precision_bisect.search.precision_curve import Curve, drawable
+from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
@@ -212,13 +212,13 @@ class Prepared:
 
 
 def prepare(
-    options: Options, observer: Observer, work: Path, executor: Executor = LOCAL
+    options: Options, observer: Observer, work: Path, check: Callable[[Model], None] | None = None
 ) -> Prepared:
-    """Read and check everything that the options name; `work` is an empty folder.
+    """Read and check everything that the options name; `work` and `check` are as in `load_run`.
 
     Raises a PrecisionBisectError for anything that cannot work, before anything is written.
     """
-    return assemble(load_run(options, observer, work), observer, work, executor=executor)
+    return assemble(load_run(options, observer, work, check), observer, work)
 
 
 def assemble(
@@ -249,7 +249,11 @@ def assemble(
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     options = choose_forecasts(choose_target(options), model, loaded.seconds)
-    _check_backend(options, backend, runs=loaded.runs)
+    if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
+        raise UsageError(
+            "the emulator runs on ONNX Runtime, which cannot run the model",
+            "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
+        )
     beyond = weights_beyond(model, pair)
     found = (
         beyond_remark(beyond, pair),
@@ -261,7 +265,7 @@ def assemble(
     for remark in (*pinned_remarks(model, options.high), *said):
         observer(Warned(message=remark))
     refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
-    prepared = Prepared(
+    return Prepared(
         options=options,
         model=model,
         sets=replace(loaded.sets, refer=refer),
@@ -293,46 +297,6 @@ def assemble(
         ),
         executor=executor,
     )
-    if options.until != "answer" and not drawable(prepared.problem):
-        raise UsageError(
-            f"a run that ends with the {options.until} needs errors as figures and a tolerance "
-            "above zero",
-            "let the --check return a figure, or search for the answer",
-        )
-    return prepared
-
-
-def _check_backend(options: Options, backend: Described, *, runs: bool) -> None:
-    """Raise UsageError for what is asked of a backend that cannot do it.
-
-    `runs` tells whether ONNX Runtime can run the model.
-    """
-    if not runs and (backend.emulated or options.forecast_on == "cuda"):
-        raise UsageError(
-            "the emulator runs on ONNX Runtime, which cannot run the model",
-            "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
-        )
-    for asked, what, hint in (
-        (
-            options.speed.given,
-            "--max-latency and --min-speedup need a backend that measures latency, and the "
-            "emulator has none",
-            "choose --backend onnxruntime (on CUDA), tensorrt or tensorrt-rtx; "
-            "`precision-bisect doctor` says which work here",
-        ),
-        (
-            bool(options.gpus),
-            "--workers gpu:… is for backends that use a GPU, and the emulator uses none",
-            f"write --workers {options.workers}",
-        ),
-        (
-            options.keep_engines,
-            "--keep-engines needs a backend that builds engines, and the emulator builds none",
-            "leave it out, or choose --backend tensorrt or tensorrt-rtx",
-        ),
-    ):
-        if asked and backend.emulated:
-            raise UsageError(what, hint)
 
 
 def _fingerprint(

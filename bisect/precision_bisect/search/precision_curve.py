@@ -157,9 +157,9 @@ class Curve:
         return outcome
 
 
-def drawable(problem: Problem) -> bool:
+def drawable(tolerance: float | None) -> bool:
     """Tell whether a problem has a curve: errors are figures, and the tolerance is above zero."""
-    return problem.tolerance is not None and problem.tolerance > 0
+    return tolerance is not None and tolerance > 0
 
 
 def sweep(curve: Curve) -> Search[None]:
@@ -209,7 +209,7 @@ def _tightened(
 def find_culprits(curve: Curve) -> Search[None]:
     """Rank, and find the layers that break the low type."""
     problem = curve.problem
-    if problem.tolerance is None or not drawable(problem):
+    if problem.tolerance is None or not drawable(problem.tolerance):
         return
     yield from _preflight(curve)
     told = yield from rank(curve.problem)

@@ -65,7 +65,7 @@ def climb(
     loaded = load_run(options, observer, work)
     options = loaded.options
     lowest = pairs_of(options.ladder)[0]
-    model = _lowest_model(loaded, lowest)
+    model = pin_formless(loaded.model, lowest)
     scales = scales_for(model, lowest, loaded.sets.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
@@ -75,21 +75,6 @@ def climb(
     write_layers(loaded.model, folder)
     observer(TrialsEnded())
     return conclude_ladder(climbed, budget, folder)
-
-
-def _lowest_model(loaded: Loaded, lowest: Pair) -> Model:
-    """Return the model without the layers that have no form in the lowest type.
-
-    Raises NothingLow where no layer is left.
-    """
-    model = pin_formless(loaded.model, lowest)
-    if not (model.table.candidates or model.table.asked):
-        reason = next(iter(pinned_layers(model).values()))
-        raise NothingLow(
-            f"no layer of {model.path} can run in {lowest.low}: {reason}",
-            "leave that type out of the ladder",
-        )
-    return model
 
 
 class _Climb:

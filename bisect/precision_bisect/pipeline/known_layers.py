@@ -1,20 +1,23 @@
-"""The plan that a search starts from, as `--start` names it: four sources, one set of layers.
+"""What the user knows of layers: their types, by `--keep` and `--low-only`, and where to start.
 
-All of them are untrusted. They are of this model or of one that was exported like it: what counts
-are the names.
+Layers with a type by order are no candidates, so no plan of any search can have them otherwise.
+The sources of `--start` are untrusted. They are of this model or of one that was exported like it:
+what counts are the names.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from precision_bisect.errors import InputError, UsageError, counted, shortened
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.layer_precisions import NotWritable, parse_layer_precisions, select
-from precision_bisect.graphs.layer_patterns import matches
+from precision_bisect.graphs.layer_patterns import layers_of, matches
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.layer_table import LayerName
+from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
+from precision_bisect.layer_table import Layer, LayerName
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.options import Options
 from precision_bisect.precisions import QUANTIZED_NAMES
@@ -29,6 +32,91 @@ _HINT = (
     "give the folder of a run, a mixed .onnx, an AutoCast exclude list, or a trtexec "
     "layerPrecisions string or file"
 )
+
+
+class Known(NamedTuple):
+    """The model in which layers have the type asked for, the plan to start from, and remarks."""
+
+    model: Model
+    start: frozenset[LayerName] = frozenset()
+    remarks: Sequence[str] = ()
+
+
+def with_known(options: Options, model: Model) -> Known:
+    """Return what the options say of the model's layers.
+
+    Raises NothingLow where no layer has a form in the lowest type, and as `with_asked` and
+    `start_of` do.
+    """
+    lowest = options.pairs[0]
+    pinned = pin_formless(model, lowest)
+    if not pinned.table.candidates:
+        name, reason = next(iter(pinned_layers(pinned).items()))
+        raise NothingLow(
+            f"no layer of {model.path} can run in {lowest.low}: {name}: {reason}",
+            "leave that type out of the ladder"
+            if options.ladder
+            else "list them with `precision-bisect layers`",
+        )
+    model, remarks = with_asked(options, model)
+    start = start_of(options, model)
+    return Known(model, start.layers, [*remarks, *start.remarks])
+
+
+def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
+    """Return the model in which the layers that flags name have their type, and remarks.
+
+    A layer without a form in that type is left as any other, which is remarked. Raises UsageError
+    for patterns that name nothing, the same layer, or only such layers, and where no candidate is
+    left.
+    """
+    if not (options.keep or options.low_only):
+        return model, []
+    kept = layers_of(options.keep, model.table, "--keep")
+    low = layers_of(options.low_only, model.table, "--low-only")
+    _refuse_both(kept & low)
+    lowest, highest = options.pairs[0], options.pairs[-1]
+    pinned = pin_formless(model, lowest).table
+    formless = {each.name: each for each in pinned.layers if each.exclusion is not None}
+    remarks = _cannot(low, formless, lowest.low)
+    fp32 = {name for name, each in formless.items() if each.fixed is not None}
+    forms = dict.fromkeys(low - formless.keys(), lowest.low_form)
+    forms |= dict.fromkeys(kept - fp32, highest.high_form)
+    table = model.table.asking(forms)
+    # A ladder decides on its higher rungs what has no form on the lowest.
+    decided = table.candidates if options.ladder else set(pinned.names) - forms.keys()
+    if not decided:
+        raise UsageError(
+            f"--keep and --low-only leave no layer of {model.path} to decide on", "name fewer"
+        )
+    return replace(model, table=table), remarks
+
+
+def _refuse_both(layers: Collection[LayerName]) -> None:
+    if layers:
+        more = f" and {len(layers) - 1} more" * (len(layers) > 1)
+        raise UsageError(
+            f"--keep and --low-only both name {min(layers)!r}{more}", "name each in one of them"
+        )
+
+
+def _cannot(
+    low: Collection[LayerName], formless: Mapping[LayerName, Layer], kind: str
+) -> list[str]:
+    """Return a remark on the layers of --low-only that have no low form.
+
+    Raises UsageError where all of them have none.
+    """
+    names = [name for name in formless if name in low]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" * (len(names) > 1)
+    said = (
+        f"--low-only: {names[0]}{more} cannot run in {kind.upper()}: {formless[names[0]].detail}"
+    )
+    if len(names) == len(low):
+        raise UsageError(said, "name others")
+    return [said]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

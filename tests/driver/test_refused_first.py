@@ -1,0 +1,72 @@
+"""What the model alone refuses: before any sample is read, and before anything is remarked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import precision_bisect
+from models import parse, save
+from precision_bisect.commandline.main import main
+from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.runs.monitoring.events import Event
+from tiny import write_model
+
+NOWHERE = "no such samples"
+SCRIPT = "def same(outputs, reference):\n    return True\n"
+ABS = "(float[1,4] x) => (float[1,4] y) { [a] p = Abs(x) [b] y = Abs(p) }"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"keep": ["LayerNormm"]}, "--keep 'LayerNormm' matches no layer"),
+    ({"low_only": ["nothing"]}, "--low-only 'nothing' matches no layer"),
+    ({"keep": ["."], "low_only": ["."]}, "--keep and --low-only both name"),
+    ({"start": "nowhere.json"}, "nowhere.json does not exist"),
+    ({"start": "x:fp32"}, "names no layer that is decided on"),
+    ({"input_shapes": {"z": (1,)}, "inputs": None}, "--input-shapes names 'z'"),
+    ({"ranges": {"z": (0, 1)}}, "--range names 'z'"),
+    ({"scale": 0.5, "inputs": None}, "--scale is for images"),
+    ({"reference": Path("outputs.npz"), "inputs": None}, "--reference is of samples"),
+    ({"tol": {"z": 1e-2}}, "a tolerance is given for 'z'"),
+    ({"check": "top1:z", "tol": 1e-2}, "is to judge 'z'"),
+    ({"check": "check.py:same", "until": "curve", "tol": 1e-2, "risk": 0.1}, "has no use for"),
+    ({"check": "check.py:same", "risk": 0.1, "tol": 1e-2}, "--risk needs the error"),
+    ({"check": "check.py:same", "until": "curve"}, "needs errors as figures"),
+    ({"backend": "nothing"}, "there is no backend 'nothing'"),
+    ({"backend": "emulated", "min_speedup": 2.0}, "the emulator has none"),
+    ({"backend": "emulated", "keep_engines": True}, "the emulator builds none"),
+    ({"backend": "emulated", "gpus": ("0",)}, "the emulator uses none"),
+    ({"ladder": ("int8", "fp16", "fp32")}, "can run in int8"),
+    ({"low": "int8"}, "can run in int8"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), REFUSED)
+def test_no_sample_is_read_for_what_the_model_refuses(
+    asked: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that are not there, or made up with a warning, are never come to."""
+    monkeypatch.chdir(tmp_path)
+    Path("check.py").write_text(SCRIPT, encoding="utf-8")
+    model, events = save(parse(ABS), tmp_path), list[Event]()
+    with pytest.raises(PrecisionBisectError) as refused:
+        precision_bisect.find(model, **{"inputs": NOWHERE, "observer": events.append, **asked})
+    assert said in str(refused.value)
+    assert not events
+
+
+def test_a_misspelt_layer_is_told_before_samples_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`explain` needs the model alone for its names, too."""
+    model = write_model(tmp_path / "tiny.onnx")
+    assert ExitCode.USAGE == main(["explain", str(model), "nothing", "--inputs", NOWHERE])
+    error = capsys.readouterr().err
+    assert "'nothing' is no layer to explain" in error
+    assert "Warning" not in error
+
+
+def test_many_layers_are_refused_before_samples_are_read(tmp_path: Path) -> None:
+    """A strategy for few layers counts them in the model."""
+    nodes = " ".join(f"v{i + 1} = Abs(v{i})" for i in range(17))
+    model = save(parse(f"(float[4] v0) => (float[4] v17) {{ {nodes} }}"), tmp_path)
+    with pytest.raises(PrecisionBisectError, match="takes at most 16 layers"):
+        precision_bisect.find(model, inputs=NOWHERE, strategy="exhaustive")
