@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 import models
 import precision_bisect
 from precision_bisect.commandline.main import main
-from precision_bisect.exports.target_metrics import multiple
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.comparison_remarks import overlooked_remarks
+from precision_bisect.judging.comparators.metrics import multiple
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options

@@ -15,7 +15,7 @@ from precision_bisect.graphs.classes import class_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.comparison_remarks import exact_remark
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.share import shared
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed

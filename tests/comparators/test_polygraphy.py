@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
 from polygraphy_metrics import METRICS
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement

@@ -1,4 +1,4 @@
-"""Polygraphy judges and runs without importing torch, which somebody else may want later."""
+"""Judging, and running by Polygraphy, import no torch, which somebody else may want later."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import without_torch
 

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from precision_bisect.exports.target_metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
+from precision_bisect.judging.comparators.metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.task_checks import judge_task
 
 SETTINGS: dict[str, Any] = {}

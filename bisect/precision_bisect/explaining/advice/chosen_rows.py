@@ -9,7 +9,7 @@ from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice, Selection
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.matched_boxes import is_head, taken_apart
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.advised import CHOSEN_ROWS, Tried

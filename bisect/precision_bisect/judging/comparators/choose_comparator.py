@@ -16,7 +16,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.judging.comparators.guarded import Guarded
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.comparators.task_checks import judge_task
 from precision_bisect.judging.comparators.tolerance import tolerance_from

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from precision_bisect.judging.comparators.arrays import widened
+from precision_bisect.judging.comparators.metrics import widened
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import OutputError
 

@@ -1,13 +1,170 @@
-"""Polygraphy's metrics as plug-ins: one maker for all, which takes limits from the options."""
+"""Verdicts by Polygraphy's metrics, and one figure beside each that a search can rank by.
 
+The figure is on the tolerance's own scale. The options say the limits; one maker serves all
+metrics.
+
+Outputs that are classes are not Polygraphy's: what counts is how many elements differ. A
+difference between two class numbers says nothing of how wrong the choice is: 4000 for 4010 is as
+wrong as 0, though it is off by a quarter of a percent.
+"""
+
+import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
-from precision_bisect.judging.comparators.polygraphy import DIFFERENCES, PolygraphyComparator
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.metrics import DIFFERENCES, multiple
 from precision_bisect.judging.comparators.tolerance import Tolerance, tolerance_from
 from precision_bisect.options import Options
+from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, Limits
+from precision_bisect.trial import Verdict
+
+_Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+
+_LARGEST = 1e300
+"""Stands for the error of finite outputs where the metric itself overflows."""
+_HALF = 0.5
+"""The limit of an output that must be exact, in elements: none passes, one is twice too many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolygraphyComparator:
+    """Judges by one of Polygraphy's metrics.
+
+    `atol` and `rtol` apply to the difference metrics, where an output passes if its absolute *or*
+    its relative error is within the limit; the others use `atol` alone: L2 norm, 1 - cosine, and
+    for PSNR and SNR the least number of decibels. None of them applies to the outputs that
+    `shares` names: those must equal the reference but for that share of their elements.
+    """
+
+    judges_each: ClassVar[bool] = True
+    metric: str
+    atol: Tolerance
+    rtol: Tolerance
+    outputs: Sequence[str]
+    quantile: float = 0.99
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        measured = self.measured
+        self.atol.check_outputs(self.outputs, measured)
+        if self.metric in DIFFERENCES:
+            self.rtol.check_outputs(self.outputs, measured)
+            for name in measured:
+                if not self.atol.of(name) and not self.rtol.of(name):
+                    raise UsageError(
+                        f"output {name!r} has no tolerance above zero",
+                        f"give it one by --atol or --rtol, as --atol {shlex.quote(name)}=0.01",
+                    )
+        elif any(self.atol.of(name) <= 0 for name in measured):
+            raise UsageError(f"--metric {self.metric} needs a limit above zero", "give --tol")
+        if self.metric == "cosine" and any(self.atol.of(name) >= 0.5 for name in measured):
+            raise UsageError(
+                "a cosine tolerance is the distance 1 - cosine and must be below 0.5",
+                "Polygraphy's threshold 0.997 is --tol 0.003",
+            )
+
+    @property
+    def measured(self) -> Sequence[str]:
+        """The outputs that the metric judges."""
+        return [name for name in self.outputs if name not in self.shares]
+
+    @property
+    def tolerance(self) -> float:
+        """The limit on the error figure: the tolerance itself where there is but one, else 1.
+
+        Outputs that must be exact have no limit of their own, and take the scale of the others.
+        """
+        limits = {*(self.atol.of(name) for name in self.measured), *self.shares.values()}
+        if self.metric in DIFFERENCES:
+            limits |= {self.rtol.of(name) for name in self.measured}
+        limits.discard(0.0)
+        return limits.pop() if len(limits) == 1 else 1.0
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return metric and limits, for the fingerprint."""
+        settings: dict[str, Any] = {
+            "metric": self.metric,
+            "atol": {name: self.atol.of(name) for name in self.measured},
+        }
+        if self.metric in DIFFERENCES:
+            settings["rtol"] = {name: self.rtol.of(name) for name in self.measured}
+        if self.shares:
+            settings["classes"] = dict(self.shares)
+        if self.metric == "quantile":
+            settings["quantile"] = self.quantile
+        return settings
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples; the figure is the worst one over samples and outputs."""
+        if not outputs or len(outputs) != len(reference):
+            raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        if trouble := non_finite(outputs):
+            return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+        worst, beyond, message = -1.0, set[str](), ""
+        for name in self.outputs:
+            pairs = [(o[name], r[name]) for o, r in zip(outputs, reference, strict=True)]
+            errors = self._errors(name, pairs)
+            if not max(errors) <= 1.0:
+                beyond.add(name)
+            if max(errors) > worst:
+                worst = max(errors)
+                message = self._told(name, pairs, errors.index(worst))
+        error, by_classes = worst * self.tolerance, bool(beyond) and beyond <= self.shares.keys()
+        if not beyond:
+            return Judgement(verdict=Verdict.PASS, error=error, message=message)
+        if by_classes:
+            message += "; no other output is beyond its limit"
+        return Judgement(
+            verdict=Verdict.FAIL,
+            # Rounding may have put it on the other side of the limit.
+            error=max(error, float(np.nextafter(self.tolerance, np.inf))),
+            message=message,
+            by_classes=by_classes,
+        )
+
+    def _errors(self, name: str, pairs: Sequence[_Pair]) -> list[float]:
+        """Return the error of an output in each sample, as a multiple of what is allowed."""
+        with np.errstate(all="ignore"):
+            return [self._error(name, *pair) for pair in pairs]
+
+    def _error(self, name: str, got: NDArray[Any], want: NDArray[Any]) -> float:
+        if name in self.shares and got.shape == want.shape:
+            return _differing(got, want, self.shares[name])
+        limits = {"metric": self.metric, "quantile": self.quantile}
+        atol, rtol = self.atol.of(name), 0.0
+        if self.metric in DIFFERENCES:
+            rtol = self.rtol.of(name)
+        found = multiple(limits, atol, rtol, got, want)
+        # Finite outputs have a finite error, where there is a limit, also if the metric overflows.
+        overflows = got.shape == want.shape and (atol > 0 or rtol > 0) and not found <= _LARGEST
+        return _LARGEST if overflows else found
+
+    def _told(self, name: str, pairs: Sequence[_Pair], sample: int) -> str:
+        """Say where the worst error is, of classes how many differ, and of shapes that they do."""
+        where, (got, want) = f"output {name!r}, sample {sample}", pairs[sample]
+        if got.shape != want.shape:
+            return f"{where}: the shape is {list(got.shape)} instead of {list(want.shape)}"
+        if name not in self.shares:
+            return where
+        return f"{where}: {int(np.count_nonzero(got != want))} of {want.size} elements differ"
+
+    def overlooked(self, reference: Sequence[Sample]) -> list[str]:
+        """Return the outputs in whose place zeros would pass; no plan can fail by those."""
+        pairs = {n: [(np.zeros_like(r[n]), r[n]) for r in reference] for n in self.measured}
+        return [name for name, some in pairs.items() if max(self._errors(name, some)) <= 1.0]
+
+
+def _differing(got: NDArray[Any], want: NDArray[Any], share: float) -> float:
+    """Return how many elements differ, as a multiple of how many may."""
+    differing = int(np.count_nonzero(got != want))
+    return differing / max(want.size, 1) / share if share else differing / _HALF
 
 
 def by_polygraphy(
@@ -18,7 +175,7 @@ def by_polygraphy(
     Classes must be exact, but for the share that --tol gives by their name; those that --atol or
     --rtol name are judged as numbers.
     """
-    options, shares = _shares(options, [name for name in outputs if name in classes])
+    options, shares = _class_shares(options, [name for name in outputs if name in classes])
     atol, rtol = _absolute_and_relative(options)
     return PolygraphyComparator(
         shares=shares,
@@ -30,7 +187,7 @@ def by_polygraphy(
     )
 
 
-def _shares(options: Options, classes: Sequence[str]) -> tuple[Options, Mapping[str, float]]:
+def _class_shares(options: Options, classes: Sequence[str]) -> tuple[Options, Mapping[str, float]]:
     """Return the share of elements that may differ by class output, and the options without it."""
     as_numbers = {*_named(options.atol), *_named(options.rtol)}
     exact = [name for name in classes if name not in as_numbers]

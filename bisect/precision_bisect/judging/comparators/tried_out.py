@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.polygraphy import PolygraphyComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import ScriptFailed
 from precision_bisect.protocols import Comparator, Judgement, Sample
