@@ -20,11 +20,10 @@ from precision_bisect.precisions import (
     parse_ladder,
     type_name,
 )
-from precision_bisect.settings.durations import duration
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name
 from precision_bisect.settings.image_options import check_images
-from precision_bisect.settings.reading import check_ranges, patterns, share
+from precision_bisect.settings.reading import check_ranges, duration, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
     SampleOptions,

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import printable
-from precision_bisect.runs.comparing.changes import Change, Comparison
-from precision_bisect.runs.comparing.sides import Side
+from precision_bisect.runs.comparing.changes import Change, Comparison, Side
 from precision_bisect_reports.proof import certified
 from precision_bisect_reports.summary import WIDTH
 

@@ -1,7 +1,7 @@
 """Whether the samples were made up, in words."""
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.runs.results.input_ranges import InputRange
+from precision_bisect.runs.results.other_targets import InputRange
 from precision_bisect.runs.results.result import Inputs
 
 

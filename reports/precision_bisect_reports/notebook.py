@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.runs.monitoring.status_text import spent
+from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.by_output import kind_of_limit

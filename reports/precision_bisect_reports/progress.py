@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
-from precision_bisect.runs.monitoring.status_text import spent, spoken
+from precision_bisect.runs.monitoring.run_watch import spent, spoken
 from precision_bisect.trial import Outcome, Phase, Proposal
 
 TITLES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.runs.monitoring.status_text import spent
+from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result

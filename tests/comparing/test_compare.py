@@ -9,8 +9,7 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.runs.comparing.changes import compare
-from precision_bisect.runs.comparing.sides import read_side
+from precision_bisect.runs.comparing.changes import compare, read_side
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Rung
 from precision_bisect.runs.results.saved import read_saved

@@ -15,8 +15,11 @@ from precision_bisect.backends.cuda.provider import (
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import UsageError
 from precision_bisect.pipeline.run_fingerprint import _plain
-from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.ort_options import CUDA_OPTIONS, parse_ort_options
+from precision_bisect.settings.engine_settings import (
+    CUDA_OPTIONS,
+    EngineSettings,
+    parse_ort_options,
+)
 from tiny import search, write_model
 
 OWN = {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"}

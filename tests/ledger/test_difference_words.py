@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.runs.ledger.difference_words import difference_words
+from precision_bisect.runs.ledger.fingerprint import difference_words
 
 HASH, OTHER = "a" * 64, "b" * 64
 LIMITS = {"y": 0.01, "z": 0.01}

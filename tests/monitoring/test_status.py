@@ -34,8 +34,7 @@ from precision_bisect.runs.monitoring.events import (
 )
 from precision_bisect.runs.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.runs.monitoring.run_progress import MOST_LAST, Progress
-from precision_bisect.runs.monitoring.run_watch import look
-from precision_bisect.runs.monitoring.status_text import spoken, status_text
+from precision_bisect.runs.monitoring.run_watch import look, spoken, status_text
 from precision_bisect.runs.runfolder import EVENTS, OWNER, STATUS
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from run_folders import write_ledger

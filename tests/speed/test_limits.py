@@ -71,13 +71,13 @@ def test_what_cannot_work_is_one_line(
 
 def test_golden_ledgers_without_a_baseline_are_read(tmp_path: Path) -> None:
     """Evidence that an earlier version wrote has a latency without the new figures."""
-    from precision_bisect.runs.ledger.evidence_text import from_text
+    from precision_bisect.runs.ledger.ledger_reader import evidence_of
 
     golden = Path(__file__).parents[1] / "golden" / "ledger_v3.sqlite"
     with sqlite3.connect(golden) as connection:
         texts = [text for (text,) in connection.execute("SELECT evidence FROM trials") if text]
     connection.close()
-    latencies = [from_text(text).latency for text in texts]
+    latencies = [evidence_of(text).latency for text in texts]
     found = [latency for latency in latencies if latency is not None]
     assert found
     assert all(latency.speedup is None for latency in found)

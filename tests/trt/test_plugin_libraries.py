@@ -21,7 +21,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.user_libraries import digests
+from precision_bisect.settings.reading import digests
 
 BODY = "(float[2,4] x) => (float[2,4] y) { y = Tanh(x) }"
 ATOL = {"metric": "elementwise", "atol": {"": 0.1}, "rtol": {"": 0.1}}

@@ -91,8 +91,7 @@ def status_command(parsed: Namespace) -> int:
     """Print what a run is doing, or how the jobs of a batch stand."""
     if _batch_shown(parsed):
         return ExitCode.OK
-    from precision_bisect.runs.monitoring.run_watch import look
-    from precision_bisect.runs.monitoring.status_text import status_text
+    from precision_bisect.runs.monitoring.run_watch import look, status_text
 
     seen = look(_last_run(parsed.run))
     sys.stdout.write(seen.to_json() if parsed.json else status_text(seen))
@@ -234,8 +233,7 @@ def show_command(parsed: Namespace) -> int:
 def compare_command(parsed: Namespace) -> int:
     """Print what changed between two runs."""
     from precision_bisect.plugins import REPORTS, load
-    from precision_bisect.runs.comparing.changes import compare
-    from precision_bisect.runs.comparing.sides import read_side
+    from precision_bisect.runs.comparing.changes import compare, read_side
 
     found = compare(*(read_side(_last_run(each)) for each in (parsed.before, parsed.after)))
     if parsed.json:

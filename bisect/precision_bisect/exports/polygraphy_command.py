@@ -23,7 +23,7 @@ from precision_bisect.runs.runfolder import (
     POLYGRAPHY_SCRIPT,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.user_libraries import CONFIG_SCRIPT
+from precision_bisect.settings.reading import CONFIG_SCRIPT
 
 DECOMPOSABLE = "--decomposable-attentions"
 """Without this flag an Attention that has no fused kernel, such as one in FP32, is not built."""

@@ -25,7 +25,7 @@ from precision_bisect.errors import ModelError, PluginError, RefusedError, in_wo
 from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
-from precision_bisect.settings.user_libraries import CUSTOM_OPS
+from precision_bisect.settings.reading import CUSTOM_OPS
 
 if TYPE_CHECKING:
     import onnxruntime

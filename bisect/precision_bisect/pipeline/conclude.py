@@ -53,9 +53,8 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
-from precision_bisect.runs.results.input_ranges import InputRange
 from precision_bisect.runs.results.layer_costs import Costs
-from precision_bisect.runs.results.other_targets import OnTargets
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder

@@ -13,7 +13,7 @@ from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.results.input_ranges import InputRange
+from precision_bisect.runs.results.other_targets import InputRange
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Verdict
 

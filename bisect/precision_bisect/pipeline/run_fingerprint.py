@@ -21,7 +21,7 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.image_options import given_image_flags
-from precision_bisect.settings.user_libraries import digests, script_and_function
+from precision_bisect.settings.reading import digests, script_and_function
 
 _CHOSEN = (None, Exclusion.ASKED)
 """Of layers whose type the search or the user chooses."""

@@ -1,23 +1,81 @@
 """How engines are built: what a TensorRT or ONNX Runtime user would pass to their own tool."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from precision_bisect.errors import UsageError
-from precision_bisect.settings.durations import duration
 from precision_bisect.settings.flags import check, flag
-from precision_bisect.settings.ort_options import check_ort_options, parse_ort_options
-from precision_bisect.settings.reading import libraries, parse_shapes, script
-from precision_bisect.settings.user_libraries import (
+from precision_bisect.settings.reading import (
     CUSTOM_OPS,
     PLUGINS,
     check_libraries,
     check_script,
+    duration,
+    libraries,
+    parse_shapes,
+    script,
 )
+
+ORT_OPTION = "--ort-option"
+_SWITCH = ("0", "1")
+_ANY_NUMBER: tuple[str, ...] = ()
+"""Any whole number."""
+CUDA_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "use_tf32": _SWITCH,
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "cudnn_conv_use_max_workspace": _SWITCH,
+    "cudnn_conv1d_pad_to_nc1d": _SWITCH,
+    "prefer_nhwc": _SWITCH,
+    "fuse_conv_bias": _SWITCH,
+    "sdpa_kernel": _ANY_NUMBER,
+    "enable_skip_layer_norm_strict_mode": _SWITCH,
+    "tunable_op_enable": _SWITCH,
+    "tunable_op_tuning_enable": _SWITCH,
+    "tunable_op_max_tuning_duration_ms": _ANY_NUMBER,
+    "do_copy_in_default_stream": _SWITCH,
+    "use_ep_level_unified_stream": _SWITCH,
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "gpu_mem_limit": _ANY_NUMBER,
+}
+"""What each may be. Left out: pointers, the device, which --workers names, and CUDA graphs, for
+which inputs would have to stay in place."""
+
+
+def parse_ort_options(texts: Iterable[str], _: str = ORT_OPTION) -> dict[str, str]:
+    """Parse `KEY=VALUE`, each of another key. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(
+                f"{ORT_OPTION} cannot read {text!r}", f"write {ORT_OPTION} use_tf32=0"
+            )
+        if key in found:
+            raise UsageError(f"{ORT_OPTION} is given twice for {key}", "keep one")
+        found[key] = value
+    check_ort_options(found)
+    return found
+
+
+def check_ort_options(options: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that ONNX Runtime does not have, and for a wrong value."""
+    for key, value in options.items():
+        if key not in CUDA_OPTIONS:
+            raise UsageError(
+                f"{ORT_OPTION} {key!r} is no option of ONNX Runtime's CUDA provider that results "
+                "may depend on",
+                f"choose {', '.join(CUDA_OPTIONS)}",
+            )
+        allowed = CUDA_OPTIONS[key]
+        fits = value in allowed if allowed else re.fullmatch(r"[0-9]{1,18}", value)
+        if not fits:
+            what = f"choose {' or '.join(allowed)}" if allowed else "give a whole number"
+            raise UsageError(f"{ORT_OPTION} {key} cannot be {value!r}", what)
+
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 IoTypes: TypeAlias = Literal["model", "fp16"]

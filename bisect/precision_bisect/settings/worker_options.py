@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
-from precision_bisect.settings.durations import duration
 from precision_bisect.settings.flags import Flag, flag
-from precision_bisect.settings.reading import mebibytes, parse_workers
+from precision_bisect.settings.reading import duration, mebibytes, parse_workers
 
 Isolate: TypeAlias = Literal["auto", "always", "never"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.user_scripts import ScriptFailed, load_function, running_script
-from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, script_and_function
+from precision_bisect.settings.reading import CONFIG_SCRIPT, script_and_function
 
 
 def with_script(config: Callable[..., Any], script: str | None) -> Callable[..., Any]:

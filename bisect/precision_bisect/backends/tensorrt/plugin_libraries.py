@@ -10,7 +10,7 @@ from pathlib import Path
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.errors import PluginError
-from precision_bisect.settings.user_libraries import PLUGINS
+from precision_bisect.settings.reading import PLUGINS
 
 
 def load_plugin_libraries(flavour: Flavour, paths: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from precision_bisect.errors import ExitCode, RunFolderError, printable
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.monitoring.status_text import spoken
+from precision_bisect.runs.monitoring.run_watch import spoken
 from precision_bisect.runs.typed_json import Count, read_typed
 
 BATCH = "batch.json"

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.polygraphy_plugin import (
-    DIFFERENCES,
-    PolygraphyComparator,
-)
+from precision_bisect.judging.comparators.metrics import DIFFERENCES
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits

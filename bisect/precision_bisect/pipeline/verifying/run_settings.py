@@ -10,7 +10,7 @@ from precision_bisect.exports.finished import Finished
 from precision_bisect.runs.results.saved import damaged, quoted
 from precision_bisect.runs.typed_json import typed
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
-from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, PLUGINS, script_and_function
+from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
 
 _NAME = re.compile(r"[\w.-]{1,99}", re.ASCII)
 """Of an entry point, which a backend is."""

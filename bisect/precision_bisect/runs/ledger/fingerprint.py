@@ -1,11 +1,14 @@
 """What a run's verdicts depend on, and how two runs differ in it."""
 
 import hashlib
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.sample_options import relative_of
 
 
 def digest_samples(samples: Sequence[Sample]) -> str:
@@ -44,3 +47,115 @@ def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield from _fields(inner, f"{path}{key}.")
         else:
             yield f"{path}{key}", inner
+
+
+MOST_TOLD = 3
+_SHOWN = 60
+"""Longest value that a difference quotes."""
+_INPUTS = {"inputs", "samples", "shapes"}
+_OTHER = {
+    **dict.fromkeys(("model", "layers"), "another model"),
+    **dict.fromkeys(_INPUTS, "other inputs"),
+    "code": "another build of precision-bisect or of a plug-in",
+    "reference": "another --reference",
+    "asked": "other layers by --keep and --low-only",
+    "start": "another --start",
+    "fixed": "another answer of the rungs before",
+}
+"""What is said of fields whose values tell nobody anything, by the first part of their keys."""
+_FLAGS = {
+    "workspace_mib": "workspace",
+    "optimization_level": "builder-optimization-level",
+    "ort_options": "ort-option",
+    "tolerance": "tol",
+}
+"""The flags of settings that are called otherwise."""
+_COPIES = ("--copies", "--copies-failing")
+_LIMITS = {"atol": "--atol", "rtol": "--rtol", "classes": "--tol"}
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+_Pair: TypeAlias = tuple[Any, Any]
+_Shown: TypeAlias = tuple[str, str]
+
+
+def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+    """Return in which flags, files and versions two fingerprints differ, "" for none.
+
+    At most `MOST_TOLD` are named, models and inputs first.
+    """
+    found = differing_fields(recorded, present)
+    heads = {each.key.partition(".")[0] for each in found}
+    # Images that are read otherwise are other inputs, too.
+    others = {_OTHER.get(head) for head in heads - (_INPUTS if "images" in heads else set())}
+    told = [each for each in dict.fromkeys(_OTHER.values()) if each in others]
+    told += _limits(found, present.get("comparator", {}))
+    told += [phrase for each in found for phrase in _phrase(each)]
+    if found and not told:
+        told = ["other limits"]
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return ", ".join(told[:MOST_TOLD]) + more
+
+
+def _phrase(each: Difference) -> Iterator[str]:
+    """Yield what one field comes to, nothing where that is said elsewhere."""
+    head, _, rest = each.key.partition(".")
+    if head in _OTHER:
+        return
+    if head == "copies" and isinstance(each.before, list) and isinstance(each.after, list):
+        pairs = zip(_COPIES, each.before, each.after, strict=False)
+        yield from (_was(flag, old, new) for flag, old, new in pairs if old != new)
+    elif head in ("machine", "versions"):
+        yield _was(rest or head, each.before, each.after)
+    else:
+        name, _, of = (rest if head in ("comparator", "engine", "images") else head).partition(".")
+        if name not in _LIMITS:
+            flag = _FLAGS.get(name, name.replace("_", "-"))
+            yield _was(f"--{flag} {of}".rstrip(), each.before, each.after)
+
+
+def _limits(found: Sequence[Difference], comparator: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which limits differ of outputs that both have, alike ones together."""
+    by_output: defaultdict[str, dict[str, _Pair]] = defaultdict(dict)
+    for each in found:
+        head, part, name = [*each.key.split(".", 2), "", ""][:3]
+        if head == "comparator" and part in _LIMITS and None not in (each.before, each.after):
+            by_output[name][part] = (each.before, each.after)
+    alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
+    for name, changes in by_output.items():
+        single = _by_tol(name, changes, comparator)
+        for part, (before, after) in changes.items():
+            if single and part == "rtol":
+                continue
+            change = (_show(before), _show(after))
+            flag = "--tol" if single else _LIMITS[part]
+            alike[flag, change].append(name)
+    outputs = len({*comparator.get("atol", ()), *comparator.get("classes", ())})
+    for (flag, (old, new)), names in alike.items():
+        where = f" of {', '.join(map(repr, names))}" if len(names) < outputs else ""
+        yield _was(f"{flag}{where}", old, new)
+
+
+def _by_tol(name: str, changes: Mapping[str, _Pair], comparator: Mapping[str, Any]) -> bool:
+    """Tell whether one limit by --tol says both of an output's limits, before and now."""
+    if "rtol" not in comparator:
+        return True
+    atol, rtol = (
+        changes.get(part) or (comparator.get(part, {}).get(name),) * 2 for part in ("atol", "rtol")
+    )
+    return all(
+        absolute is not None and relative_of(absolute) == relative
+        for absolute, relative in zip(atol, rtol, strict=True)
+    )
+
+
+def _was(what: str, before: Any, after: Any) -> str:
+    if _HASH.fullmatch(str(before)) or _HASH.fullmatch(str(after)):
+        return f"other {what.removeprefix('--')}"
+    return f"{what} was {_show(before)}, now {_show(after)}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

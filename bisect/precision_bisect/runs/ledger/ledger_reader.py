@@ -9,10 +9,85 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.ledger.rows import ENDED, LEDGER_SCHEMA, trial_of
 from precision_bisect.runs.runfolder import LEDGER
-from precision_bisect.trial import Trial
+from precision_bisect.runs.typed_json import typed
+from precision_bisect.trial import (
+    Evidence,
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    Trial,
+    TrialStatus,
+    Verdict,
+)
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """Return the evidence as JSON; fields that hold nothing are left out."""
+    told = plain_json.plain(evidence)
+    return plain_json.dumps({key: value for key, value in told.items() if value})
+
+
+def evidence_of(text: str) -> Evidence:
+    """Return the evidence that `evidence_text` wrote. Raises ValueError for other text."""
+    return typed(Evidence, plain_json.parse(text))
+
+
+LEDGER_SCHEMA = 3
+TABLES = """
+CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE trials (
+    id INTEGER PRIMARY KEY,
+    plan TEXT NOT NULL,
+    samples TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    draw INTEGER NOT NULL,
+    phase TEXT NOT NULL,
+    kept INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 1,
+    status TEXT,
+    verdict TEXT,
+    error REAL,
+    message TEXT NOT NULL DEFAULT '',
+    wall_s REAL NOT NULL DEFAULT 0,
+    evidence TEXT NOT NULL DEFAULT '{}',
+    UNIQUE (plan, samples, kind, draw)
+) STRICT;
+"""
+
+ENDED = (
+    "SELECT plan, samples, kind, draw, phase, reason, status, verdict, error, message, "
+    "wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
+)
+"""Selects the trials that have ended, in the order they were started."""
+
+
+def trial_of(row: tuple[Any, ...]) -> Trial:
+    """Return the trial of one row of `ENDED`. Raises ValueError for what is none."""
+    plan, samples, kind, draw, phase, reason, status, verdict, error, message, wall_s, text = row
+    return Trial(
+        proposal=Proposal(
+            plan=Plan.from_key(plan),
+            phase=Phase(phase),
+            samples=SampleSet.read(samples),
+            kind=Kind(kind),
+            draw=draw,
+            reason=reason,
+        ),
+        outcome=Outcome(
+            status=TrialStatus(status),
+            verdict=Verdict(verdict) if verdict else None,
+            error=error,
+            message=message,
+            wall_s=wall_s,
+            evidence=evidence_of(text),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

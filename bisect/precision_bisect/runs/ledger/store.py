@@ -22,10 +22,15 @@ from typing import Any, Self
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.ledger.difference_words import difference_words
-from precision_bisect.runs.ledger.evidence_text import to_text
-from precision_bisect.runs.ledger.ledger_reader import check_file
-from precision_bisect.runs.ledger.rows import ENDED, LEDGER_SCHEMA, TABLES, trial_of
+from precision_bisect.runs.ledger.fingerprint import difference_words
+from precision_bisect.runs.ledger.ledger_reader import (
+    ENDED,
+    LEDGER_SCHEMA,
+    TABLES,
+    check_file,
+    evidence_text,
+    trial_of,
+)
 from precision_bisect.trial import Identity, Kind, Outcome, Phase, Proposal, Trial, TrialStatus
 
 SYNC_S = 1.0
@@ -99,7 +104,7 @@ class SqliteLedger:
                     outcome.error,
                     outcome.message,
                     outcome.wall_s,
-                    to_text(outcome.evidence),
+                    evidence_text(outcome.evidence),
                     *proposal.identity,
                 ),
             )

@@ -21,9 +21,8 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.input_ranges import InputRange
 from precision_bisect.runs.results.layer_costs import Costs
-from precision_bisect.runs.results.other_targets import OnTargets
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.settings.targets import TargetChoice, TargetName
