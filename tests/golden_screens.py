@@ -127,7 +127,9 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     )
     slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
     yield "no faster", replace(ENGINE, latency_ms=slow)
-    culprit = Culprit(layer=KEPT[0], error_without=1.0, error_with=0.06, cause="overflow: 1e5")
+    culprit = Culprit(
+        layer=KEPT[0], error_without=1.0, error_with=0.06, cause="overflow", evidence="1e5"
+    )
     figures: list[tuple[int, float, PointName]] = [
         (0, 1.0, "all_low"),
         (1, 0.06, "culprits"),

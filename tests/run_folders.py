@@ -212,7 +212,11 @@ def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Pat
         kept,
         culprits=[
             Culprit(
-                layer=layers[index], error_without=0.03, error_with=0.007, cause="overflow: so"
+                layer=layers[index],
+                error_without=0.03,
+                error_with=0.007,
+                cause="overflow",
+                evidence="so",
             )
             for index in kept
         ],

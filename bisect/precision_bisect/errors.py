@@ -4,6 +4,7 @@ Every error says in one line what happened and, in `hint`, what to do about it; 
 prints both and never a traceback for one of these.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -93,6 +94,12 @@ def printable(text: str) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number of things, such as `1 layer` and `2 layers`."""
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def first_of(names: Sequence[str], most: int = 1) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def shortened(text: str, most: int = 120) -> str:

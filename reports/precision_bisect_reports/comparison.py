@@ -13,7 +13,7 @@ from rich.text import Text
 
 from precision_bisect.errors import printable
 from precision_bisect.runs.comparing.changes import Change, Comparison, Side
-from precision_bisect_reports.proof import certified
+from precision_bisect_reports.promise import certified
 from precision_bisect_reports.summary import WIDTH
 
 MOST_SHOWN = 60
@@ -25,7 +25,6 @@ _HASH = 12
 
 
 def write_comparison(found: Comparison, out: TextIO) -> None:
-    """Print the comparison."""
     console = Console(file=out, width=WIDTH, highlight=False)
     for part in _parts(found):
         console.print(part)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from precision_bisect.errors import printable
+from precision_bisect.errors import first_of, printable
 from precision_bisect.runs.results.result import ROUNDING, Diagnosis, Result
 
 MOST_PLACES = 2
@@ -49,7 +49,7 @@ class Group:
     @property
     def where(self) -> str:
         """The first places, and how many more there are."""
-        return some(self.places)
+        return first_of(list(map(printable, self.places)), MOST_PLACES)
 
     def _without(self) -> str:
         if self.without is None:
@@ -77,13 +77,6 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
             each.rounds,
         ),
     )
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - MOST_PLACES
-    shown = ", ".join(map(printable, names[:MOST_PLACES]))
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def by_cause(result: Result, layers: Sequence[str]) -> str:

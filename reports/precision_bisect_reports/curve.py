@@ -5,14 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from precision_bisect.errors import UsageError, counted, printable
+from precision_bisect.errors import UsageError, counted, first_of, printable
 from precision_bisect.options import ANSWER
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.chosen_point import find_point
-from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
 
-_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
 COARSER = 3.0
@@ -36,7 +34,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
 
 def _unfinished(result: Result) -> str:
     """Say that a run was cut off before anything was known of its layers, "" where it was not."""
-    if result.status not in _CUT_OFF or result.culprits or result.diagnosis:
+    if not result.status.cut_off or result.culprits or result.diagnosis:
         return ""
     return f"the run ended before it was known what breaks {result.low.upper()}"
 
@@ -57,11 +55,11 @@ def curve_words(result: Result) -> str:
     # Where the low model does not run there is no error to begin with.
     fall = f"{first} -> " if first else f"else {low} does not run; in {result.high.upper()} error "
     said = f"{_named(culprits, low)}: {fall}{_figure(together)}."
-    limit = _limit(result)
+    limit = result.limit
     if together is None or limit is None:
         return said
     if together > limit:
-        if result.status in _CUT_OFF:
+        if result.status.cut_off:
             return f"{said} The run ended before the rest was known."
         rest = _rest(result, len(culprits), together)
         return f"{said} The rest: {_several(result, 'rounding, spread')}{rest}"
@@ -117,18 +115,17 @@ def needed(points: Sequence[CurvePoint], level: float) -> float | None:
 def _named(culprits: Sequence[Culprit], low: str) -> str:
     first = culprits[0]
     if len(culprits) == 1:
-        cause = f" ({printable(first.cause)})" if first.cause else ""
-        return f"One layer, {printable(first.layer)}, breaks {low}{cause}"
-    names = ", ".join(printable(each.layer) for each in culprits[:CULPRITS_NAMED])
-    more = f" and {len(culprits) - CULPRITS_NAMED} more" * (len(culprits) > CULPRITS_NAMED)
-    causes = list(dict.fromkeys(each.cause.partition(":")[0] for each in culprits if each.cause))
+        why = printable(": ".join(filter(None, (first.cause, first.evidence))))
+        return f"One layer, {printable(first.layer)}, breaks {low}{f' ({why})' if why else ''}"
+    names = first_of([printable(each.layer) for each in culprits], CULPRITS_NAMED)
+    causes = list(dict.fromkeys(each.cause for each in culprits if each.cause))
     why = f" ({', '.join(map(printable, causes))})" if causes else ""
-    return f"{len(culprits)} layers break {low}{why}, {names}{more}"
+    return f"{len(culprits)} layers break {low}{why}, {names}"
 
 
 def _rest(result: Result, from_count: int, start: float | None) -> str:
     """Say how many layers the tolerance takes, and a coarser one where that is still below."""
-    limit = _limit(result)
+    limit = result.limit
     if limit is None:
         return "."
     points = [
@@ -160,13 +157,6 @@ def _rounded(count: float) -> int:
     return max(1, round(count / size) * size)
 
 
-def _limit(result: Result) -> float | None:
-    """Return the limit on the scale of the errors."""
-    if isinstance(result.tolerance, int | float):
-        return float(result.tolerance)
-    return None if result.tolerance is None else 1.0
-
-
 def _listed(result: Result) -> bool:
     """Return whether the list of kept layers tells all of the culprits."""
     # A column of culprits behind the answer asks which of them do.
@@ -175,7 +165,7 @@ def _listed(result: Result) -> bool:
     ):
         return False
     together = result.culprits[0].error_with if result.culprits else None
-    limit = _limit(result)
+    limit = result.limit
     return bool(result.kept) and None not in (together, limit) and together <= limit  # type: ignore[operator] # neither is None
 
 

@@ -11,7 +11,7 @@ from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.by_output import kind_of_limit
-from precision_bisect_reports.proof import certified
+from precision_bisect_reports.promise import certified
 
 MOST_LAYER_ROWS = 60
 """Most layers that are listed; the result itself has all."""
@@ -25,7 +25,10 @@ def as_html(result: Result) -> str:
     parts = [f"<p><b>{_text(_headline(result))}</b></p>", f"<table>{facts}</table>"]
     if result.kept:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
-        rows = "".join(_row(cells) for cells in _layers(result))
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+            for cells in _layers(result)
+        )
         parts.append(f"<table>{head}{rows}</table>")
     if len(result.kept) > MOST_LAYER_ROWS:
         parts.append(f"<p>… and {len(result.kept) - MOST_LAYER_ROWS} more, all in {RESULT}</p>")
@@ -64,10 +67,6 @@ def _layers(result: Result) -> Iterator[tuple[str, ...]]:
         found = causes.get(name)
         why = ("", "") if found is None else (found.cause, found.evidence)
         yield (name, types.get(name, result.high), *why)
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _text(text: str) -> str:

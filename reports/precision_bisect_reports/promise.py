@@ -1,8 +1,65 @@
-"""What an answer promises about inputs that nobody has shown, in words."""
+"""What an answer promises: of its layers, of unseen inputs, of ranges, and on other targets."""
 
-from precision_bisect.errors import counted
-from precision_bisect.runs.results.result import Result
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from precision_bisect.errors import counted, printable
+from precision_bisect.precisions import HALF_NAMES
+from precision_bisect.runs.results.certificates import Certificate, Need
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets
+from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import Calibrating, Unseen
+from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
+
+
+def proof(certificate: Certificate) -> str:
+    """Return the line for a plan that keeps at least one layer."""
+    kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
+    if certificate.minimal and kept == 1:
+        return f"{certified(certificate)}: dropping the one layer fails, as was tried"
+    if certificate.minimal:
+        return f"{certified(certificate)}: dropping any one of the {kept} fails, each was tried"
+    if certificate.minimal_at_limit:
+        return (
+            f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
+            f"{len(certificate.checked)} of {kept} are needed"
+        )
+    if certificate.spread:
+        return "none: more layers may be kept than needed, and luck decides which"
+    predicted, told = len(certificate.predicted), certificate.forecasts
+    if certificate.minimal_by_forecasts and told is not None:
+        return (
+            f"{_below(certificate)} by builds and forecasts: {kept} needed, "
+            f"{kept - predicted} by builds, {predicted} by forecasts that were right in "
+            f"{told.right} of {told.builds} builds; {told.confidence:.0%} confident that "
+            + (f"at most {told.wrong_at_most} can go" if told.wrong_at_most else "none can go")
+        )
+    unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
+    parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]
+    parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
+    return f"not proven minimal: {', '.join(parts)}"
+
+
+def certified(certificate: Certificate) -> str:
+    """Return in a few words what is proven."""
+    if certificate.minimal:
+        return "minimal"
+    by_forecasts = certificate.minimal_by_forecasts and not certificate.minimal_at_limit
+    return "minimal by builds and forecasts" if by_forecasts else "not proven minimal"
+
+
+def _below(certificate: Certificate) -> str:
+    """Return "minimal", with the limit of a search that stayed below the tolerance."""
+    return f"minimal below {certificate.limit:.4g}" if certificate.limit else "minimal"
+
+
+def _state(need: Need) -> str:
+    """Return what is known of a layer that is not shown to be needed."""
+    if need.needed is False:
+        return "could go"
+    if need.how == "predicted":
+        return "forecast to fail"
+    return f"not tested ({need.reason.partition(':')[0]})"
 
 
 def unseen(result: Result) -> str:
@@ -75,3 +132,85 @@ def _seen(share: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.995 else "100%"
+
+
+def made_up(inputs: Inputs | None) -> str:
+    """Say that the samples were made up; "" where they were given, or nothing tells."""
+    if inputs is None or not inputs.synthetic:
+        return ""
+    count = inputs.samples
+    return (
+        f"made up, {counted(count, 'sample')}: real ones may reach ranges that these do "
+        "not, and layers that overflow there are missed; give --inputs"
+    )
+
+
+def in_range(told: InputRange, low: str) -> str:
+    """Say what an operator makes of an input's size, and what the answer came to at its ends."""
+    name = printable(told.input)
+    least, most = told.samples
+    operators = " and ".join(dict.fromkeys(told.operators))
+    first = f" ({printable(told.layers[0])})" if len(told.layers) == 1 else ""
+    verb = "depend" if len({*told.operators}) > 1 else "depends"
+    who = f"{operators}{first} {verb} on the size of {name}" if operators else name
+    said = (
+        f"{who}: your samples have {least:g} to {most:g}, where {low.upper()} has steps of "
+        f"{told.step:.2g}"
+    )
+    if told.range is None:
+        return f"{said}; --range {name}=LOW:HIGH tries the ends of its range"
+    ends = f"{told.range[0]:g} to {told.range[1]:g}"
+    said += f", and of {told.step_at_ends or 0.0:.2g} in {ends}"
+    if told.passed is None:
+        return f"{said}; not tried"
+    figure = "" if told.error is None else f", error {told.error:.3g}"
+    if told.passed:
+        return f"{said}; holds on {told.variants} made-up variants at its ends{figure}"
+    return (
+        f"{said}; FAILS on {told.failed} of {told.variants} made-up variants at its ends{figure}: "
+        "give samples of the whole range"
+    )
+
+
+def names_of(target: TargetChoice) -> str:
+    """Return what a target is called; of several, all of them."""
+    return _names([each for each in TARGETS if target in (each, "all")])
+
+
+def predicted(result: Result) -> str:
+    """Return what the answer is predicted for, and what becomes of it on other targets.
+
+    "" where an engine has judged, and of runs that do not tell.
+    """
+    if result.target is None:
+        return ""
+    return "; ".join([names_of(result.target), *_elsewhere(result)])
+
+
+def _elsewhere(result: Result) -> Iterator[str]:
+    for each in result.other_targets:
+        names = _names(each.targets)
+        error = "" if each.error is None else f": error {each.error:.3g}"
+        if each.passed is None:
+            yield f"not judged on {names}: {printable(each.message)}"
+        elif each.passed:
+            yield f"passes on {names}, too{error}"
+        else:
+            yield f"FAILS on {names}{error}, {_why(result, each)}"
+    failing = [each.targets[0] for each in result.other_targets if each.passed is False]
+    if failing:
+        yield f"try --target {failing[0]} or all"
+
+
+def _names(targets: Sequence[TargetName]) -> str:
+    *first, last = (LABELS[each] for each in targets)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _why(result: Result, on: OnTargets) -> str:
+    """Say what the targets store inside operators, where the run took FP32."""
+    if not on.stored:
+        return "where everything inside operators is FP32"
+    half = next((each for each in (result.low, result.high) if each in HALF_NAMES), "16 bits")
+    stored = [f"{STORED[each.inside]} {each.layers} {each.op_type}" for each in on.stored]
+    return f"which stores {', '.join(stored)} in {half.upper()}"

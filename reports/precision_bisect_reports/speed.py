@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import IslandCost
 from precision_bisect.runs.results.result import FrontPoint, Result, SpeedReport
@@ -62,8 +62,7 @@ def cost(result: Result) -> str:
     if len(dear) < count:
         part = sum(each.saves_ms for each in dear)
         said += f", {counted(len(dear), 'island')} {part:.2g} of it"
-    more = f" and {len(dear) - MOST_ISLANDS} more" * (len(dear) > MOST_ISLANDS)
-    return f"{said}: {', '.join(map(_shown, dear[:MOST_ISLANDS]))}{more}"
+    return f"{said}: {first_of(list(map(_shown, dear)), MOST_ISLANDS)}"
 
 
 def _shown(island: IslandCost) -> str:

@@ -7,10 +7,11 @@ control characters, and commands that contain paths are quoted for the shell.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.text import Text
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
@@ -21,19 +22,17 @@ from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.deployed import deployed_rows, judging_steps
-from precision_bisect_reports.folding import folded, step
-from precision_bisect_reports.made_up import in_range, made_up
 from precision_bisect_reports.next_steps import (
     ALWAYS,
     DETAIL,
     EVIDENCE,
     MORE,
     NextStep,
+    folded,
     next_steps,
+    step,
 )
-from precision_bisect_reports.predicted import predicted
-from precision_bisect_reports.promise import unseen
-from precision_bisect_reports.proof import proof
+from precision_bisect_reports.promise import in_range, made_up, predicted, proof, unseen
 from precision_bisect_reports.speed import cost, no_faster, speed
 
 WIDTH = 80
@@ -57,31 +56,30 @@ METHOD_WORDS: Mapping[LatencyMethod, str] = {
     "host_clock": "the host's clock",
     "cuda_events": "CUDA events",
 }
-HEADLINES = {
-    Status.FOUND: "Found",
-    Status.NOTHING_TO_KEEP: "Nothing to keep",
-    Status.NO_BASELINE: "No FP32 baseline",
-    Status.NOT_PRECISION: "Not a precision problem",
-    Status.INFEASIBLE: "No plan satisfies the limits",
-    Status.BUDGET_EXHAUSTED: "Budget spent; best so far",
-    Status.INTERRUPTED: "Interrupted; best so far",
-    Status.ABORTED: "Aborted; best so far",
-    Status.STOPPED: "Culprits only; not within the tolerance",
+
+
+class _Headline(NamedTuple):
+    """How a run ended, in a few words, what there is all the same, and the colour."""
+
+    what: str
+    colour: str
+    more: str = ""
+
+
+_HEADLINES = {
+    Status.FOUND: _Headline("Found", "green"),
+    Status.NOTHING_TO_KEEP: _Headline("Nothing to keep", "green"),
+    Status.NO_BASELINE: _Headline("No FP32 baseline", "red"),
+    Status.NOT_PRECISION: _Headline("Not a precision problem", "red"),
+    Status.INFEASIBLE: _Headline("No plan satisfies the limits", "red"),
+    Status.BUDGET_EXHAUSTED: _Headline("Budget spent", "yellow", "; best so far"),
+    Status.INTERRUPTED: _Headline("Interrupted", "yellow", "; best so far"),
+    Status.ABORTED: _Headline("Aborted", "red", "; best so far"),
+    Status.STOPPED: _Headline("Culprits only", "yellow", "; not within the tolerance"),
 }
 FILE_ROUNDS = "The file loses precision by itself"
 NO_ANSWER = "No answer yet"
 NOTHING_GAINED = "Nothing gained"
-_STYLES = {
-    Status.FOUND: "bold green",
-    Status.NOTHING_TO_KEEP: "bold green",
-    Status.NO_BASELINE: "bold red",
-    Status.NOT_PRECISION: "bold red",
-    Status.INFEASIBLE: "bold red",
-    Status.BUDGET_EXHAUSTED: "bold yellow",
-    Status.INTERRUPTED: "bold yellow",
-    Status.ABORTED: "bold red",
-    Status.STOPPED: "bold yellow",
-}
 
 
 def final_screen(
@@ -130,24 +128,24 @@ def every_layer(result: Result) -> str:
 
 
 def headline_of(result: Result) -> str:
-    """Return how a run ended, in a few words; a file that rounds by itself is said to."""
+    """Return how a run ended; a file that rounds by itself is said to."""
     if result.status is Status.NOT_PRECISION and any(
         each.id == ALREADY_ROUNDED for each in result.advice
     ):
         return FILE_ROUNDS
-    return HEADLINES[result.status]
+    return _HEADLINES[result.status].what
 
 
 def _headline(result: Result) -> Text:
-    headline = Text(headline_of(result), style=_STYLES[result.status])
+    told = _HEADLINES[result.status]
+    style = f"bold {told.colour}"
+    headline = Text(f"{headline_of(result)}{told.more}", style=style)
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
     if _without_plan(result):
         why = printable(result.message) or nothing_low(result.low)
-        return Text(NO_ANSWER, style=_STYLES[result.status]).append(
-            f": {why}", style="default not bold"
-        )
+        return Text(NO_ANSWER, style=style).append(f": {why}", style="default not bold")
     if result.gains_nothing:
         kept = f": every plan that passed keeps {every_layer(result)}"
         return Text(NOTHING_GAINED, style="bold yellow").append(
@@ -162,15 +160,16 @@ def _headline(result: Result) -> Text:
 
 
 def _by_rung(result: Result) -> str:
-    """Return how many layers a ladder keeps in each type."""
-    kept = [
-        f"{len(rung.layers)} must be {rung.precision.upper()}"
-        for rung in result.rungs
-        if rung.layers is not None
-    ]
+    """Return how many layers a ladder has in each type."""
     lowest = result.rungs[-1]
     counts = f"{lowest.count} run {lowest.precision.upper()}"
-    return f"of {counted(result.candidates, 'layer')} {', '.join([*kept, counts])}"
+    return f"of {counted(result.candidates, 'layer')} {must_be(result)}, {counts}"
+
+
+def must_be(result: Result) -> str:
+    """Return how many layers a ladder keeps in each type but the lowest."""
+    kept = ((rung.layers, rung.precision.upper()) for rung in result.rungs)
+    return ", ".join(f"{len(some)} must be {kind}" for some, kind in kept if some is not None)
 
 
 def _without_plan(result: Result) -> bool:
@@ -180,9 +179,8 @@ def _without_plan(result: Result) -> bool:
     """
     if result.status is Status.STOPPED:
         return not result.rungs
-    cut_off = result.status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
     nothing = not result.kept and not result.certificate.minimal
-    return cut_off and (nothing or result.gains_nothing)
+    return result.status.cut_off and (nothing or result.gains_nothing)
 
 
 def nothing_low(low: str) -> str:
@@ -248,7 +246,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         spread = result.certificate.spread
         yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE
     yield from _curve(result)
-    yield "effort", _effort(result), DETAIL
+    took = spent(result.builds, result.evaluations)
+    yield "effort", f"{took}, {result.wall_s:.0f} s", DETAIL
     if result.unresolved:
         counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield "unresolved", f"{', '.join(counts)}: these count neither way", EVIDENCE
@@ -274,11 +273,6 @@ def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
     rows = MORE if result.front else EVIDENCE
     for label, text in curve(result):
         yield label, text, levels.get(label, rows)
-
-
-def _effort(result: Result) -> str:
-    """Return what the answer took, in the words of the progress line."""
-    return f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
 
 
 def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
@@ -318,10 +312,9 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         counts = [f"{seen[each]} {word}" for each, word in _HONOUR_WORDS.items() if seen[each]]
         yield "honoured", ", ".join(counts), ALWAYS if seen[Honour.DEMOTED] else EVIDENCE
     if result.pinned:
-        names = ", ".join(printable(each.layer) for each in result.pinned[:MOST_PINNED])
-        more = f" and {len(result.pinned) - MOST_PINNED} more" * (len(result.pinned) > MOST_PINNED)
+        names = first_of([printable(each.layer) for each in result.pinned], MOST_PINNED)
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
-        yield "also high", f"{names}{more}: cannot run {low}, see {RESULT}", MORE
+        yield "also high", f"{names}: cannot run {low}, see {RESULT}", MORE
     for number, note in enumerate(result.notes):
         yield "remark", printable(note), ALWAYS if number == 0 else DETAIL
 

@@ -5,7 +5,7 @@ standard output.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -29,12 +29,60 @@ from precision_bisect.runs.monitoring.events import (
     Warned,
 )
 from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
+from precision_bisect.runs.monitoring.run_watch import spent, spoken
 from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.image_options import ImageOptions
-from precision_bisect.trial import Identity, Phase, Trial
-from precision_bisect_reports.predicted import names_of
-from precision_bisect_reports.progress import figures, sentence, trial_line, verdict
+from precision_bisect.trial import Identity, Outcome, Phase, Proposal, Trial
+from precision_bisect_reports.promise import names_of
 from precision_bisect_reports.summary import WIDTH, final_screen
+
+TITLES = {
+    Phase.PREFLIGHT: "Preflight",
+    Phase.RANKING: "Ranking",
+    Phase.CURVE: "Curve",
+    Phase.PREDICTION: "Prediction",
+    Phase.SEARCH: "Search",
+    Phase.CERTIFICATE: "Certificate",
+    Phase.SPEED: "Speed",
+    Phase.RECHECK: "Re-check",
+}
+
+
+def sentence(progress: Progress) -> str:
+    """Return one plain sentence: what is done, the best plan so far, the time that is left."""
+    if progress.started is None:
+        return "Starting"
+    return f"{STEPS[progress.step]}: {progress.done:.0%}, {', '.join(figures(progress))}"
+
+
+def figures(progress: Progress) -> Iterator[str]:
+    """Yield what was spent, the best plan so far, and the time that is left."""
+    yield spent(progress.builds, progress.evaluations).removesuffix(" of the emulator")
+    if len(progress.in_flight) > 1:
+        yield f"{len(progress.in_flight)} side by side"
+    if best := progress.shown_best:
+        yield f"best {best.kept} of {progress.candidates}"
+    if progress.speedup is not None:
+        yield f"last {progress.speedup:.3g} times as fast as all high"
+    if seconds := progress.seconds_left:
+        yield f"{spoken(max(1, round(seconds)))} left"
+
+
+def trial_line(proposal: Proposal, outcome: Outcome) -> str:
+    """Return why a plan was tried and what came of it; "" for a forecast, there are so many."""
+    if proposal.phase in (Phase.RANKING, Phase.PREDICTION):
+        return ""
+    what = f"{TITLES[proposal.phase]}, {len(proposal.plan)} kept: {proposal.reason}"
+    return f"  {what} -> {verdict(outcome)}"
+
+
+def verdict(outcome: Outcome) -> str:
+    """Return the verdict with the error, or why there is none."""
+    if outcome.verdict is None:
+        return f"{outcome.status}: {outcome.message}"
+    figure = "" if outcome.error is None else f", error {outcome.error:.4g}"
+    return f"{outcome.verdict}{figure}"
+
 
 _BAR = 12
 """So many columns are left beside the figures."""

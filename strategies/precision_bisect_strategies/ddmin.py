@@ -25,7 +25,6 @@ class Ddmin:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Reduce to a 1-minimal set."""
         start = _Round(kept=problem.top.indices)
         end = yield from speculate(problem, _try_next, start)
         return Plan.of(end.kept)

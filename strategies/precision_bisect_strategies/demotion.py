@@ -254,7 +254,7 @@ def _judged(state: Demotion, group: Group, rest: Group, outcome: Outcome, rate: 
     """Lower a group that passed with a fair error, else suspect it, as `rest` was with it."""
     added = state.added(outcome) if state.beliefs.figures else None
     beliefs = state.beliefs
-    fair = outcome.passed and _fair(state, group, added, rate)
+    fair = outcome.passed and _regret(state, group, added, rate) <= 0.0
     little = max(state.chance, LEAST_KNOWN_SHARE * state.slack)
     told = added is not None and little < added < math.inf
     if added is not None and told:
@@ -270,11 +270,6 @@ def _judged(state: Demotion, group: Group, rest: Group, outcome: Outcome, rate: 
         return replace(state, suspects=(*state.suspects, Suspect(group, added)))
     lowered = state.lowered if added is None else (*state.lowered, Lowered(group, added))
     return replace(state, plan=state.without(group), error=outcome.error, lowered=lowered)
-
-
-def _fair(state: Demotion, group: Group, added: float | None, rate: float) -> bool:
-    """Tell whether the error that a group added is worth the cost that it saved."""
-    return _regret(state, group, added, rate) <= 0.0
 
 
 def _regret(state: Demotion, group: Group, added: float | None, rate: float) -> float:

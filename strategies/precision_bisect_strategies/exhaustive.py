@@ -20,16 +20,14 @@ class Exhaustive:
     largest: ClassVar[int | None] = MOST_LAYERS
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Enumerate by size."""
         layers = range(problem.size)
         every = chain.from_iterable(combinations(layers, size) for size in layers[1:])
-        while batch := tuple(_proposal(kept) for kept in islice(every, problem.workers)):
+        while some := tuple(islice(every, problem.workers)):
+            batch = tuple(
+                Proposal(plan=Plan.of(kept), reason=f"a set of {len(kept)}") for kept in some
+            )
             outcomes = yield batch
             for asked, outcome in zip(batch, outcomes, strict=True):
                 if outcome.passed:
                     return asked.plan
         return Plan.all_high(problem.size)
-
-
-def _proposal(kept: tuple[int, ...]) -> Proposal:
-    return Proposal(plan=Plan.of(kept), reason=f"a set of {len(kept)}")

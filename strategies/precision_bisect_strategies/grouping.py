@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from precision_bisect.errors import first_of
 from precision_bisect_strategies.modules import Group, levels
 
 
@@ -29,5 +30,4 @@ def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[G
 
 def label(number: int, group: Group, names: Sequence[str]) -> str:
     """Return a name for a group: unique by its number, with its first layer."""
-    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{number:02d} {names[group[0]]}{more}"
+    return f"{number:02d} {first_of([names[layer] for layer in group])}"

@@ -9,6 +9,7 @@ from typing import ClassVar
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.search.sensitivity import figure_of
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.modules import Group, levels
@@ -34,7 +35,6 @@ class Hierarchical:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Go down the levels."""
         kept = problem.top
         stuck: frozenset[Group] = frozenset()
         known: dict[Plan, Outcome] = {}
@@ -136,14 +136,7 @@ def _forecasts(kept: Plan, groups: Sequence[Group]) -> Search[list[float]]:
         )
         for number, group in enumerate([(), *groups])
     )
-    return [_figure(outcome) for outcome in outcomes]
-
-
-def _figure(outcome: Outcome) -> float:
-    """Return the error; without a figure 0 for a pass and infinity for anything else."""
-    if outcome.error is not None and not math.isnan(outcome.error):
-        return outcome.error
-    return 0.0 if outcome.passed else math.inf
+    return [figure_of(outcome) for outcome in outcomes]
 
 
 def _harmless(added: Sequence[float], slack: float) -> int:

@@ -109,7 +109,6 @@ class Pareto:
             open_storage(self._storage)
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Search guided, group, explore; return the best plan that passed."""
         return (yield from unrepeated(self._search(problem)))
 
     def _search(self, problem: Problem) -> Search[Plan]:

@@ -22,7 +22,6 @@ class Prefix:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Bisect from both ends of the network."""
         nothing: tuple[Plan, ...] = ()
         ends = yield from speculate(problem, partial(_both_ends, problem.size), nothing)
         return min(ends)

@@ -41,7 +41,6 @@ class ProbDD:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Rank, then drop groups until each layer went or could not."""
         scores = (yield from rank(problem)).scores
         chances = _priors(scores, problem.tolerance or 0.0)
         kept = problem.top

@@ -29,7 +29,6 @@ class QuickXplain:
     largest: ClassVar[int | None] = None
 
     def search(self, problem: Problem) -> Search[Plan]:
-        """Rank, then divide."""
         scores = (yield from rank(problem)).scores
         kept = problem.top.kept
         order = tuple(layer for layer in by_sensitivity(scores) if layer in kept)

@@ -85,12 +85,14 @@ def _pairs(told: Sensitivity, among: frozenset[int], distance: int = 1) -> list[
     pairs = []
     for one in range(len(scores) - distance):
         pair = one, one + distance
+        ends = scores[one], scores[one + distance]
         between = max(scores[one + 1 : one + distance], default=-math.inf)
         if (
             not among.isdisjoint(pair)
             and told.shared.keys().isdisjoint(pair)
-            and between < min(scores[one], scores[one + distance])
-            and _comparable(scores[one], scores[one + distance])
+            and between < min(ends)
+            and MILDER_SHARE * max(ends) < min(ends)
+            and max(ends) < math.inf
         ):
             pairs.append(pair)
     return pairs
@@ -122,11 +124,6 @@ def _acting(
         if error >= _level(control, scores, MUCH)
         for layer in range(*pair)
     )
-
-
-def _comparable(one: float, other: float) -> bool:
-    worse = max(one, other)
-    return worse < math.inf and min(one, other) > MILDER_SHARE * worse
 
 
 def _level(pair: tuple[int, int], scores: Sequence[float], share: float) -> float:

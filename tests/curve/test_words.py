@@ -42,7 +42,11 @@ ROUNDING = Diagnosis(layer="Conv_7", cause="rounding", evidence="")
 def culprit(layer: str, without: float, together: float) -> Culprit:
     """Return a culprit that overflows."""
     return Culprit(
-        layer=layer, error_without=without, error_with=together, cause="overflow: reaches 1e5"
+        layer=layer,
+        error_without=without,
+        error_with=together,
+        cause="overflow",
+        evidence="reaches 1e5",
     )
 
 

@@ -232,7 +232,7 @@ def test_held_out_samples_tell_of_the_answer(model: Path, tmp_path: Path) -> Non
     assert kept == tiny.KEPT[2:]
     result = tiny.search(model, tmp_path / "run", inputs=inputs, holdout=1)
     assert (result.status, result.kept) == (Status.FOUND, kept)
-    assert Unseen.of(judged=1, failed=1, took_part=1) == result.unseen
+    assert Unseen(judged=1, failed=1, took_part=1) == result.unseen
     assert result.certificate.minimal
 
 

@@ -18,10 +18,9 @@ from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
-from precision_bisect_reports.html.network import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW
 from precision_bisect_reports.html.page import embedded, page, write_report
 from precision_bisect_reports.html.source import read_source
-from precision_bisect_reports.html.view import view_of
+from precision_bisect_reports.html.view import FIXED, FOLLOWER, OPEN, RUNS_HIGH, RUNS_LOW, view_of
 
 LAYERS_10 = run_folders.names(10)
 
@@ -68,7 +67,7 @@ def test_the_promise_and_the_kind_of_limit_stand_with_the_answer(tmp_path: Path)
     result = run_folders.result_of(LAYERS_10, [2, 5])
     comparator = {"metric": "elementwise", "atol": {"y": 0.5}, "rtol": {"y": 0.0}}
     fingerprint = {**result.fingerprint, "comparator": comparator}
-    unseen = Unseen.of(judged=45, failed=0, took_part=8)
+    unseen = Unseen(judged=45, failed=0, took_part=8)
     told = replace(result, unseen=unseen, fingerprint=fingerprint)
     (tmp_path / RESULT).write_text(told.to_text())
     answer = view(tmp_path)["answer"]

@@ -17,7 +17,7 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.settings.reading import parse_ranges
-from precision_bisect_reports.made_up import in_range
+from precision_bisect_reports.promise import in_range
 from precision_bisect_reports.summary import final_screen
 
 GROWING = {

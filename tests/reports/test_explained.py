@@ -12,7 +12,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.plan import Plan
 from precision_bisect.runs.ledger.ledger_reader import recorded_trials
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
-from precision_bisect_reports.progress import trial_line
+from precision_bisect_reports.terminal import trial_line
 
 DROPPED = re.compile(
     r"  Search, \d+ kept: drop \d+ of \d+; (a culprit among \d+, )?chance to pass [01]\.\d\d, "

@@ -10,7 +10,7 @@ from precision_bisect.runs.results.other_targets import OnTargets, Stored
 from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.targets import Inside, TargetChoice, TargetName
 from precision_bisect_reports.html.answer import _facts
-from precision_bisect_reports.predicted import predicted
+from precision_bisect_reports.promise import predicted
 
 POLYGRAPHY, SCRIPT, BUILD = "polygraphy run", "run_onnxruntime.py", "build ("
 DEPLOYMENT = Deployment(provider_options={}, session_config={}, polygraphy="polygraphy run m.onnx")

@@ -19,8 +19,7 @@ from precision_bisect.runs.monitoring.events import (
 )
 from precision_bisect.runs.monitoring.run_progress import Progress
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
-from precision_bisect_reports.progress import sentence
-from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport
+from precision_bisect_reports.terminal import PLAIN_INTERVAL_S, TerminalReport, sentence
 
 STARTED = replace(
     beginning.STARTED,

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from paced import chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.search.speed.front import FrontTrial, front, judged_outcomes
-from precision_bisect.search.speed.report import Timings
+from precision_bisect.runs.results.result import FrontPoint
+from precision_bisect.search.speed.front import Timings, front, judged_outcomes
 from precision_bisect.trial import (
     Evidence,
     Kind,
@@ -70,8 +70,8 @@ def test_what_tells_nothing_is_left_out() -> None:
         Plan.of((2,)): untimed,
         Plan.of((3,)): outcome(0.5, 2.0),
     }
-    (only,) = front(outcomes, HIGH_MS)
-    assert (Plan.of((3,)), 4.0, 2.0) == (only.plan, only.latency_ms, only.speedup)
+    (only,) = front(outcomes, HIGH_MS, names="abcd")
+    assert (["d"], 4.0, 2.0) == (only.kept, only.latency_ms, only.speedup)
 
 
 def test_a_fresh_build_counts_for_its_plan() -> None:
@@ -98,8 +98,8 @@ def test_without_an_engine_costs_stand_in() -> None:
     graph = chain([1.0] * 4, cast_ms=0.0)
     found = front({Plan.of((0, 1)): verdict, Plan.of((2,)): bad}, None, graph)
     expected = [
-        FrontTrial(plan=Plan.of((2,)), passed=False, error=2.0, cost=1.0),
-        FrontTrial(plan=Plan.of((0, 1)), passed=True, error=0.5, cost=2.0),
+        FrontPoint(kept_count=1, passed=False, error=2.0, cost=1.0),
+        FrontPoint(kept_count=2, passed=True, error=0.5, cost=2.0),
     ]
     assert expected == found
 

@@ -40,8 +40,8 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import Evidence, Kind, Latency
-from precision_bisect_reports.progress import sentence
 from precision_bisect_reports.summary import final_screen
+from precision_bisect_reports.terminal import sentence
 
 
 class Clocked:

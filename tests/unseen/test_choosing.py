@@ -86,7 +86,7 @@ def test_the_hardest_of_the_pool_choose_and_all_others_judge_once(tmp_path: Path
     assert [(SampleSet.POOL, Kind.PREDICT), (others, Kind.JUDGE)] == kinds
     assert COUNT - CHOSEN == len(sets.numbers(others))
     found = promised(driver.trials, Plan.of((2,)), sets)
-    assert Unseen.of(judged=COUNT - len(POOL), failed=0, took_part=len(POOL)) == found
+    assert Unseen(judged=COUNT - len(POOL), failed=0, took_part=len(POOL)) == found
 
 
 def rare(count: int) -> list[int]:

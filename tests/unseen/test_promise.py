@@ -69,14 +69,14 @@ def test_the_promise_of_a_widened_answer_is_kept(helps: float) -> None:
             # Widening mends a part of the inputs, those that joined among them.
             true *= 1 - helps
             hard &= rng.random(judged) >= helps
-        found = Unseen.of(judged=len(left), failed=0, took_part=8 + joined, joined=joined)
+        found = Unseen(judged=len(left), failed=0, took_part=8 + joined, joined=joined)
         broken += found.share_at_most < true
     assert broken / runs <= 0.1 + 3 * math.sqrt(0.09 / runs)
 
 
 def test_without_samples_that_took_no_part_nothing_is_promised() -> None:
     """What was seen of searches with about as many samples stands in, as no promise."""
-    few = {n: Unseen.of(judged=0, failed=0, took_part=n).alike for n in (1, 2, 3, 5, 8)}
+    few = {n: Unseen(judged=0, failed=0, took_part=n).alike for n in (1, 2, 3, 5, 8)}
     assert {1: 1, 2: 2, 3: 2, 5: 4, 8: 8} == {n: each and each.samples for n, each in few.items()}
-    assert Unseen.of(judged=8, failed=0, took_part=8).alike is None
-    assert 1.0 == Unseen.of(judged=0, failed=0, took_part=2).share_at_most
+    assert Unseen(judged=8, failed=0, took_part=8).alike is None
+    assert 1.0 == Unseen(judged=0, failed=0, took_part=2).share_at_most

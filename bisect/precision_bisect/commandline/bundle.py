@@ -67,7 +67,6 @@ class Bundle:
     missing: Mapping[str, str]
 
     def to_text(self) -> str:
-        """Return what was written, for people."""
         lines = [f"Written: {self.path}, {counted(len(self.files), 'file')}; `tar tzf` lists them"]
         lines += [f"  without {name}: {hint}" for name, hint in self.missing.items()]
         return "\n".join(lines) + "\n"

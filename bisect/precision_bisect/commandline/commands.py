@@ -118,7 +118,6 @@ def _batch_shown(parsed: Namespace) -> bool:
 
 
 def report_command(parsed: Namespace) -> int:
-    """Write the report of a run."""
     from precision_bisect.plugins import REPORTS, load
 
     written = load(REPORTS, "html")(_last_run(parsed.run), parsed.out)
@@ -187,7 +186,6 @@ def doctor_command(parsed: Namespace) -> int:
 
 
 def batch_command(parsed: Namespace) -> int:
-    """Search many models."""
     from precision_bisect.commandline.batch.batch_run import (
         BatchOptions,
         as_shell,

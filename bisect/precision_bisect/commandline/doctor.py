@@ -44,11 +44,9 @@ class Examination:
         return next(entry.name for entry in self.backends if entry.usable)
 
     def to_json(self) -> str:
-        """Return the examination as JSON."""
         return json.dumps({**asdict(self), "auto": self.taken}, indent=2) + "\n"
 
     def to_text(self) -> str:
-        """Return the examination for people."""
         lines = [f"Python {self.python}, {self.machine}", "", "Installed:"]
         width = max(map(len, self.packages))
         lines += [

@@ -40,7 +40,6 @@ class Exported:
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
-        """Return the same as JSON text."""
         plain = {"folder": str(self.folder), "files": dict(self.reasons)}
         return json.dumps(plain, indent=2) + "\n"
 

@@ -6,7 +6,7 @@ A search tells: over these layers alone, all others fixed in the high type.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.execution.executor import Executor
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.pipeline.loading import Loaded
@@ -66,7 +66,7 @@ class AskedLow:
             resume=False,
         )
         self.work.mkdir()
-        loaded = replace(self.loaded, options=options, model=model, start=frozenset())
+        loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
         return assemble(loaded, ignore, self.work, executor=self.executor)
 
     def blamed(self, found: Result, error: float | None) -> Ending:
@@ -79,8 +79,7 @@ class AskedLow:
         options, named = self.loaded.options, [printable(name) for name in found.kept]
         which = f"the {counted(len(self.names), 'layer')} of --low-only"
         if found.status is Status.FOUND:
-            more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-            which = f"{', '.join(named[:_NAMED])}{more} of --low-only"
+            which = f"{first_of(named, _NAMED)} of --low-only"
         figure = "" if error is None else f" (error {error:.4g})"
         return Ending(
             status=Status.INFEASIBLE,

@@ -172,13 +172,13 @@ def caused(
     Those that are not told are looked for, unless the run was interrupted; if it is `late` they
     are read off values alone.
     """
-    causes = {each.layer: _line(each) for each in (*told.findings.layers, *told.culprits)}
-    missing = [each.layer for each in drawn.culprits if each.layer not in causes]
+    found = {each.layer: each for each in (*told.findings.layers, *told.culprits)}
+    missing = [each.layer for each in drawn.culprits if each.layer not in found]
     if missing and ending.status is not Status.INTERRUPTED:
-        more = explain_layers(prepared, missing, late=late)
-        causes |= {each.layer: _line(each) for each in more}
-    culprits = [replace(each, cause=causes.get(each.layer, "")) for each in drawn.culprits]
-    return replace(drawn, culprits=culprits)
+        found |= {each.layer: each for each in explain_layers(prepared, missing, late=late)}
+    return replace(
+        drawn, culprits=[_because(each, found.get(each.layer)) for each in drawn.culprits]
+    )
 
 
 def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> float | None:
@@ -188,9 +188,11 @@ def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> fl
     return curve.without.get(layer) if judged is None else typical(judged)
 
 
-def _line(finding: Finding) -> str:
-    """Return a cause with its evidence, without further figures."""
-    return f"{finding.cause}: {finding.evidence.partition(';')[0]}"
+def _because(culprit: Culprit, found: Finding | None) -> Culprit:
+    """Return a culprit with what was found of it, without further figures."""
+    if found is None:
+        return culprit
+    return replace(culprit, cause=found.cause, evidence=found.evidence.partition(";")[0])
 
 
 def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> CurvePoint:

@@ -207,7 +207,7 @@ def promised(
     others = own.get(False, OneByOne(numbers=(), errors=()))
     scaled = [n for n in others.numbers if n not in chose and n not in others.unjudged]
     calibrating = Calibrating(judged=len(scaled), failed=len({*scaled} & {*others.failed}))
-    return Unseen.of(
+    return Unseen(
         judged=len(judged - unjudged),
         failed=len(failed),
         took_part=len(part),

@@ -61,7 +61,6 @@ from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.speed.report import front_rows
 from precision_bisect.trial import Kind
 
 ADVICE, LEAST_ADVICE_S = 0.1, 5.0
@@ -220,7 +219,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         latency_method=timed.method,
         costs=told.costs,
         speed=speed.report(options.speed, timed.own, first),
-        front=front_rows(speed.front(), table.names),
+        front=speed.front(table.names),
         honoured=run.answer.final.honoured,
         honoured_layers=run.answer.final.honours,
         pinned=[

@@ -17,7 +17,7 @@ from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.search.speed.report import Timings
+from precision_bisect.search.speed.front import Timings
 from precision_bisect.trial import Evidence, Kind, Outcome, SampleSet, Stability
 
 CUT_OFF = {
@@ -85,7 +85,8 @@ def kept_names(prepared: Prepared, plan: Plan | None) -> list[LayerName]:
 
 def is_cut_short(ending: Ending, plan: Plan | None) -> bool:
     """Tell whether a run ended before any plan had passed."""
-    return plan is None and ending.status in (*CUT_OFF, Status.STOPPED)
+    cut_off = ending.status.cut_off or ending.status is Status.STOPPED
+    return plan is None and cut_off
 
 
 def timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:

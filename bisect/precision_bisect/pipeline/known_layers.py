@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from precision_bisect.errors import InputError, UsageError, counted, shortened
+from precision_bisect.errors import InputError, UsageError, counted, first_of, shortened
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.layer_precisions import NotWritable, parse_layer_precisions, select
 from precision_bisect.graphs.layer_patterns import layers_of, matches
@@ -94,9 +94,9 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
 
 def _refuse_both(layers: Collection[LayerName]) -> None:
     if layers:
-        more = f" and {len(layers) - 1} more" * (len(layers) > 1)
         raise UsageError(
-            f"--keep and --low-only both name {min(layers)!r}{more}", "name each in one of them"
+            f"--keep and --low-only both name {first_of(list(map(repr, sorted(layers))))}",
+            "name each in one of them",
         )
 
 
@@ -110,10 +110,8 @@ def _cannot(
     names = [name for name in formless if name in low]
     if not names:
         return []
-    more = f" and {len(names) - 1} more" * (len(names) > 1)
-    said = (
-        f"--low-only: {names[0]}{more} cannot run in {kind.upper()}: {formless[names[0]].detail}"
-    )
+    why = formless[names[0]].detail
+    said = f"--low-only: {first_of(names)} cannot run in {kind.upper()}: {why}"
     if len(names) == len(low):
         raise UsageError(said, "name others")
     return [said]

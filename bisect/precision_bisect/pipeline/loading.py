@@ -57,13 +57,14 @@ _REASONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The parts of a run that do not depend on the pair of types; fields as in `Prepared`.
+    """The parts of a run that do not depend on the pair of types.
 
+    `sets` has the samples with their FP32 outputs, `remarks` are sentences for the report.
     `options` say how many threads ONNX Runtime gets. `at_once` samples are emulated at the same
     time, which uses the other cores where layers are too small for several threads. One plain
     inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
     plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
-    forecast. `start` are the layers of the plan to start from.
+    forecast. The plan to start from keeps `begun_with`.
     """
 
     options: Options
@@ -75,7 +76,7 @@ class Loaded:
     runs: bool = True
     at_once: int = 1
     seconds: float = 0.0
-    start: frozenset[LayerName] = frozenset()
+    begun_with: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
 
     @property
@@ -93,7 +94,7 @@ class Loaded:
         """Their FP32 outputs."""
         return self.sets.reference
 
-    def spec(self, scales: Scales) -> EvaluatorSpec:
+    def first_spec(self, scales: Scales) -> EvaluatorSpec:
         """Return what makes a backend in another process, before the pinned layers are known."""
         return EvaluatorSpec(
             options=replace(self.options, inputs=None),
@@ -170,7 +171,8 @@ def load_run(
     sets = with_something(sets, named, options.seed)
     refer.rest()
     choosing, known = sets[SampleSet.JUDGED]
-    try_out(comparator, known, _judge_flag(options))
+    check_flag = f"--check {read_check(options.check)}" if options.check else ""
+    try_out(comparator, known, check_flag or f"--metric {options.metric}")
     random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
@@ -199,7 +201,7 @@ def load_run(
         strategy=strategy,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
-        start=told.start,
+        begun_with=told.start,
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
@@ -243,12 +245,6 @@ def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
             f"{options.model} has {layers}",
             "choose --strategy guided",
         )
-
-
-def _judge_flag(options: Options) -> str:
-    """Return what the command line says of the judge."""
-    check = options.check
-    return f"--metric {options.metric}" if check is None else f"--check {read_check(check)}"
 
 
 def _refuse_sequences(model: Model) -> None:
@@ -318,7 +314,7 @@ def _fused(
         loaded,
         options=replace(options, model=model.path, out=options.folder),
         model=model,
-        start=start,
+        begun_with=start,
         remarks=[*loaded.remarks, *said],
     )
 

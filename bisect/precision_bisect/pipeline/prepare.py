@@ -5,7 +5,7 @@ Nothing is written before all of it has been checked.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -43,48 +43,36 @@ from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import (
     Backend,
-    Comparator,
     Described,
     Hasty,
     Problem,
-    Sample,
-    Strategy,
 )
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
 from precision_bisect.settings.targets import TargetName
-from precision_bisect.trial import SampleSet
 
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Everything of a run that exists before its first trial.
+class Prepared(Loaded):
+    """Everything of a run that exists before its first trial; see `Loaded`, too.
 
-    `options` name the backend. `sets` has the samples with their FP32 outputs. `here` builds plans
-    in this process, None where child processes build. `emulator` forecasts in this process: it is
-    the backend itself where there is no engine, else it takes its memory with the first forecast.
-    None where nothing can forecast.
+    `options` name the backend. `here` builds plans in this process, None where child processes
+    build. `emulator` forecasts in this process: it is the backend itself where there is no engine,
+    else it takes its memory with the first forecast. None where nothing can forecast.
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
-    afterwards. `why` is the reason for the backend, `remarks` are further sentences for the
-    report. `graph` says what plans cost where speed counts. `beyond_range` and `start` are as in
-    `Problem`. `executor` evaluates the trials. `refer` computes the FP32 outputs of copies.
-    Targets that the operators are `unknown_to` cannot run the model.
+    afterwards. `why` is the reason for the backend. `graph` says what plans cost where speed
+    counts. `beyond_range` is as in `Problem`. `executor` evaluates the trials. `refer` computes
+    the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot run the model.
     """
 
-    options: Options
-    model: Model
-    sets: SampleSets
-    comparator: Comparator
-    strategy: Strategy
     refer: ReferenceSession
     backend: Described
     here: Backend | None
@@ -92,24 +80,18 @@ class Prepared:
     work: Path
     scales: Scales
     why: str
-    remarks: Sequence[str]
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
-    start: Plan | None = None
     executor: Executor = LOCAL
-    at_once: int = 1
     unknown_to: Sequence[TargetName] = ()
     beyond_range: Callable[[], Plan | None]
 
     @property
-    def samples(self) -> Sequence[Sample]:
-        """The samples that may choose."""
-        return self.sets[SampleSet.JUDGED][0]
-
-    @property
-    def reference(self) -> Sequence[Sample]:
-        """Their FP32 outputs."""
-        return self.sets.reference
+    def start(self) -> Plan | None:
+        """The plan to start from, None where that keeps no candidate."""
+        names = self.model.table.names
+        kept = [i for i, name in enumerate(names) if name in self.begun_with]
+        return Plan.of(kept) if kept else None
 
     @property
     def problem(self) -> Problem:
@@ -190,17 +172,10 @@ class Prepared:
     @property
     def spec(self) -> EvaluatorSpec:
         """What makes an evaluator of this run in another process."""
-        return EvaluatorSpec(
-            options=replace(self.options, inputs=None),
-            digest=self.model.digest,
-            table=self.model.table,
-            comparator=self.comparator,
-            samples=self.sets.sent(elsewhere=self.options.elsewhere),
-            scales=self.scales,
-            keep=self.options.folder.absolute(),
+        return replace(
+            self.first_spec(self.scales),
             engines=self.engines,
             baseline=self.baseline,
-            timed=self.graph is not None,
             optimised=self.refer.optimised,
         )
 
@@ -241,7 +216,7 @@ def assemble(
     if scales is None:
         scales = scales_for(model, pair, loaded.sets.judging, options)
     try:
-        placed = executor.place(replace(loaded, model=model).spec(scales), model, work)
+        placed = executor.place(replace(loaded, model=model).first_spec(scales), model, work)
     except ModelError as error:
         if loaded.runs:
             raise
@@ -265,25 +240,26 @@ def assemble(
     for remark in (*pinned_remarks(model, options.high), *said):
         observer(Warned(message=remark))
     refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
+    # It rounds all weights, so it opens late: with the first forecast, which not every run has.
+    emulator = forecaster(model, options, scales, late=True) if loaded.runs else None
+    changed = {
+        "options": options,
+        "model": model,
+        "sets": replace(loaded.sets, refer=refer),
+        "remarks": [*loaded.remarks, *said],
+    }
     return Prepared(
-        options=options,
-        model=model,
-        sets=replace(loaded.sets, refer=refer),
-        comparator=loaded.comparator,
-        strategy=loaded.strategy,
+        **{each.name: getattr(loaded, each.name) for each in fields(Loaded)} | changed,
         refer=refer,
         backend=backend,
         here=here,
-        emulator=here if backend.emulated else _forecasts(loaded, model, options, scales),
+        emulator=here if backend.emulated else emulator,
         work=work,
         scales=scales,
         why=placed.why,
-        at_once=loaded.at_once,
         unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
-        remarks=[*loaded.remarks, *said],
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
-        start=_start(loaded, model),
         beyond_range=cache(
             partial(
                 out_of_range,
@@ -307,23 +283,9 @@ def _fingerprint(
     given = loaded.sets.given
     if given is not None:
         known["reference"] = digest_samples(given)
-    if loaded.start:
-        known["start"] = hashed(sorted(loaded.start))
+    if loaded.begun_with:
+        known["start"] = hashed(sorted(loaded.begun_with))
     return known
-
-
-def _start(loaded: Loaded, model: Model) -> Plan | None:
-    """Return the plan to start from, None where that keeps no candidate."""
-    kept = [i for i, name in enumerate(model.table.names) if name in loaded.start]
-    return Plan.of(kept) if kept else None
-
-
-def _forecasts(loaded: Loaded, model: Model, options: Options, scales: Scales) -> Backend | None:
-    """Return the emulator beside an engine; None where ONNX Runtime cannot run the model.
-
-    It rounds all weights and opens with the first forecast: a run with nothing to keep has none.
-    """
-    return forecaster(model, options, scales, late=True) if loaded.runs else None
 
 
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, first_of
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.plugins import EXPORTERS, installed
 from precision_bisect.runs import plain_json
@@ -69,9 +69,8 @@ class Claim:
             refuse_links(folder)
         taken = (folder / LOCK).exists() and has_keys(folder / OWNER, _OWNER_KEYS)
         if not taken and (there := self.strange(folder)):
-            more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
             raise RunFolderError(
-                f"{folder} holds {', '.join(there[:_NAMED])}{more}, and is no folder that "
+                f"{folder} holds {first_of(there, _NAMED)}, and is no folder that "
                 "precision-bisect has written",
                 "choose another --out, or move what is there away",
             )
@@ -138,11 +137,9 @@ def exported_texts() -> list[str]:
     return [*ours, *sorted(name for name in others if Path(name).name == name)]
 
 
-def _of_a_run() -> list[str]:
-    return [*OWN_FILES, *exported_texts(), LOGS, ENGINES, LOCK, OWNER]
-
-
-RUN = Claim(names=_of_a_run, known=is_run)
+RUN = Claim(
+    names=lambda: [*OWN_FILES, *exported_texts(), LOGS, ENGINES, LOCK, OWNER], known=is_run
+)
 EXPORTED = Claim(
     names=lambda: [*EXPORTS, *exported_texts(), SCALES], known=holds_exports, appends=False
 )

@@ -148,17 +148,13 @@ class RunLock:
         from filelock import FileLock, Timeout
 
         self._claim.check(self._path)
-        try:
+        with folder_errors(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self._path / LOCK, thread_local=False)
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise _in_use(self._path) from None
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {self._path}: {error.strerror}",
-                "choose a writable folder with free space by --out",
-            ) from error
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                raise _in_use(self._path) from None
         self._lock = lock
         remove_debris(self._path, (OWNER, *OWN_FILES))
         # On a full disk the lock is what counts, and --overwrite may make space.

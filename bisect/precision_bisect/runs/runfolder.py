@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, first_of
 from precision_bisect.machine.atomic import whole
 
 LEDGER = "ledger.sqlite"
@@ -69,10 +69,8 @@ def runs_here() -> str:
     """Return which runs lie in the current folder, in words, at most a few."""
     places = [STATUS, RESULT, LEDGER]
     found = sorted({path.parent.name for name in places for path in Path().glob(f"*/{name}")})
-    if not found:
-        return "no run lies in this folder"
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"runs in this folder: {', '.join(found[:_NAMED])}{more}"
+    some = f"runs in this folder: {first_of(found, _NAMED)}"
+    return some if found else "no run lies in this folder"
 
 
 def point_folder(run: Path, point: str) -> Path:
@@ -140,18 +138,13 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
 
-class folder_errors:
-    """Turns OSError into RunFolderError, with the path and what to do."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError):
-            raise RunFolderError(
-                f"cannot write {self._path}: {error.strerror}",
-                "choose a writable folder with free space by --out",
-            ) from error
+@contextmanager
+def folder_errors(path: Path) -> Iterator[None]:
+    """Turn OSError into RunFolderError, with the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror}",
+            "choose a writable folder with free space by --out",
+        ) from error

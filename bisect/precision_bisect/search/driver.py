@@ -242,7 +242,10 @@ class Driver:
         except BaseException as error:
             try:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
-                    self._observer(Warned(message=_waiting(len(self._flights))))
+                    flying = len(self._flights)
+                    trials = "the trial" if flying == 1 else f"the {flying} trials"
+                    said = f"waiting for {trials} in flight, Ctrl-C again gives up on that"
+                    self._observer(Warned(message=f"interrupted; {said}"))
                 self._flights.finish(self._ended)
             finally:
                 self._flights.give_up()
@@ -279,8 +282,3 @@ def _judged(trial: Trial) -> bool:
     asked = trial.proposal
     deciding = asked.samples.judges or (asked.samples.singly and asked.phase is Phase.RECHECK)
     return asked.kind in JUDGED_KINDS and deciding and asked.samples != SampleSet.HELD_OUT
-
-
-def _waiting(trials: int) -> str:
-    what = "the trial" if trials == 1 else f"the {trials} trials"
-    return f"interrupted; waiting for {what} in flight, Ctrl-C again gives up on that"

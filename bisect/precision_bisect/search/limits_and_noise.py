@@ -119,11 +119,10 @@ def _afresh(proposal: Proposal) -> Proposal:
 def _both(outcomes: tuple[Outcome, ...], again: dict[int, Outcome]) -> tuple[Outcome, ...]:
     """Return the outcomes; where a plan has two, the worse one."""
     return tuple(
-        again[place] if place in again and not _better(again[place], outcome) else outcome
+        max(
+            again.get(place, outcome),
+            outcome,
+            key=lambda each: (not each.passed, each.error or 0.0),
+        )
         for place, outcome in enumerate(outcomes)
     )
-
-
-def _better(one: Outcome, other: Outcome) -> bool:
-    """Tell whether `one` passed with a smaller error than `other`."""
-    return one.passed and (one.error or 0.0) < (other.error or 0.0)

@@ -65,7 +65,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
         for start in range(0, problem.size, size)
     ]
     measured = yield from _outcomes(problem, blocks)
-    joint = [_figure(outcome) for outcome in measured]
+    joint = [figure_of(outcome) for outcome in measured]
     scores = [
         error / math.sqrt(len(block))
         for block, error in zip(blocks, joint, strict=True)
@@ -106,7 +106,7 @@ def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:
 def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[float]]:
     """Return the emulator's error with each group low and every other layer high."""
     outcomes = yield from _outcomes(problem, groups)
-    return [_figure(outcome) for outcome in outcomes]
+    return [figure_of(outcome) for outcome in outcomes]
 
 
 def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
@@ -147,7 +147,7 @@ def _affordable(problem: Problem, measured: Sequence[Outcome], most: int) -> int
     return min(most, max(0, int((problem.forecast_s - spent) / pace)))
 
 
-def _figure(outcome: Outcome) -> float:
+def figure_of(outcome: Outcome) -> float:
     """Return the error; without a figure 0 for a pass and infinity for anything else."""
     if outcome.error is not None and not math.isnan(outcome.error):
         return outcome.error

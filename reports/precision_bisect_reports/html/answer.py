@@ -11,13 +11,9 @@ from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.deployed import deployed_rows
-from precision_bisect_reports.html.compact import figure
 from precision_bisect_reports.html.source import Source
-from precision_bisect_reports.html.trials import best, candidates_of
-from precision_bisect_reports.made_up import made_up
-from precision_bisect_reports.predicted import predicted
-from precision_bisect_reports.promise import unseen
-from precision_bisect_reports.proof import proof
+from precision_bisect_reports.html.trials import best, candidates_of, figure
+from precision_bisect_reports.promise import made_up, predicted, proof, unseen
 from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
@@ -25,11 +21,16 @@ from precision_bisect_reports.summary import (
     every_layer,
     headline_of,
     holds_text,
+    must_be,
 )
 
-_GOOD = (Status.FOUND, Status.NOTHING_TO_KEEP)
 _BAD = (*WITHOUT_ANSWER, Status.ABORTED)
-_CUT_OFF = (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED, Status.STOPPED)
+_BLANK: Mapping[str, Any] = {
+    **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance", "error")),
+    **dict.fromkeys(("message", "inputs", "limit_kind", "holds", "proof", "seen"), ""),
+    **{"precisions": [], "remarks": []},
+}
+"""What there is not to say."""
 
 
 def answer_section(source: Source) -> dict[str, Any]:
@@ -39,25 +40,24 @@ def answer_section(source: Source) -> dict[str, Any]:
 
 def _found(source: Source, result: Result) -> dict[str, Any]:
     status, tolerance = result.status, result.tolerance
+    unfinished = status.cut_off or status is Status.STOPPED
     message = source.status.message if source.status else ""
     gained = not (result.rungs and result.gains_nothing)
     seen = source.looked_into
-    answered = bool(result.rungs) and (gained or status not in _CUT_OFF)
-    tone = "good" if status in _GOOD and gained else "bad" if status in _BAD else "open"
+    answered = bool(result.rungs) and (gained or not unfinished)
+    tone = "good" if status.answers and gained else "bad" if status in _BAD else "open"
     return {
         "title": _title(result, status, answered),
-        "badge": headline_of(result).partition(";")[0]
-        if gained or not answered
-        else NOTHING_GAINED,
+        "badge": headline_of(result) if gained or not answered else NOTHING_GAINED,
         "tone": tone,
-        "message": "" if status in _GOOD else message,
+        "message": "" if status.answers else message,
         "inputs": made_up(result.inputs),
         "answered": answered,
         "kept": len(result.kept),
         "candidates": result.candidates,
         "nodes": result.layers_total,
-        "error": result.error if answered or status not in _CUT_OFF else None,
-        "tolerance": _scale(tolerance),
+        "error": result.error if answered or not unfinished else None,
+        "tolerance": result.limit,
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
         "holds": f"Holds {holds_text(result.stability)}." if result.stability else "",
@@ -86,34 +86,24 @@ def _so_far(source: Source) -> dict[str, Any]:
         title = f"Best so far: {kept} of {counted(candidates, 'layer')} {stay}"
     trials = sum(len(search.recorded.trials) for search in source.searches)
     return {
+        **_BLANK,
         "title": title,
         "badge": "Not finished",
         "tone": "open",
         "message": "The search had not ended when this report was made. Make it again by "
         "precision-bisect report.",
-        "inputs": "",
         "answered": False,
         "kept": kept,
         "candidates": candidates,
         "nodes": run.layers_total if run else None,
         "error": figure(found[1]) if found else None,
         "tolerance": run.tolerance if run else None,
-        "limits": None,
-        "limit_kind": "",
-        "holds": "",
-        "proof": "",
-        "precisions": [],
-        "latency": None,
-        "speed": None,
-        "honoured": None,
-        "seen": "",
         "run": _run(source),
         "facts": [
             ["Plans so far", str(trials)],
             ["Strategy", str(header["strategy"])],
             ["Backend", str(header["backend"])],
         ],
-        "remarks": [],
     }
 
 
@@ -121,8 +111,7 @@ def _seen(verified: VerifiedEngine | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
     if verified is None:
         return ""
-    built = verified.remark.partition(";")[0]
-    return f"verify, with {verified.backend} {built}: {verified.summary}."
+    return f"verify, with {verified.backend} {verified.remark}: {verified.summary}."
 
 
 def _title(result: Result, status: Status, answered: bool) -> str:
@@ -137,19 +126,9 @@ def _title(result: Result, status: Status, answered: bool) -> str:
         return f"Every plan that passed keeps {every_layer(result)} {high}"
     of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
-        kept = [
-            f"{len(rung.layers)} must be {rung.precision.upper()}"
-            for rung in result.rungs
-            if rung.layers is not None
-        ]
-        return f"{', '.join(kept)} {of}"
+        return f"{must_be(result)} {of}"
     how = runs(result.fingerprint)
     return f"{result.staying}, the rest {how} in {low}"
-
-
-def _scale(tolerance: Any) -> float | None:
-    """Return the limit on the scale of the errors: several limits make them multiples of 1."""
-    return 1.0 if isinstance(tolerance, Mapping) else tolerance
 
 
 def _run(source: Source) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The trials of a search in columns, and what they say of single layers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,20 @@ from precision_bisect.runs.ledger.ledger_reader import Recorded
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, Trial
-from precision_bisect_reports.html.compact import coded, figure
+
+
+def coded(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the different texts, and for each place the number of its text."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return {"texts": list(numbers), "at": [numbers[text] for text in texts]}
+
+
+def figure(value: float | None) -> float | str | None:
+    """Return a figure with six digits, "inf" for an infinite one, None for none."""
+    if value is None or math.isnan(value):
+        return None
+    return float(f"{value:.6g}") if math.isfinite(value) else "inf"
+
 
 _MOST_TOGETHER = 64
 """Errors of larger blocks say too little of one layer in them."""

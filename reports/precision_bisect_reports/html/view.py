@@ -1,22 +1,115 @@
 """A run folder as what the page draws, and nothing else decides: `plain_json` writes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Hurt
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, FrontPoint, Result
 from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
-from precision_bisect_reports.html.compact import figure
-from precision_bisect_reports.html.network import Network
 from precision_bisect_reports.html.source import Source, foreign_file
-from precision_bisect_reports.html.trials import best, candidates_of, columns, sensitivities
+from precision_bisect_reports.html.trials import (
+    best,
+    candidates_of,
+    coded,
+    columns,
+    figure,
+    sensitivities,
+)
 from precision_bisect_reports.speed import cost
+
+RUNS_LOW, RUNS_HIGH, FOLLOWER, FIXED, OTHER, OPEN = range(6)
+"""What becomes of a node: decided low or kept; not decided on; or not decided yet."""
+
+_STAYS = (
+    *(Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED),
+    *(Exclusion.DOUBLE, Exclusion.RANDOM),
+)
+
+
+class Network:
+    """The rows of `layers.json`; of the kept layers alone where a run has written none."""
+
+    def __init__(self, layers: ModelLayers | None, result: Result | None) -> None:
+        self.complete = layers is not None
+        kept = result.kept if result else ()
+        self.rows: Sequence[Row] = (
+            layers.layers
+            if layers is not None
+            else [_bare(name, place) for place, name in enumerate(kept)]
+        )
+        self.index = {row.name: place for place, row in enumerate(self.rows)}
+        self.candidates = [
+            place for place, row in enumerate(self.rows) if row.candidate is not None
+        ]
+
+    def columns(
+        self,
+        precisions: Mapping[str, str] | None,
+        pinned: Mapping[str, str],
+        low: str,
+        asked: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """Return one list per field.
+
+        `precisions` are those of the kept layers by name, None where nothing is decided; `pinned`
+        says why others stay above the type `low`; `asked` has the types by order.
+        """
+        ordered = {name: RUNS_LOW if kind == low else FIXED for name, kind in asked.items()}
+        states = [ordered.get(row.name, _state(row, precisions, pinned)) for row in self.rows]
+        return {
+            "complete": self.complete,
+            "name": [row.name for row in self.rows],
+            "op": coded([row.op for row in self.rows]),
+            "module": coded([row.module for row in self.rows]),
+            "state": states,
+            "precision": [
+                _precision(row, state, precisions or {}, low)
+                for row, state in zip(self.rows, states, strict=True)
+            ],
+            "reason": coded(
+                [
+                    pinned.get(row.name, ": ".join(filter(None, (row.exclusion, row.detail))))
+                    for row in self.rows
+                ]
+            ),
+            "follows": [row.follows for row in self.rows],
+            "inputs": [row.inputs for row in self.rows],
+        }
+
+
+def _bare(name: str, place: int) -> Row:
+    """Return the row of a layer of which only the name is known."""
+    module = name.rpartition("/")[0]
+    return Row(
+        name=name, op="", module=module, candidate=place, exclusion=None, follows=None, inputs=()
+    )
+
+
+def _state(row: Row, precisions: Mapping[str, str] | None, pinned: Mapping[str, str]) -> int:
+    if row.candidate is None:
+        if row.exclusion is Exclusion.FOLLOWER:
+            return FOLLOWER
+        return FIXED if row.exclusion in _STAYS else OTHER
+    if precisions is None:
+        return OPEN
+    if row.name in precisions:
+        return RUNS_HIGH
+    return FIXED if row.name in pinned else RUNS_LOW
+
+
+def _precision(row: Row, state: int, precisions: Mapping[str, str], low: str) -> str | None:
+    if state == RUNS_HIGH:
+        return precisions[row.name]
+    return low if state == RUNS_LOW else None
+
 
 REPORT_SCHEMA = 1
 _PARTS = ("inputs", "outputs", "weights")
@@ -191,7 +284,6 @@ def _diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any
 
 
 def _finding(told: Finding, layer: int) -> dict[str, Any]:
-    """Return a finding."""
     return {
         "layer": layer,
         "kept": told.kept,

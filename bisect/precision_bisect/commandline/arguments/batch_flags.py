@@ -31,7 +31,6 @@ exit codes, the first that applies:
 
 
 def batch_parser() -> Parser:
-    """Return the parser of `precision-bisect batch`."""
     parser = Parser(
         "batch",
         description="Search many models, one after the other, each in a process of its own with "

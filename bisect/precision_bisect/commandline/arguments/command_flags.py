@@ -50,7 +50,6 @@ class Telling:
 
 
 def layers_parser() -> Parser:
-    """Return the parser of `precision-bisect layers`."""
     parser = Parser(
         "layers",
         description="List the candidate layers, and every other node with the reason why a search "
@@ -64,7 +63,6 @@ def layers_parser() -> Parser:
 
 
 def verify_parser() -> Parser:
-    """Return the parser of `precision-bisect verify`."""
     parser = Parser(
         "verify",
         description="Build the engine of a finished run's plan once, look into it, and say for "
@@ -101,7 +99,6 @@ def verify_parser() -> Parser:
 
 
 def export_parser() -> Parser:
-    """Return the parser of `precision-bisect export`."""
     parser = Parser(
         "export",
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
@@ -122,7 +119,6 @@ def export_parser() -> Parser:
 
 
 def doctor_parser() -> Parser:
-    """Return the parser of `precision-bisect doctor`."""
     parser = Parser(
         "doctor",
         description="Say what is installed, which backends can run here and why others cannot, "
@@ -150,7 +146,6 @@ def doctor_parser() -> Parser:
 
 
 def status_parser() -> Parser:
-    """Return the parser of `precision-bisect status`."""
     parser = Parser(
         "status",
         description="Say what a run is doing, from another terminal: how far it is, the best plan "
@@ -164,7 +159,6 @@ def status_parser() -> Parser:
 
 
 def report_parser() -> Parser:
-    """Return the parser of `precision-bisect report`."""
     parser = Parser(
         "report",
         description="Write report.html from a run folder: one page that opens in any browser and "
@@ -181,7 +175,6 @@ def report_parser() -> Parser:
 
 
 def show_parser() -> Parser:
-    """Return the parser of `precision-bisect show`."""
     parser = Parser(
         "show",
         description="Print the final screen of a run again, also of one that was cut off, or how "
@@ -196,7 +189,6 @@ def show_parser() -> Parser:
 
 
 def compare_parser() -> Parser:
-    """Return the parser of `precision-bisect compare`."""
     parser = Parser(
         "compare",
         description="Say what changed between two runs: what they depend on, the kept layers, the "
@@ -220,7 +212,6 @@ def _model_and_plan(parser: Parser) -> None:
 
 
 def explain_parser() -> Parser:
-    """Return the parser of `precision-bisect explain`."""
     parser = Parser(
         "explain",
         mixed=True,

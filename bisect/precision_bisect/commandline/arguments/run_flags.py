@@ -75,7 +75,6 @@ _DRAWN = tuple(
 
 
 def run_parser() -> Parser:
-    """Return the parser of the main job."""
     parser = Parser(
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
         "rest\nruns in a lower precision, prove it, and explain it.",

@@ -20,11 +20,9 @@ class Guarded:
 
     @property
     def tolerance(self) -> float | None:
-        """The limit on the error figure."""
         return self.comparator.tolerance
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the comparator's settings, for the fingerprint."""
         return self.comparator.settings()
 
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:

@@ -48,7 +48,6 @@ class ScriptComparator:
 
     @property
     def path(self) -> Path:
-        """Where the script lies."""
         return self._path.absolute()
 
     def settings(self) -> Mapping[str, Any]:

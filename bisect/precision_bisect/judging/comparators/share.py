@@ -22,7 +22,6 @@ class Shared:
 
     @property
     def tolerance(self) -> float | None:
-        """The limit on the error figure."""
         limit = self.comparator.tolerance
         return None if limit is None else self.base + self.share * (limit - self.base)
 

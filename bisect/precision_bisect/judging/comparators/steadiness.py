@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from precision_bisect.errors import ModelError
+from precision_bisect.errors import ModelError, first_of
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, distances, non_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.randomness import TRAINED, changing_nodes
@@ -91,6 +91,6 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> str:
     told = [
         f"{node.name or node.output[0]!r} "
         f"({node.op_type}{' in training mode' * (node.op_type in TRAINED)})"
-        for node in nodes[:_NAMED]
+        for node in nodes
     ]
-    return ", ".join(told) + f" and {len(nodes) - _NAMED} more" * (len(nodes) > _NAMED)
+    return first_of(told, _NAMED)

@@ -171,17 +171,11 @@ def _three(values: Sequence[float], default: float) -> tuple[float, ...]:
     return numbers * RGB if len(numbers) == 1 else numbers
 
 
-@dataclass(frozen=True, slots=True)
-class ImageReader:
-    """Reads samples, each of as many images as the model's batch has."""
-
-    pixels: Pixels
-
-    def __call__(self, files: Sequence[Path]) -> Sample:
-        """Return the sample of these images. Raises InputError."""
-        arrays = [_array(file, self.pixels) for file in files]
-        array = np.stack(arrays) if self.pixels.batched else arrays[0]
-        return {self.pixels.spec.name: np.ascontiguousarray(array)}
+def read_images(pixels: Pixels, files: Sequence[Path]) -> Sample:
+    """Return the sample of as many images as the model's batch has. Raises InputError."""
+    arrays = [_array(file, pixels) for file in files]
+    array = np.stack(arrays) if pixels.batched else arrays[0]
+    return {pixels.spec.name: np.ascontiguousarray(array)}
 
 
 def _array(file: Path, pixels: Pixels) -> NDArray[Any]:

@@ -71,7 +71,7 @@ def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
 def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iterator[str]:
     """Yield what is odd about the values of samples, and what to do."""
     first, *others = samples[: read.looked_at]
-    if others and all(_equal(first, other) for other in others):
+    if others and all(np.array_equal(first[n], each[n]) for each in others for n in first):
         yield f"all {1 + len(others)} samples are equal: they tell no more than one; give others"
     for each, spec in zip(read.inputs, model.inputs, strict=True):
         if each.lowest is None or each.highest is None or not each.dtype.startswith("float"):
@@ -84,10 +84,6 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
                 )
         elif _takes_images(spec) or read.images is not None:
             yield from _scales(model, each, each.lowest, each.highest, by_flags=bool(read.images))
-
-
-def _equal(one: Sample, other: Sample) -> bool:
-    return all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def _takes_images(spec: TensorSpec) -> bool:

@@ -50,11 +50,9 @@ def placed_samples(path: Path, input_names: list[str]) -> Mapping[str, Sample]:
         samples = _read_folder(path, input_names)
     elif not path.exists():
         raise InputError(f"no such file or folder: {path}", _READABLE)
-    elif path.suffix.lower() == ".npy":
-        samples = {str(path): _single(path, input_names)}
+    elif path.suffix.lower() not in _READERS:
+        raise InputError(f"cannot tell what {path} is", _READABLE)
     else:
-        if path.suffix.lower() not in _READERS:
-            raise InputError(f"cannot tell what {path} is", _READABLE)
         samples = _of_file(path, input_names)
     if not samples:
         raise InputError(f"{path} holds no samples", _READABLE)
@@ -104,20 +102,18 @@ def refuse_several(folder: Path, kinds: Sequence[str]) -> None:
 
 def _of_one(input_names: list[str], file: Path) -> Sample:
     """Return the sample of a file that holds just one."""
-    if file.suffix.lower() == ".npy":
-        return _single(file, input_names)
     (sample,) = _of_file(file, input_names).values()
     return sample
 
 
-def _single(path: Path, input_names: list[str]) -> Sample:
+def _single(path: Path, input_names: list[str]) -> list[Sample]:
     """Return the one array of a .npy as a sample, where the model has one input."""
     if len(input_names) != 1:
         raise InputError(
             f"{path} is one array, and the model has the inputs {', '.join(input_names)}",
             "save all of them in one .npz, with numpy.savez and these names",
         )
-    return {input_names[0]: _read_npy(path)}
+    return [{input_names[0]: _read_npy(path)}]
 
 
 def _read_folder(folder: Path, input_names: list[str]) -> Mapping[str, Sample]:
@@ -286,6 +282,7 @@ def _checked_sample(feed: Any, path: Path) -> Sample:
 
 _READERS: Mapping[str, Callable[[Path, list[str]], list[Sample]]] = {
     ".npz": _read_npz,
+    ".npy": _single,
     ".json": _read_polygraphy_json,
     ".py": _read_script,
 }

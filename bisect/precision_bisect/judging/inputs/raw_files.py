@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -61,20 +60,11 @@ def _named(text: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Path]]:
     return {text: found}
 
 
-@dataclass(frozen=True, slots=True)
-class RawReader:
-    """Reads samples in the types and shapes of a model's inputs."""
-
-    specs: Sequence[TensorSpec]
-    shapes: Shapes
-
-    def __call__(self, files: Mapping[str, Path]) -> Sample:
-        """Return the sample that these files hold, by input. Raises InputError."""
-        return {
-            spec.name: _read(files[spec.name], spec, self.shapes)
-            for spec in self.specs
-            if spec.name in files
-        }
+def read_raw(specs: Sequence[TensorSpec], shapes: Shapes, files: Mapping[str, Path]) -> Sample:
+    """Return the sample of some files, by input, in their types and shapes. Raises InputError."""
+    return {
+        spec.name: _read(files[spec.name], spec, shapes) for spec in specs if spec.name in files
+    }
 
 
 def _read(file: Path, spec: TensorSpec, shapes: Shapes) -> NDArray[np.generic]:

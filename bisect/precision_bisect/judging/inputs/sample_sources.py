@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from precision_bisect.errors import InputError, UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.image_files import (
     IMAGES,
-    ImageReader,
     of_model,
+    read_images,
     treatment_words,
     treatments,
 )
@@ -20,7 +21,7 @@ from precision_bisect.judging.inputs.input_files import (
     refuse_several,
 )
 from precision_bisect.judging.inputs.loader_script import NeedsLoader, loader_script
-from precision_bisect.judging.inputs.raw_files import RAW, RawReader, raw_files
+from precision_bisect.judging.inputs.raw_files import RAW, raw_files, read_raw
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.flags import flag_name
@@ -60,7 +61,7 @@ def open_source(options: Options, path: Path, model: Model) -> Source:
                 f"{flag_name(name)} is for images, and {path} has none", "leave it out"
             )
         if raw := raw_files(path, model.inputs):
-            read = RawReader(model.inputs, options.input_shapes)
+            read = partial(read_raw, model.inputs, options.input_shapes)
             return Source(placed=held(raw, read), options=options)
     except NeedsLoader as error:
         folder = path if path.is_dir() else path.parent
@@ -84,7 +85,7 @@ def _of_images(options: Options, files: Sequence[Path], model: Model) -> Source:
     }
     told = {each.name: getattr(pixels.options, each.name) for each in fields(ImageOptions)}
     return Source(
-        placed=held(batches, ImageReader(pixels)),
+        placed=held(batches, partial(read_images, pixels)),
         options=replace(options, **told),
         images=pixels.options,
         remarks=[treatment_words(*each, len(files)) for each in found.items()],

@@ -69,7 +69,7 @@ def climb(
     scales = scales_for(model, lowest, loaded.sets.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
-    course = _Climb(loaded, scales, _Once(observer), work, executor)
+    course = _Climb(loaded, scales, _once(observer), work, executor)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
     write_layers(loaded.model, folder)
@@ -150,7 +150,7 @@ class _Climb:
             return True
         self.take_floors(prepared.model, rung + 1)
         folder = RunFolder(top.rung(number, pair.low))
-        observer = _Rung(self._observer, f"{pair.low} against {pair.high}")
+        observer = _in_rung(self._observer, f"{pair.low} against {pair.high}")
         asked_low = AskedLow(
             loaded=self._loaded, executor=self._executor, work=self._work / f"asked-{number}"
         )
@@ -197,29 +197,24 @@ class _Climb:
         )
 
 
-class _Rung:
-    """Passes events on, and says in which rung a run began."""
+def _in_rung(observer: Observer, rung: str) -> Observer:
+    """Return an observer that passes events on, and says in which rung a run began."""
 
-    def __init__(self, observer: Observer, rung: str) -> None:
-        self._observer = observer
-        self._rung = rung
+    def tell(event: Event, /) -> None:
+        observer(replace(event, rung=rung) if isinstance(event, RunStarted) else event)
 
-    def __call__(self, event: Event, /) -> None:
-        if isinstance(event, RunStarted):
-            event = replace(event, rung=self._rung)
-        self._observer(event)
+    return tell
 
 
-class _Once:
-    """Passes a warning on only once: every rung repeats what holds for the model."""
+def _once(observer: Observer) -> Observer:
+    """Return an observer that passes a warning on only once: every rung repeats the model's."""
+    said: set[str] = set()
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._said: set[str] = set()
-
-    def __call__(self, event: Event, /) -> None:
+    def tell(event: Event, /) -> None:
         if isinstance(event, Warned):
-            if event.message in self._said:
+            if event.message in said:
                 return
-            self._said.add(event.message)
-        self._observer(event)
+            said.add(event.message)
+        observer(event)
+
+    return tell

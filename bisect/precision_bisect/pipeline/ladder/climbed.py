@@ -52,7 +52,6 @@ class Climbed:
 
     @property
     def composition(self) -> Composition:
-        """The final composition."""
         return self.steps[-1].after
 
     @property

@@ -25,7 +25,6 @@ class Composition:
         return cls(ladder=tuple(ladder), levels=dict.fromkeys(names, len(ladder) - 1))
 
     def pair(self, rung: int) -> Pair:
-        """Return the pair of types of a rung."""
         return pairs_of(self.ladder)[rung]
 
     def form(self, level: int) -> Form:

@@ -65,7 +65,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         trials=sum(each.trials for each in results),
         builds=sum(each.builds for each in results),
         evaluations=sum(each.evaluations for each in results),
-        unresolved=_unresolved(results),
+        unresolved=dict(sum((Counter(each.unresolved) for each in results), Counter[str]())),
         non_monotone=[row for each in results for row in each.non_monotone],
         wall_s=round(budget.elapsed_s(), 3),
         pinned=_pinned(climbed, kept),
@@ -135,7 +135,10 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
     """
     needs: dict[str, Need] = {}
     for level, layers in climbed.chosen.items():
-        needs |= {name: _untested(name) for name in layers}
+        needs |= {
+            name: Need(layer=name, needed=None, reason="not tried: the run ended before")
+            for name in layers
+        }
         proof = climbed.proof_of(level - 1)
         if proof is not None:
             needs |= {need.layer: need for need in proof.result.certificate.evidence}
@@ -160,17 +163,6 @@ def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
     sums = {key: sum(getattr(each, key) for each in told) for key in keys}
     confidence = 1 - sum(1 - each.confidence for each in told)
     return Forecasts(**sums, confidence=confidence) if told else None
-
-
-def _untested(name: LayerName) -> Need:
-    return Need(layer=name, needed=None, reason="not tried: the run ended before")
-
-
-def _unresolved(results: Sequence[Result]) -> Mapping[str, int]:
-    counts = Counter[str]()
-    for each in results:
-        counts.update(each.unresolved)
-    return dict(counts)
 
 
 def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.explanation import Answer, explained
 from precision_bisect.pipeline.ladder.climbed import Climbed
-from precision_bisect.precisions import PrecisionName
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
@@ -61,7 +60,10 @@ def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
     yield replace(
         found,
         layers=[_told(climbed, each, frozenset(above)) for each in found.layers],
-        advice=[_of_pair(each, pair.low, pair.high) for each in found.advice],
+        advice=[
+            replace(each, evidence=f"{pair.low} against {pair.high}: {each.evidence}")
+            for each in found.advice
+        ],
     )
 
 
@@ -83,7 +85,3 @@ def _told(climbed: Climbed, finding: Finding, above: frozenset[LayerName]) -> Fi
     high = climbed.composition.ladder[levels[LayerName(finding.layer)]]
     words = _NOT_TRIED.format(high=high, low=finding.low)
     return replace(finding, high=high, evidence=f"{finding.evidence}{words}")
-
-
-def _of_pair(advice: Advice, low: PrecisionName, high: PrecisionName) -> Advice:
-    return replace(advice, evidence=f"{low} against {high}: {advice.evidence}")

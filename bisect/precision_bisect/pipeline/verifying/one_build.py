@@ -91,7 +91,9 @@ def build_here(order: Order, work: Path) -> OneBuild:
     model = load_model(order.model)
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
-    asked = _plain(finished, model) if order.plain else finished
+    asked = finished
+    if order.plain:
+        asked = replace(asked, kept=model.table.names, fixed={}, asked={}, pinned={}, pair=_PLAIN)
     searched, kept = asked.with_pinned(model), frozenset(asked.kept)
     options = Options(
         model=order.model,
@@ -159,10 +161,6 @@ class _Described(Protocol):
     """An engine of which its library says something."""
 
     def description(self) -> str: ...
-
-
-def _plain(finished: Finished, model: Model) -> Finished:
-    return replace(finished, kept=model.table.names, fixed={}, asked={}, pinned={}, pair=_PLAIN)
 
 
 def _log(messages: Sequence[Message]) -> str:

@@ -86,7 +86,8 @@ def verify(
         plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
     found = Verification(
         backend=builder.name,
-        remark="; ".join(filter(None, (builder.remark, _unlike(chosen)))),
+        remark=builder.remark,
+        unlike=chosen.unlike,
         kept=finished.high,
         evidence=built.evidence,
         failure=built.failure,
@@ -107,10 +108,6 @@ def _builder(chosen: AsRun, finished: Finished, *, told: bool) -> Builder:
             raise
         message = f"the run used {chosen.backend}, as verify does: {error.message}"
         raise type(error)(message, "--backend auto takes what can build here") from error
-
-
-def _unlike(chosen: AsRun) -> str:
-    return f"unlike the run: {', '.join(chosen.unlike)}" if chosen.unlike else ""
 
 
 def _limits(settings: EngineSettings, memory_mib: float | None) -> Limits:

@@ -38,7 +38,6 @@ class Side:
         return {each.layer: each.cause for each in self.saved.result.diagnosis}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures of the run."""
         result = self.saved.result
         latency = result.latency_ms
         return {
@@ -136,7 +135,6 @@ class Comparison:
         }
 
     def to_text(self) -> str:
-        """Return the same as JSON text."""
         return plain_json.dumps(self.to_json(), indent=2) + "\n"
 
     def _row(self, layer: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError, UsageError, counted
+from precision_bisect.errors import RunFolderError, UsageError, counted, first_of
 from precision_bisect.options import Options
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
@@ -27,9 +27,7 @@ class Gate:
             yield f"the answer keeps {counted(kept, 'layer')}, --max-kept is {self.max_kept}"
         new = [name for name in result.kept if name not in (self.baseline or ())]
         if self.baseline is not None and new:
-            named = ", ".join(new[:_MOST_NAMED])
-            more = f" and {len(new) - _MOST_NAMED} more" if len(new) > _MOST_NAMED else ""
-            yield f"kept and not in the baseline: {named}{more}"
+            yield f"kept and not in the baseline: {first_of(new, _MOST_NAMED)}"
 
 
 def read_gate(options: Options, max_kept: int | None, baseline: Path | None) -> Gate:

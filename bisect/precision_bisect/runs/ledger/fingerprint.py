@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from precision_bisect.errors import first_of
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.sample_options import relative_of
 
@@ -92,8 +93,7 @@ def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) ->
     told += [phrase for each in found for phrase in _phrase(each)]
     if found and not told:
         told = ["other limits"]
-    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
-    return ", ".join(told[:MOST_TOLD]) + more
+    return first_of(told, MOST_TOLD)
 
 
 def _phrase(each: Difference) -> Iterator[str]:

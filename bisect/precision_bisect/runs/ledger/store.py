@@ -158,7 +158,6 @@ class SqliteLedger:
             )
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> Self:

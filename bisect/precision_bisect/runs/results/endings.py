@@ -27,6 +27,11 @@ class Status(StrEnum):
         """Whether the plan of the ending is an answer."""
         return self in (Status.FOUND, Status.NOTHING_TO_KEEP)
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the run ended before its search was over."""
+        return self in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
+
 
 NO_SEARCH = ""
 """What `Ending.spread` says of an answer that the curve gave: its certificate tells the rest."""

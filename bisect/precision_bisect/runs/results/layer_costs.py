@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, TypeAlias
 
-from precision_bisect.errors import counted
+from precision_bisect.errors import counted, first_of
 from precision_bisect.trial import Figure
 
 ProfileMethod: TypeAlias = Literal["onnxruntime_profile", "tensorrt_profiler"]
@@ -44,15 +44,12 @@ class IslandCost:
     @property
     def name(self) -> str:
         """The island in a few words: its layer, their common module, or the first one."""
-        first, *others = self.layers
-        if not others:
-            return first
+        if len(self.layers) == 1:
+            return self.layers[0]
         scopes = zip(*(name.split("/")[:-1] for name in self.layers), strict=False)
         shared = "/".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, scopes))
         return (
-            f"{shared} ({counted(len(self.layers), 'layer')})"
-            if shared
-            else f"{first} and {len(others)} more"
+            f"{shared} ({counted(len(self.layers), 'layer')})" if shared else first_of(self.layers)
         )
 
 

@@ -4,6 +4,7 @@ The file is written from these dataclasses, read back into them, and its JSON Sc
 them (`docs/make_schema.py`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -65,13 +66,14 @@ class Diagnosis:
 class Culprit:
     """A layer that breaks the low type: the error when it alone of the culprits runs low.
 
-    `error_with` is that of keeping all culprits; `cause` is one line, or "".
+    `error_with` is that of keeping all culprits; `cause` and `evidence` are "" where not known.
     """
 
     layer: str
     error_without: Figure | None
     error_with: Figure | None
     cause: str
+    evidence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +94,28 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A plan that none beats in error and speed, see `speed.front.Point`."""
+    """A plan that none beats in error and speed.
+
+    If nothing was timed, `latency_ms`, `spread_ms` and `speedup` (over all-high) are None; `cost`,
+    the estimated milliseconds that keeping the layers costs, stands in. `error` is None where
+    errors are no figures.
+    """
 
     kept_count: Count
-    kept: Sequence[str]
+    kept: Sequence[str] = ()
     passed: bool
     error: Figure | None
-    latency_ms: Figure | None
-    spread_ms: Figure | None
-    speedup: Figure | None
-    cost: Figure | None
+    latency_ms: Figure | None = None
+    spread_ms: Figure | None = None
+    speedup: Figure | None = None
+    cost: Figure | None = None
+
+    @property
+    def axes(self) -> tuple[float, float]:
+        """What is compared, smaller is better: latency or else cost, and error."""
+        error = (0.0 if self.passed else 1.0) if self.error is None else self.error
+        speed = self.latency_ms if self.latency_ms is not None else self.cost
+        return (math.inf if speed is None else speed, error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +263,11 @@ class Result:
         object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
 
     @property
+    def limit(self) -> float | None:
+        """The limit on the scale of the errors; several limits make them multiples of 1."""
+        return 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance
+
+    @property
     def gains_little(self) -> bool:
         """Whether hardly a layer runs low, so that the model has to change first."""
         return len(self.kept) > HARDLY * self.candidates
@@ -320,7 +339,6 @@ class Result:
         return f"<Result {self}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show."""
         html: str = load(REPORTS, "notebook")(self)
         return html
 

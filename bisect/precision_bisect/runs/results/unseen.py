@@ -6,7 +6,7 @@ Samples that took part in a decision promise nothing, since the answer was made 
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -99,8 +99,8 @@ class Unseen:
 
     judged: Count
     failed: Count
-    share_at_most: Figure
-    confidence: Figure
+    share_at_most: Figure = field(init=False)
+    confidence: Figure = CONFIDENCE
     took_part: Count
     joined: Count = 0
     passed_later: Count = 0
@@ -108,30 +108,10 @@ class Unseen:
     calibrating: Calibrating | None = None
     estimate: Estimate | None = None
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        judged: int,
-        failed: int,
-        took_part: int,
-        joined: int = 0,
-        passed_later: int = 0,
-        unjudged: int = 0,
-        calibrating: Calibrating | None = None,
-    ) -> "Unseen":
-        """Return the promise of such samples."""
-        return cls(
-            judged=judged,
-            failed=failed,
-            share_at_most=share_at_most(failed + joined + passed_later, judged + joined),
-            confidence=CONFIDENCE,
-            took_part=took_part,
-            joined=joined,
-            passed_later=passed_later,
-            unjudged=unjudged,
-            calibrating=calibrating,
-        )
+    def __post_init__(self) -> None:
+        failed = self.failed + self.joined + self.passed_later
+        share = share_at_most(failed, self.judged + self.joined)
+        object.__setattr__(self, "share_at_most", share)
 
     @property
     def alike(self) -> Seen | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from precision_bisect.errors import ExitCode, counted, printable
+from precision_bisect.errors import ExitCode, counted, first_of, printable
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.runfolder import VERIFIED
 from precision_bisect.runs.typed_json import read_typed
@@ -47,6 +47,7 @@ class VerifiedEngine:
     schema: Literal[1] = 1
     backend: str
     remark: str
+    unlike: Sequence[str] = ()
     kept: Sequence[str]
     exit_code: ExitCode
     honoured: bool | None
@@ -61,7 +62,7 @@ class VerifiedEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What one build of a plan showed.
+    """What one build of a plan showed; `unlike` are settings that the run had otherwise.
 
     `failure` is how the build failed, if it did; `plain` then how that of every layer in FP32 did,
     None where that one builds.
@@ -69,6 +70,7 @@ class Verification:
 
     backend: str
     remark: str
+    unlike: Sequence[str] = ()
     kept: Sequence[str]
     evidence: Evidence
     failure: Outcome | None = None
@@ -100,10 +102,10 @@ class Verification:
         return ExitCode.OK if self.honoured else ExitCode.NO_PLAN
 
     def to_json(self) -> str:
-        """Return the verification as JSON."""
         told = VerifiedEngine(
             backend=self.backend,
             remark=self.remark,
+            unlike=self.unlike,
             kept=self.kept,
             exit_code=self.exit_code,
             honoured=self.honoured,
@@ -125,7 +127,9 @@ class Verification:
         lines = [self.verdict]
         if self.failure is None:
             lines.append(f"  {self.summary}")
-        lines.append(f"  {self.backend}{f': {self.remark}' if self.remark else ''}")
+        unlike = f"unlike the run: {', '.join(self.unlike)}" * bool(self.unlike)
+        said = "; ".join(filter(None, (self.remark, unlike)))
+        lines.append(f"  {self.backend}{f': {said}' if said else ''}")
         honours = self.evidence.honours
         told = [each for each in honours if verbose or each.honoured is not Honour.HONOURED]
         shown = told if verbose else told[:_MOST_LAYERS]
@@ -185,8 +189,7 @@ class Verification:
     def _listed(self, note: str) -> str:
         """Return the first names that the builder gave with a remark."""
         names = [name for each in self.evidence.listed if each.note == note for name in each.names]
-        more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-        return f": {printable(', '.join(names[:_MOST_LISTED]))}{more}" if names else ""
+        return f": {printable(first_of(names, _MOST_LISTED))}" if names else ""
 
 
 def _ending(outcome: Outcome) -> str:

@@ -4,7 +4,8 @@ A kept layer costs its slower kernel, and a Cast for each tensor that crosses be
 cost of a plan is no sum over layers: neighbours share Casts.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
+from itertools import chain
 from math import prod
 from statistics import median
 
@@ -74,7 +75,9 @@ def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[
     for node in graph.node:
         if exclusions.get(node.name) is Exclusion.CONSTANT:
             continue
-        came = list(dict.fromkeys(_sources(node, moved)))
+        read = (*node.input, *sorted(captured(node)))
+        # Through what only moves them.
+        came = list(dict.fromkeys(chain.from_iterable(moved.get(name, ()) for name in read)))
         if exclusions.get(node.name) is Exclusion.FOLLOWER:
             moved.update({name: came for name in node.output if name in floats})
             continue
@@ -93,9 +96,3 @@ def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[
         for name in moved.get(output.name, ()):
             sources[name].read_high = True
     return sources
-
-
-def _sources(node: onnx.NodeProto, moved: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yield the tensors that a node reads, through what only moves them."""
-    for name in (*node.input, *sorted(captured(node))):
-        yield from moved.get(name, ())

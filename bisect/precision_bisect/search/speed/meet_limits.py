@@ -7,8 +7,9 @@ from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.runs.results.result import FrontPoint
 from precision_bisect.search.speed.forecast import emulated_outcomes
-from precision_bisect.search.speed.front import FrontTrial, front
+from precision_bisect.search.speed.front import front
 from precision_bisect.search.speed.improve import improve
 from precision_bisect.search.speed.measuring import (
     Measured,
@@ -202,7 +203,7 @@ def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
     )
 
 
-def _fast(points: Sequence[FrontTrial], needed: float, tolerance: float | None) -> str:
+def _fast(points: Sequence[FrontPoint], needed: float, tolerance: float | None) -> str:
     """Say how far the most accurate plan within the speed limits is from the tolerance."""
     # A limit that is met exactly must not be missed by rounding.
     fast = [p for p in points if p.speedup is not None and p.speedup >= needed * (1 - 1e-9)]
@@ -211,7 +212,7 @@ def _fast(points: Sequence[FrontTrial], needed: float, tolerance: float | None) 
     near = min(fast, key=lambda point: (point.axes[1], point.axes[0]))
     figure = "fails the check" if near.error is None else f"has error {near.error:.3g}"
     allowed = "" if tolerance is None else f", {tolerance:g} is allowed"
-    return f"the most accurate that is fast enough keeps {len(near.plan)} and {figure}{allowed}"
+    return f"the most accurate that is fast enough keeps {near.kept_count} and {figure}{allowed}"
 
 
 def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:

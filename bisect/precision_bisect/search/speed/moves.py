@@ -165,15 +165,11 @@ def _filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
     grown = True
     while grown:
         grown = False
-        for layer in _beside(graph, kept):
+        beside = {near for layer in kept for near in graph.neighbours[layer]} - kept
+        for layer in sorted(beside):
             if graph.gain(kept, kept | {layer}) > 0:
                 kept, grown = kept | {layer}, True
     return kept
-
-
-def _beside(graph: CostGraph, kept: frozenset[int]) -> list[int]:
-    """Return the low neighbours of kept layers, in network order."""
-    return sorted({near for layer in kept for near in graph.neighbours[layer]} - kept)
 
 
 def _parts(low: Sequence[int]) -> list[tuple[int, ...]]:

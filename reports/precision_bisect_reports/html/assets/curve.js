@@ -52,7 +52,7 @@ function curveTable(points) {
 function culpritTable(culprits) {
   return table(["Culprit", `Error without it${culprits.length > 1 ? ", the others kept" : ""}`, "Cause"], culprits, (each) => {
     const layer = layerByName.get(each.layer);
-    return [layer === undefined ? each.layer : layerLink(layer, each.layer), spell(each.error_without), each.cause || "not known"];
+    return [layer === undefined ? each.layer : layerLink(layer, each.layer), spell(each.error_without), [each.cause, each.evidence].filter(Boolean).join(": ") || "not known"];
   }, 10);
 }
 
