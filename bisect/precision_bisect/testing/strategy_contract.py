@@ -7,11 +7,12 @@ without proposing anything is caught by the command alone, which has a time limi
 """
 
 import argparse
-import faulthandler
 import hashlib
 import os
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -105,15 +106,33 @@ def _holds(text: str, checks: Iterable[Callable[[], None]]) -> bool:
     kept, line = True, f"kept    {text}"
     try:
         for check in checks:
-            faulthandler.dump_traceback_later(TIME_LIMIT_S, exit=True)
-            check()
+            _in_time(check)
     except ContractError as error:
         kept, line = False, f"BROKEN  {text}: {error}"
-    finally:
-        faulthandler.cancel_dump_traceback_later()
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     return kept
+
+
+def _in_time(check: Callable[[], None]) -> None:
+    """Run a check, and end the process where it takes too long.
+
+    Not by faulthandler: it reads the frames of a thread that goes on, and crashes now and then.
+    """
+    limit = threading.Timer(TIME_LIMIT_S, _end_hanging, [threading.get_ident()])
+    limit.daemon = True
+    limit.start()
+    try:
+        check()
+    finally:
+        limit.cancel()
+
+
+def _end_hanging(thread: int) -> None:
+    sys.stderr.write(f"hangs for more than {TIME_LIMIT_S:g} s:\n")
+    traceback.print_stack(sys._current_frames()[thread])
+    sys.stderr.flush()
+    os._exit(ExitCode.NO_PLAN)
 
 
 def _named_alike(name: str, factory: Factory) -> None:
