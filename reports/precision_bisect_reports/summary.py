@@ -247,6 +247,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.kept and answered:
         spread = result.certificate.spread
         yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE
+    if result.by_modules is not None:
+        yield "modules", result.by_modules.words, EVIDENCE
     yield from _curve(result)
     yield "effort", _effort(result), DETAIL
     if result.unresolved:

@@ -116,6 +116,7 @@ class Prepared:
         """What the strategy may know."""
         return Problem(
             names=self.model.table.names,
+            modules=self.model.table.modules,
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
             builds=not self.backend.emulated,

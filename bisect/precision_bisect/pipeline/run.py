@@ -24,6 +24,7 @@ from precision_bisect.pipeline.loading import load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -93,6 +94,7 @@ def run_prepared(
             ending = _search(prepared, driver, part=part)
             if not part:
                 ending = _charted(prepared, driver, ending)
+                ending = _by_modules(prepared, driver, ending)
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
@@ -155,6 +157,19 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
             if better is None:
                 break
             ending = better
+    return ending
+
+
+def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+    """Return the ending with its answer as whole modules of PyTorch, if they hold."""
+    if ending.status is not Status.FOUND or ending.plan is None or not prepared.model.pytorch:
+        return ending
+    problem = prepared.problem
+    holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
+    # The answer stands, as in `_charted`.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        found = driver.run(on_samples(ending.samples, by_modules(ending.plan, holding)))
+        return replace(ending, by_modules=found)
     return ending
 
 

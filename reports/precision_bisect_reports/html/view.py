@@ -51,6 +51,7 @@ def _view(source: Source) -> dict[str, Any]:
         "front": [_without_layers(each) for each in result.front] if result else [],
         "curve": _curve(result),
         "groups": _groups(result) if result else [],
+        "by_modules": result.by_modules if result else None,
         "islands": _islands(result),
         "confirm": _confirm(result),
         **_diagnosed(source.diagnosis, network.index),

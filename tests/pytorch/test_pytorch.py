@@ -1,0 +1,102 @@
+"""From a model in PyTorch to the modules that it keeps, and back into PyTorch."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import precision_bisect
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import TORCH_AUTOCAST
+
+pytestmark = pytest.mark.models
+pytest.importorskip("onnxscript", reason="pip install --group models")
+networks: Any = pytest.importorskip("torch_networks", reason="pip install --group models")
+torch: Any = networks.torch
+TOLERANCE = 1e-2
+KEPT = {"vit": ["blocks.1.norm2", "blocks.2.norm2"], "unet": ["gate"], "detector": ["decode"]}
+"""Where each network overflows."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what searches a network that one of the exporters has written, once."""
+    found: dict[tuple[str, bool], Result] = {}
+
+    def run(name: str, dynamo: bool) -> Result:
+        if (name, dynamo) not in found:
+            folder = tmp_path_factory.mktemp(name)
+            model = networks.exported(name, folder / "model.onnx", dynamo=dynamo)
+            found[name, dynamo] = precision_bisect.find(
+                model, tol=TOLERANCE, inputs=networks.samples(name), out=folder / "run"
+            )
+        return found[name, dynamo]
+
+    return run
+
+
+every = pytest.mark.parametrize("name", networks.NETWORKS)
+both = pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
+
+
+@every
+@both
+def test_the_modules_that_overflow_are_told(runs: Any, name: str, dynamo: bool) -> None:
+    """The answer as whole modules is that of the planted places, judged and minimal."""
+    result = runs(name, dynamo)
+    told = result.by_modules
+    assert KEPT[name] == list(told.names)
+    assert told.minimal and told.error <= TOLERANCE and told.layers >= len(result.kept) > 0
+    named = {name for name, _ in networks.network(name).named_modules()}
+    assert {*told.names, *result.modules.values()} <= named
+
+
+@every
+def test_both_exporters_give_one_tree(name: str, tmp_path: Path) -> None:
+    """What computes is in the same modules, whoever has exported it; and they are the model's."""
+    found = []
+    for dynamo in (False, True):
+        path = networks.exported(name, tmp_path / f"{dynamo}.onnx", dynamo=dynamo)
+        layers = precision_bisect.layers(path)
+        found.append({layer.module for layer in layers if layer.exclusion is None})
+    assert found[0] == found[1]
+    assert found[0] <= {name for name, _ in networks.network(name).named_modules()}
+
+
+@every
+@both
+def test_pytorch_holds_with_the_modules_kept(runs: Any, name: str, dynamo: bool) -> None:
+    """With low weights and under autocast the script's modules bring the error below the limit."""
+    script = _loaded(runs(name, dynamo).out / TORCH_AUTOCAST)
+    model = networks.network(name)
+    low = script.lowered(model)
+    kept = script.keep_float32(networks.network(name))
+    for sample in networks.samples(name):
+        x = torch.from_numpy(sample["x"])
+        with torch.no_grad():
+            wanted, found = model(x), low(x.half())
+            broken = networks.network(name).half()(x.half())
+            with torch.autocast("cpu", torch.float16):
+                cast = kept(x)
+        assert not _holds(broken, wanted)
+        assert _holds(found, wanted)
+        assert _holds(cast, wanted)
+
+
+def _holds(found: Any, wanted: Any) -> bool:
+    one = isinstance(wanted, torch.Tensor)
+    pairs = [(found, wanted)] if one else zip(found, wanted, strict=True)
+    return all(
+        np.allclose(got.float().numpy(), right.numpy(), TOLERANCE, TOLERANCE)
+        for got, right in pairs
+    )
+
+
+def _loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("kept_modules", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
