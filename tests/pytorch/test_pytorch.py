@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import precision_bisect
+from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
 
@@ -83,6 +84,29 @@ def test_pytorch_holds_with_the_modules_kept(runs: Any, name: str, dynamo: bool)
         assert not _holds(broken, wanted)
         assert _holds(found, wanted)
         assert _holds(cast, wanted)
+
+
+@both
+def test_a_search_by_modules_ends_with_whole_ones(tmp_path: Path, dynamo: bool) -> None:
+    """Its answer is all layers of modules, none of which can be dropped, whatever the strategy."""
+    model = networks.exported("unet", tmp_path / "model.onnx", dynamo=dynamo)
+    inside = {
+        each.name
+        for each in precision_bisect.layers(model)
+        if each.exclusion is None and each.module == "gate"
+    }
+    for strategy in ("guided", "hierarchical", "ddmin"):
+        result = precision_bisect.find(
+            model,
+            tol=TOLERANCE,
+            inputs=networks.samples("unet"),
+            out=tmp_path / strategy,
+            by="module",
+            strategy=strategy,
+        )
+        assert inside == {*result.kept}
+        assert result.by_modules is not None and result.by_modules.minimal
+        assert Uncertified.MODULES is result.certificate.uncertified
 
 
 def _holds(found: Any, wanted: Any) -> bool:

@@ -88,7 +88,7 @@ def _named(asked: Sequence[str], known: Mapping[str, str]) -> list[str]:
             continue
         meant = _meant(each, list(known))
         raise UsageError(
-            f"{each!r} is no layer to explain, and no module of one",
+            f"{each!r} is no layer or module to explain",
             f"{f'did you mean {meant[0]!r}? ' if meant else ''}`precision-bisect layers` "
             "lists them",
         )

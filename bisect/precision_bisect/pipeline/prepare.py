@@ -294,6 +294,11 @@ def assemble(
         ),
         executor=executor,
     )
+    if options.by == "module" and not model.table.modules:
+        raise UsageError(
+            f"--by module: the names in {options.model} tell no modules",
+            "leave it out, or export it by PyTorch",
+        )
     if options.until != "answer" and not drawable(prepared.problem):
         raise UsageError(
             f"a run that ends with the {options.until} needs errors as figures and a tolerance "

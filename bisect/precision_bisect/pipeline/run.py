@@ -149,9 +149,9 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
             curve = prepared.curve
             driver.run(chart(prepared, driver, curve, ending))
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
-            # widened for unseen inputs.
+            # widened for unseen inputs, and one of whole modules.
             named = prepared.strategy.name != DEFAULT_STRATEGY
-            if not found or named or options.risk is not None:
+            if not found or named or options.risk is not None or options.by == "module":
                 break
             better = _better(prepared, driver, curve, ending)
             if better is None:
@@ -162,13 +162,16 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
 
 def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     """Return the ending with its answer as whole modules of PyTorch, if they hold."""
-    if ending.status is not Status.FOUND or ending.plan is None or not prepared.model.pytorch:
+    asked = prepared.options.by == "module"
+    if ending.status is not Status.FOUND or not (asked or prepared.model.pytorch):
         return ending
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
-        found = driver.run(on_samples(ending.samples, by_modules(ending.plan, holding)))
+        assert ending.plan is not None
+        judged = by_modules(ending.plan, holding, every=asked)
+        found = driver.run(on_samples(ending.samples, judged))
         return replace(ending, by_modules=found)
     return ending
 
@@ -216,6 +219,7 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
             message=f"the FP32 reference itself is not finite: {trouble}; "
             "mend the model or the inputs first",
         )
+    by_module = prepared.options.by == "module"
     try:
         return driver.run(
             flow(
@@ -231,7 +235,8 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                     copies_failing=prepared.options.copies_failing,
                     # Only the default strategy begins at the curve's plan; one rung of a ladder
                     # has no curve to show.
-                    curve=not part and prepared.strategy.name == DEFAULT_STRATEGY,
+                    curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+                    by_module=by_module,
                     until=prepared.options.until,
                 ),
             )

@@ -4,15 +4,16 @@ A module is whole if all layers in it are kept, those of the modules in it among
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
 from precision_bisect.layer_table import modules_around
 from precision_bisect.pipeline.preflight import one
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
+from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.module_answer import ModuleAnswer
+from precision_bisect.search.combinators import mapped
 from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
@@ -32,6 +33,13 @@ class Modules:
             return []
         return [name for name in own if own.keys().isdisjoint(modules_around(name)[:-1])]
 
+    def units(self) -> list[list[int]]:
+        """Return the layers of each module that lie in none inside it; those of none alone."""
+        found: dict[str | int, list[int]] = {}
+        for layer, name in enumerate(self.of):
+            found.setdefault(name or layer, []).append(layer)
+        return list(found.values())
+
     def whole(self, names: Sequence[str]) -> Plan:
         """Return the plan that keeps all of these modules."""
         chosen = frozenset(names)
@@ -44,11 +52,52 @@ class Modules:
         return self.whole(names) if names else plan
 
 
-def by_modules(answer: Plan, holding: StabilityCheck) -> Search[ModuleAnswer | None]:
+def searched_by_module(problem: Problem, strategy: Strategy) -> Search[Plan]:
+    """Search with a strategy that decides on modules; end with whole ones, none of which can go.
+
+    What it drops or keeps at once are the layers that lie in a module and in none inside it. The
+    end has other layers only where one of the model's own, in no module, has to be kept.
+    """
+    modules = Modules(of=problem.modules)
+    units = modules.units()
+
+    def layers(plan: Plan) -> Plan:
+        return Plan.of(layer for unit in plan.indices for layer in units[unit])
+
+    def around(plan: Plan | None) -> Plan | None:
+        kept = frozenset() if plan is None else plan.kept
+        found = Plan.of(i for i, unit in enumerate(units) if not kept.isdisjoint(unit))
+        return found if kept else None
+
+    start = around(problem.passing)
+    passes = start and (yield from one(layers(start), Phase.SEARCH, STARTED)).passed
+    names = [modules.of[unit[0]] for unit in units]
+    asked = replace(
+        problem,
+        names=names,
+        modules=names,
+        costs=[sum(problem.costs[i] for i in unit) for unit in units] if problem.costs else (),
+        graph=None,
+        passing=start if passes else None,
+        start=None,
+        beyond_range=lambda: around(problem.beyond_range()),
+        settled=False,
+    )
+    search = strategy.search(asked)
+    found = yield from mapped(search, ask=lambda each: replace(each, plan=layers(each.plan)))
+    whole = modules.around(layers(found))
+    if not whole or not (yield from _judged(modules, whole)).passed:
+        return layers(found)
+    return modules.whole((yield from without_needless(modules, whole)))
+
+
+def by_modules(
+    answer: Plan, holding: StabilityCheck, *, every: bool = False
+) -> Search[ModuleAnswer | None]:
     """Judge the modules around an answer as one plan, then without each; None if they fail.
 
-    Drops are left out where trials are builds, or many. What is left is judged on copies, too,
-    where no build is needed for that.
+    Drops are left out where trials are builds, or many, unless `every` one is asked for. What is
+    left is judged on copies, too, where no build is needed for that.
     """
     problem = holding.problem
     modules = Modules(of=problem.modules)
@@ -58,7 +107,7 @@ def by_modules(answer: Plan, holding: StabilityCheck) -> Search[ModuleAnswer | N
     told = yield from _judged(modules, names)
     if not told.passed:
         return None
-    minimal = not problem.builds and len(names) <= MOST_DROPPED
+    minimal = every or (not problem.builds and len(names) <= MOST_DROPPED)
     if minimal:
         names = yield from without_needless(modules, names)
         told = yield from _judged(modules, names)
