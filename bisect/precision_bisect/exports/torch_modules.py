@@ -15,9 +15,11 @@ def torch_autocast(export: Export) -> str:
     pair = export.pair
     if pair.low not in _TYPES or pair.high != "fp32":
         raise NotWritable(f"PyTorch's autocast has no {pair.low} beside {pair.high}")
+    if not export.kept:
+        raise NotWritable("no layer is kept")
     if not export.modules:
         names = "the model has no names of PyTorch's modules"
         judged = "no whole modules were judged to hold"
-        raise NotWritable(judged if export.model.pytorch or not export.kept else names)
+        raise NotWritable(judged if export.model.pytorch else names)
     # Names come from the model: `ascii` quotes whatever they hold.
     return one_file(TORCH_AUTOCAST, {_KEPT: ascii(tuple(export.modules)), _LOW: _TYPES[pair.low]})

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
-from precision_bisect.layer_table import modules_around
+from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
 from precision_bisect.pipeline.preflight import one
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.search.combinators import mapped
@@ -18,17 +19,35 @@ from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
 """Modules of which each is tried to be dropped, where that was not asked for. A bound."""
+_HIGH = (Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
+"""What stays high whatever the plan is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """The modules of the candidates, in network order; "" is the model itself."""
+    """The modules of the candidates, in network order; "" is the model itself.
+
+    The modules `high` hold layers that are high in every plan, so PyTorch has to keep them, too.
+    """
 
     of: Sequence[str]
+    high: Sequence[str] = ()
+
+    @classmethod
+    def in_table(cls, table: LayerTable, pair: Pair) -> "Modules":
+        """Return those of a model's layers, for a search with this pair of types."""
+        high = (
+            layer.module
+            for layer in table.layers
+            if layer.exclusion in _HIGH
+            or (layer.exclusion is Exclusion.ASKED and layer.fixed == pair.high_form)
+        )
+        of = tuple(layer.module for layer in table.candidates)
+        return cls(of=of, high=tuple(dict.fromkeys(high)))
 
     def around(self, plan: Plan) -> list[str]:
         """Return the innermost modules that hold all kept layers; none if one lies in none."""
-        own = dict.fromkeys(self.of[layer] for layer in plan.indices)
+        own = dict.fromkeys((*(self.of[layer] for layer in plan.indices), *self.high))
         if "" in own:
             return []
         return [name for name in own if own.keys().isdisjoint(modules_around(name)[:-1])]
@@ -52,13 +71,12 @@ class Modules:
         return self.whole(names) if names else plan
 
 
-def searched_by_module(problem: Problem, strategy: Strategy) -> Search[Plan]:
+def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -> Search[Plan]:
     """Search with a strategy that decides on modules; end with whole ones, none of which can go.
 
     What it drops or keeps at once are the layers that lie in a module and in none inside it. The
     end has other layers only where one of the model's own, in no module, has to be kept.
     """
-    modules = Modules(of=problem.modules)
     units = modules.units()
 
     def layers(plan: Plan) -> Plan:
@@ -92,7 +110,7 @@ def searched_by_module(problem: Problem, strategy: Strategy) -> Search[Plan]:
 
 
 def by_modules(
-    answer: Plan, holding: StabilityCheck, *, every: bool = False
+    answer: Plan, modules: Modules, holding: StabilityCheck, *, every: bool = False
 ) -> Search[ModuleAnswer | None]:
     """Judge the modules around an answer as one plan, then without each; None if they fail.
 
@@ -100,8 +118,7 @@ def by_modules(
     left is judged on copies, too, where no build is needed for that.
     """
     problem = holding.problem
-    modules = Modules(of=problem.modules)
-    names = modules.around(answer) if problem.modules else []
+    names = modules.around(answer)
     if not names or len(modules.whole(names)) == problem.size:
         return None
     told = yield from _judged(modules, names)
@@ -120,13 +137,16 @@ def by_modules(
 
 
 def without_needless(modules: Modules, names: Sequence[str]) -> Search[list[str]]:
-    """Drop modules one by one, until none can go."""
+    """Drop modules one by one, until none can go but those that must be high."""
     left = list(names)
+    fixed = {name for each in modules.high for name in modules_around(each)}
     # From the end, again and again: what failed is known, and asked of the ledger.
     place = len(left)
     while place:
         place -= 1
         fewer = left[:place] + left[place + 1 :]
+        if left[place] in fixed:
+            continue
         if (yield from _judged(modules, fewer)).passed:
             left, place = fewer, len(fewer)
     return left

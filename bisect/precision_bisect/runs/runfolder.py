@@ -47,16 +47,8 @@ VERIFIED_LOG = "verify.log"
 JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
-    *(
-        MIXED_MODEL,
-        MIXED_DATA,
-        TRTEXEC,
-        LAYER_PRECISIONS,
-        POLYGRAPHY_SCRIPT,
-        AUTOCAST,
-        TORCH_AUTOCAST,
-    ),
-    *JUDGING,
+    *(MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST),
+    *(TORCH_AUTOCAST, *JUDGING),
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),

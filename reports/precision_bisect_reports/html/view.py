@@ -149,7 +149,12 @@ def _islands(result: Result | None) -> dict[str, Any]:
     if costs.left_out:
         return {"words": f"What they cost was not profiled: {costs.left_out}", "rows": []}
     rows = [
-        {"name": each.name, "ms": each.ms, "casts_ms": each.casts_ms, "saves_ms": each.saves_ms}
+        {
+            "name": each.name(result.module_of),
+            "ms": each.ms,
+            "casts_ms": each.casts_ms,
+            "saves_ms": each.saves_ms,
+        }
         for each in costs.islands
     ]
     return {"words": cost(result), "rows": rows}

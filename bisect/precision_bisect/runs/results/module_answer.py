@@ -12,8 +12,9 @@ from precision_bisect.trial import Figure
 class ModuleAnswer:
     """Modules that hold the tolerance with all of their layers kept, as a trial has shown.
 
-    `names` are PyTorch's qualified ones, in network order; `layers` counts what they hold, `error`
-    is on the tolerance's scale. `minimal` tells that each was tried to be dropped, and none can.
+    `names` are PyTorch's qualified ones. They hold the layers that were asked for, too, and those
+    that cannot run low; `layers` counts the others. `error` is on the tolerance's scale. `minimal`
+    tells that each module without such layers was tried to be dropped, and none can.
     """
 
     names: Sequence[str]
