@@ -1,6 +1,7 @@
 """The modules of nodes, from what PyTorch 2.13's exporters have written."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
+import tiny
+from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.module_names import SCOPES, module_names
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -113,6 +117,14 @@ def test_very_deep_names_cost_nothing() -> None:
     model = exported([("/a" * 10**6, ""), ("/norm/Mul", "")], ["", ""])
     named = module_names(model)
     assert named is not None and ["", "norm"] == list(named.values())
+
+
+def test_a_newer_opset_changes_no_module(tmp_path: Path) -> None:
+    """What converts a model says of its nodes what the exporter has said."""
+    model = load_model(tiny.write_in_modules(tmp_path / "tiny.onnx"))
+    named = module_names(at_least_opset(model, 21).proto)
+    assert named is not None and {"blocks.0", "blocks.3"} <= {*named.values()}
+    assert module_names(model.proto) == {name: named[name] for name in model.table.names}
 
 
 def exported(nodes: Sequence[tuple[str, str]], told: Sequence[str]) -> onnx.ModelProto:

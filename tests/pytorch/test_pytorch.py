@@ -1,6 +1,7 @@
 """From a model in PyTorch to the modules that it keeps, and back into PyTorch."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import precision_bisect
+from precision_bisect.exports.one_file import one_file
 from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
@@ -84,6 +86,64 @@ def test_pytorch_holds_with_the_modules_kept(runs: Any, name: str, dynamo: bool)
         assert not _holds(broken, wanted)
         assert _holds(found, wanted)
         assert _holds(cast, wanted)
+
+
+@every
+def test_torch_tensorrt_is_told_the_same_nodes(runs: Any, name: str) -> None:
+    """Its patterns match, as Torch-TensorRT matches them, the nodes inside the modules alone.
+
+    It takes the name of the innermost module of a node from torch.export
+    (py/torch_tensorrt/dynamo/lowering/passes/nodeclassifier.py).
+    """
+    script = _loaded(runs(name, True).out / TORCH_AUTOCAST)
+    x = torch.from_numpy(networks.samples(name)[0]["x"])
+    graph = torch.export.export(networks.network(name), (x,)).graph
+    stacks = {
+        node.name: [told[0] for told in node.meta["nn_module_stack"].values()]
+        for node in graph.nodes
+        if node.op == "call_function"
+    }
+    inside = {node for node, stack in stacks.items() if {*stack} & {*script.KEPT}}
+    assert 0 < len(inside) < len(stacks)
+    assert inside == {
+        node
+        for node, stack in stacks.items()
+        if any(re.match(pattern, stack[-1]) for pattern in script.EXCLUDED_NODES)
+    }
+
+
+def test_what_low_types_cannot_hold_goes_from_one_module_to_the_next(tmp_path: Path) -> None:
+    """Between two kept modules nothing is rounded; behind them it is, in nested outputs, too."""
+    text = one_file(TORCH_AUTOCAST, {"KEPT: tuple[str, ...] = ()\n": "('0', '1')"})
+    (tmp_path / "kept.py").write_text(text)
+    script = _loaded(tmp_path / "kept.py")
+
+    class Scale(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, given: Any) -> Any:
+            return {"x": given["x"] * self.factor, "rest": (given["rest"], None)}
+
+    model = script.lowered(torch.nn.Sequential(Scale(1e6), Scale(1e-6)))
+    given = {"x": torch.ones(2, dtype=torch.float16), "rest": torch.arange(2)}
+    found = model(given)
+    assert found["x"].dtype == torch.float16 and found["x"].tolist() == [1.0, 1.0]
+    assert found["rest"][0][0] is given["rest"]
+    with pytest.raises(AttributeError):
+        script.keep_float32(torch.nn.Identity())
+
+
+@both
+def test_norms_that_are_put_together_stay_in_their_modules(tmp_path: Path, dynamo: bool) -> None:
+    """A fused operator is in the module that its pieces were in."""
+    model = networks.exported("vit", tmp_path / "model.onnx", dynamo=dynamo)
+    options = {"inputs": networks.samples("vit"), "out": tmp_path / "run", "fuse_norms": True}
+    assert not precision_bisect.find(model, tol=TOLERANCE, **options).kept
+    fused = precision_bisect.layers(tmp_path / "run" / "model.fused.onnx")
+    norms = [each.module for each in fused if each.op_type == "RMSNormalization"]
+    assert [f"blocks.{block}.norm2" for block in range(3)] == norms
 
 
 @both

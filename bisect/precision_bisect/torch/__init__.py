@@ -10,7 +10,6 @@ called.
 """
 
 import copy
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,12 +107,9 @@ def _export(
     import torch
 
     args, kwargs = _arguments(call)
-    # Modes of inner modules may differ, and are not ours to change.
-    module = copy.deepcopy(module).eval()
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
     try:
+        # Modes of inner modules may differ, and are not ours to change.
+        module = copy.deepcopy(module).eval()
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
@@ -133,8 +129,6 @@ def _export(
             f"PyTorch cannot export {type(module).__name__}: {type(cause).__name__}: {first}",
             "make torch.onnx.export(module, inputs, dynamo=True) work",
         ) from error
-    finally:
-        logger.setLevel(level)
     return [str(value.name) for value in program.model.graph.inputs]
 
 
@@ -149,11 +143,8 @@ def _sample(call: Call, names: Sequence[str]) -> Mapping[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    args, kwargs = _arguments(call)
-    if kwargs.keys() >= {*names}:
-        found = [kwargs[name] for name in names]
-    else:
-        found = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    leaves = tree_leaves(_arguments(call))
+    found = [each for each in leaves if isinstance(each, torch.Tensor)]
     if len(found) != len(names):
         raise InputError(
             f"a sample has {len(found)} tensors, and the exported model {len(names)} inputs",
