@@ -69,6 +69,24 @@ SCOPED = [
 ]
 
 
+def test_what_names_leave_open_is_in_the_module_around() -> None:
+    """A list of ModuleDicts has no scopes: what has no parameters may be of any of them."""
+    nodes = {
+        "/norm/Mul": ("blocks.0.norm.weight", "blocks.0.norm"),
+        "/mlp/mlp.0/Gemm": ("blocks.0.mlp.0.weight", "blocks.0.mlp.0"),
+        "/mlp/mlp.1/Sigmoid": ("", ""),
+        "/act/Tanh": ("", ""),
+        "/norm_1/Mul": ("blocks.1.norm.weight", "blocks.1.norm"),
+        "/mlp/mlp.0_1/Gemm": ("blocks.1.mlp.0.weight", "blocks.1.mlp.0"),
+        "/mlp/mlp.1_1/Sigmoid": ("", ""),
+        "/act_1/Tanh": ("", ""),
+        "/head/head.0/Gemm": ("head.0.weight", "head.0"),
+        "/head/head.1/Relu": ("", "head.1"),
+    }
+    model = exported([(name, reads) for name, (reads, _) in nodes.items()], [""] * len(nodes))
+    assert {name: module for name, (_, module) in nodes.items()} == module_names(model)
+
+
 @pytest.mark.parametrize(
     ("told", "op_type", "reads", "module"),
     [

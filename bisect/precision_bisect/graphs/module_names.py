@@ -80,8 +80,12 @@ class _Names(dict[_Scope, str]):
     def __init__(self, graph: onnx.GraphProto) -> None:
         super().__init__({(): ""})
         self._graph = graph
-        every = {_scope(node) for node in graph.node}
-        self._every = {scope[:depth] for scope in every for depth in range(len(scope) + 1)}
+        self._open: set[_Scope] = set()
+        self._missing: dict[_Scope, bool] = {}
+        self._inside: dict[_Scope, set[str]] = defaultdict(set)
+        for scope in map(_scope, graph.node):
+            for depth in range(len(scope)):
+                self._inside[scope[:depth]].add(scope[depth])
 
     def __missing__(self, scope: _Scope) -> str:
         found = self[scope] = self._found(scope)
@@ -89,39 +93,68 @@ class _Names(dict[_Scope, str]):
 
     def _found(self, scope: _Scope) -> str:
         """Return the name of a scope, where those around it have one."""
-        *outer, last = scope
-        above = self[tuple(outer)]
+        outer = scope[:-1]
+        above = self[outer]
+        if told := self._told(scope):
+            return told
+        last = self._called(scope)
         around = f"{above}." if above else ""
-        if f"{around}{last}" in self._known:
-            return f"{around}{last}"
-        again = _AGAIN.fullmatch(last)
-        if called_again := again is not None and (*outer, again[1]) in self._every:
-            assert again is not None
-            last = again[1]
-        for module in self._read[scope]:
-            if f".{module}".endswith(f".{last}"):
-                return module
-        # A Sequential's parts are called after itself: `/main/main.0` is `main.0`.
-        own = outer[-1] if outer else ""
-        part = above + last.removeprefix(own) if own and last.startswith(f"{own}.") else ""
-        for name in filter(None, (part, f"{around}{last}")):
-            if name in self._known and not called_again:
-                return name
         # What is never called has no scope: `/norm` may be `heads.norm`.
-        meant = [
-            name
-            for name in self._known
-            if name.startswith(around) and f".{name}".endswith(f".{last}")
-        ]
+        alike = self._by_end[last.rpartition(".")[2]]
+        meant = [name for name in alike if name.startswith(around) and _ends(name, last)]
         if len(meant) == 1:
             return meant[0]
-        return above if meant else part or f"{around}{last}"
+        if meant or outer in self._open or self._names_missing(outer):
+            self._open.add(scope)
+            return above
+        return self._straight(scope)
+
+    def _told(self, scope: _Scope) -> str:
+        """Return the name that parameters tell, "" where none does."""
+        above, last = self[scope[:-1]], self._called(scope)
+        written = f"{above}.{scope[-1]}" if above else scope[-1]
+        if written in self._known:
+            return written
+        if found := next((name for name in self._read[scope] if _ends(name, last)), ""):
+            return found
+        straight = self._straight(scope)
+        return straight if straight in self._known and last == scope[-1] else ""
+
+    def _straight(self, scope: _Scope) -> str:
+        """Return the name of a scope in which no name is missing."""
+        above, last = self[scope[:-1]], self._called(scope)
+        own = self._called(scope[:-1]) if len(scope) > 1 else ""
+        # A Sequential's parts are called after itself: `/main/main.0` is `main.0`.
+        if own and last.startswith(f"{own}.") and _ends(above, own):
+            return above + last.removeprefix(own)
+        return f"{above}.{last}" if above else last
+
+    def _called(self, scope: _Scope) -> str:
+        """Return the last part of a scope without the number of a further call."""
+        again = _AGAIN.fullmatch(scope[-1])
+        return again[1] if again and again[1] in self._inside[scope[:-1]] else scope[-1]
+
+    def _names_missing(self, outer: _Scope) -> bool:
+        """Tell whether modules in a scope are called past what holds them."""
+        if outer not in self._missing:
+            every = [(*outer, last) for last in self._inside[outer]]
+            told = [(self._told(each), self._straight(each)) for each in every]
+            self._missing[outer] = any(name and name != straight for name, straight in told)
+        return self._missing[outer]
 
     @cached_property
     def _known(self) -> frozenset[str]:
         """The modules that have parameters, and those around them."""
         owners = {scope_of(name, ".") for name in self._parameters}
         return frozenset(name for owner in owners for name in modules_around(owner))
+
+    @cached_property
+    def _by_end(self) -> Mapping[str, list[str]]:
+        """The same by the last part of the name."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name in self._known:
+            found[name.rpartition(".")[2]].append(name)
+        return found
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
@@ -139,3 +172,7 @@ class _Names(dict[_Scope, str]):
                 if name in self._parameters and (owner := scope_of(name, ".")):
                     found[_scope(node)].append(owner)
         return found
+
+
+def _ends(name: str, last: str) -> bool:
+    return f".{name}".endswith(f".{last}")
