@@ -65,14 +65,9 @@ class Network:
 
 def _bare(name: str, place: int) -> Row:
     """Return the row of a layer of which only the name is known."""
+    module = scope_of(name)
     return Row(
-        name=name,
-        op="",
-        module=scope_of(name),
-        candidate=place,
-        exclusion=None,
-        follows=None,
-        inputs=(),
+        name=name, op="", module=module, candidate=place, exclusion=None, follows=None, inputs=()
     )
 
 
