@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.layer_costs import IslandCost
 from precision_bisect.runs.results.result import FrontPoint, Result, SpeedReport
 
 MOST_PLAN_ROWS = 8
@@ -63,11 +62,12 @@ def cost(result: Result) -> str:
         part = sum(each.saves_ms for each in dear)
         said += f", {counted(len(dear), 'island')} {part:.2g} of it"
     more = f" and {len(dear) - MOST_ISLANDS} more" * (len(dear) > MOST_ISLANDS)
-    return f"{said}: {', '.join(map(_shown, dear[:MOST_ISLANDS]))}{more}"
+    shown = ", ".join(_shown(each.name(result.module_of)) for each in dear[:MOST_ISLANDS])
+    return f"{said}: {shown}{more}"
 
 
-def _shown(island: IslandCost) -> str:
-    name = printable(island.name)
+def _shown(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 

@@ -132,7 +132,7 @@ def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: P
     assert 0 == ran.returncode, ran.stderr
     names = ["autocast-exclude.txt", "golden_inputs.json", "golden_outputs.json"]
     names += ["layerPrecisions.txt", "model.mixed.onnx", "polygraphy_constraints.py"]
-    names += ["run_onnxruntime.py", "trtexec.sh"]
+    names += ["run_onnxruntime.py", "torch_autocast.py", "trtexec.sh"]
     assert names == sorted(file.name for file in tmp_path.iterdir())
     for name in set(names) - {"trtexec.sh"}:  # it names the folder that it lies in
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name

@@ -35,6 +35,7 @@ class Export:
     with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
     by the exports that have a place for it, and so is the `point` of the curve that the plan is.
     `shapes` are those that the samples of the run had, by input; `run` is the fingerprint of it.
+    `modules` of PyTorch hold the plan whole, as a trial has shown; none where none was tried.
     `folder` is where the files will lie, `no_mixed` why there is no typed model, None if there is.
     """
 
@@ -47,6 +48,7 @@ class Export:
     point: str = ANSWER
     shapes: SampleShapes = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = ()
     folder: Path = Path()
     no_mixed: str | None = None
 

@@ -46,6 +46,10 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
     for layer in model.table.candidates:
         if outputs.get(layer.name) != layer.outputs:
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
+    # The converter forgets what the exporter has said of each node.
+    told = {node.name: node.metadata_props for node in model.proto.graph.node}
+    for node in proto.graph.node:
+        node.metadata_props.extend(told.get(node.name, ()))
     _name_new_nodes(proto.graph)
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))
 

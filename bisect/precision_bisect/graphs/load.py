@@ -18,6 +18,7 @@ import onnx.inliner
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
 from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,
@@ -69,7 +70,8 @@ class Model:
     float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
     `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
     graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
-    file and of what its tensors are in files of external data.
+    file and of what its tensors are in files of external data. `pytorch` tells that modules have
+    PyTorch's qualified names.
     """
 
     path: Path
@@ -82,6 +84,7 @@ class Model:
     low_tensors: Mapping[str, int]
     digest: str
     in_file: InFile | None = None
+    pytorch: bool = False
 
     def typed_as_in_file(self) -> "Model":
         """Return the model with the 16-bit floats that its file has; itself where it has none."""
@@ -137,17 +140,21 @@ def _load(path: Path) -> Model:
         unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
         proto, weights = in_fp32(proto, weights)
         elem_types = infer_elem_types(proto, weights)
+    modules = module_names(proto)
     return Model(
         path=path,
         proto=proto,
         weights=weights,
-        table=layer_table(proto.graph, elem_types, named_in_model, frozenset(low_tensors)),
+        table=layer_table(
+            proto.graph, elem_types, named_in_model, frozenset(low_tensors), modules
+        ),
         inputs=inputs,
         outputs=outputs,
         elem_types=elem_types,
         low_tensors=low_tensors,
         digest=digest,
         in_file=unwidened,
+        pytorch=modules is not None,
     )
 
 

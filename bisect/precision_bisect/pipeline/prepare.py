@@ -38,6 +38,7 @@ from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed, with_builds
+from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
@@ -116,6 +117,7 @@ class Prepared:
         """What the strategy may know."""
         return Problem(
             names=self.model.table.names,
+            modules=self.model.table.modules,
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
             builds=not self.backend.emulated,
@@ -130,6 +132,11 @@ class Prepared:
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
             large=total_bytes(self.model.weights) > LARGE_BYTES,
         )
+
+    @property
+    def modules(self) -> Modules:
+        """The modules of the layers."""
+        return Modules.in_table(self.model.table, self.pair)
 
     @property
     def told_fingerprint(self) -> Mapping[str, Any]:
@@ -293,6 +300,11 @@ def assemble(
         ),
         executor=executor,
     )
+    if options.by == "module" and not model.table.modules:
+        raise UsageError(
+            f"--by module: the names in {options.model} tell no modules",
+            "leave it out, or export it by PyTorch",
+        )
     if options.until != "answer" and not drawable(prepared.problem):
         raise UsageError(
             f"a run that ends with the {options.until} needs errors as figures and a tolerance "

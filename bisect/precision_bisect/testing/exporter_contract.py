@@ -78,5 +78,6 @@ def _export(folder: Path, names: Sequence[str], kept: Sequence[str]) -> Export:
         kept=[LayerName(name) for name in kept],
         pair=Pair(low="fp16", high="fp32"),
         settings=EngineSettings(),
+        modules=kept,
         folder=folder,
     )

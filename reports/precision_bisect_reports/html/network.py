@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from precision_bisect.layer_table import Exclusion
+from precision_bisect.layer_table import Exclusion, scope_of
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.compact import coded
@@ -65,7 +65,7 @@ class Network:
 
 def _bare(name: str, place: int) -> Row:
     """Return the row of a layer of which only the name is known."""
-    module = name.rpartition("/")[0]
+    module = scope_of(name)
     return Row(
         name=name, op="", module=module, candidate=place, exclusion=None, follows=None, inputs=()
     )

@@ -51,6 +51,7 @@ def _view(source: Source) -> dict[str, Any]:
         "front": [_without_layers(each) for each in result.front] if result else [],
         "curve": _curve(result),
         "groups": _groups(result) if result else [],
+        "by_modules": result.by_modules if result else None,
         "islands": _islands(result),
         "confirm": _confirm(result),
         **_diagnosed(source.diagnosis, network.index),
@@ -148,7 +149,12 @@ def _islands(result: Result | None) -> dict[str, Any]:
     if costs.left_out:
         return {"words": f"What they cost was not profiled: {costs.left_out}", "rows": []}
     rows = [
-        {"name": each.name, "ms": each.ms, "casts_ms": each.casts_ms, "saves_ms": each.saves_ms}
+        {
+            "name": each.name(result.module_of),
+            "ms": each.ms,
+            "casts_ms": each.casts_ms,
+            "saves_ms": each.saves_ms,
+        }
         for each in costs.islands
     ]
     return {"words": cost(result), "rows": rows}

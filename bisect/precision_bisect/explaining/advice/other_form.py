@@ -80,6 +80,7 @@ def _problem(case: DiagnosedModel, change: ModelChange) -> Problem:
     model, threads = change.model, case.threads
     return Problem(
         names=model.table.names,
+        modules=model.table.modules,
         tolerance=case.comparator.tolerance,
         unit=KINDS[case.pair.low].unit,
         beyond_range=partial(

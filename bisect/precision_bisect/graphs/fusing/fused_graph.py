@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.fusing.found import Decomposed, Kind
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.weights import Weights, drop_unused
@@ -89,6 +90,9 @@ class _Writer:
         new = nodes[-1].outputs[0]
         new.type, new.shape = old.type, old.shape
         self._graph.insert_after(last, nodes)
+        if scopes := last.metadata_props.get(SCOPES):
+            for node in nodes:
+                node.metadata_props[SCOPES] = scopes
         # The new value takes the old name over: outputs of the graph are found by name.
         name, old.name = old.name, self._names(f"{old.name}/in_pieces")
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)

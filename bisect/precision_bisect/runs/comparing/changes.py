@@ -82,7 +82,7 @@ def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
     first, second = before.precisions, after.precisions
     known = before.layers is not None and after.layers is not None
-    ours, theirs = before.layers or frozenset(), after.layers or frozenset()
+    ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(
         before=before,
         after=after,
