@@ -129,9 +129,9 @@ def _in_time(check: Callable[[], None]) -> None:
 
 
 def _end_hanging(thread: int) -> None:
-    sys.stderr.write(f"hangs for more than {TIME_LIMIT_S:g} s:\n")
-    traceback.print_stack(sys._current_frames()[thread])
-    sys.stderr.flush()
+    frames = traceback.format_stack(sys._current_frames()[thread])
+    # Not sys.stderr: a promise may have taken that for what the strategy writes.
+    os.write(2, f"hangs for more than {TIME_LIMIT_S:g} s:\n{''.join(frames)}".encode())
     os._exit(ExitCode.NO_PLAN)
 
 
