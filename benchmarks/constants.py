@@ -75,7 +75,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
         "models",
         "FLUSHED_OPERAND_SHARE CHANNEL_RATIO",
     ),
-    (f"{CORE}.explaining.advice.variants", "models", "FEWEST_VARIANTS"),
+    (f"{CORE}.explaining.advice.case", "models", "FEWEST_VARIANTS"),
 ]
 """Module, sets, and names; names joined by + are changed together."""
 LIMITS = [

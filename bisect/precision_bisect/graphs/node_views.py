@@ -1,6 +1,7 @@
-"""A graph read backwards: who makes a tensor, which constant it is, what its shape is."""
+"""The main graph of a model: who makes and who reads a tensor, what it is, and ways in between."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,12 +26,14 @@ class Reduced:
 
 
 class View:
-    """The main graph of a model, for matchers."""
+    """The main graph of a model: its nodes in order and by name, and the names of its outputs."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.nodes = list(model.proto.graph.node)
-        self._producer = {out: node for node in self.nodes for out in node.output if out}
+        self.by_name = {node.name: node for node in self.nodes}
+        self.outputs = [output.name for output in model.proto.graph.output]
+        self.maker = {out: node.name for node in self.nodes for out in node.output if out}
         self._initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
 
     @cached_property
@@ -41,10 +44,6 @@ class View:
             for name in (*node.input, *sorted(captured(node))):
                 found.setdefault(name, []).append(node)
         return found
-
-    @cached_property
-    def _outputs(self) -> frozenset[str]:
-        return frozenset(value.name for value in self._model.proto.graph.output)
 
     @cached_property
     def _shapes(self) -> dict[str, Dims]:
@@ -68,7 +67,7 @@ class View:
 
     def made_by(self, name: str, *op_types: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor if it is a standard one of these types."""
-        node = self._producer.get(name)
+        node = self.by_name.get(self.maker.get(name, ""))
         if node is None or node.domain not in ("", "ai.onnx") or node.op_type not in op_types:
             return None
         return node
@@ -80,7 +79,7 @@ class View:
     def sole_reader(self, name: str, op_type: str) -> onnx.NodeProto | None:
         """Return the one node of this type that alone reads a tensor, once; None otherwise."""
         readers = self.readers.get(name, [])
-        if len(readers) != 1 or name in self._outputs or readers[0].op_type != op_type:
+        if len(readers) != 1 or name in self.outputs or readers[0].op_type != op_type:
             return None
         return readers[0]
 
@@ -158,3 +157,70 @@ class View:
         if node.op_type == "Mul":
             return (node.input[0], node) if node.input[0] == node.input[1] else None
         return (node.input[0], node) if self.scalar(node.input[1]) == 2.0 else None
+
+    def reading(self, node: onnx.NodeProto) -> Iterator[str]:
+        """Yield the names of the nodes that read what a node makes."""
+        for name in filter(None, node.output):
+            yield from dict.fromkeys(reader.name for reader in self.readers.get(name, ()))
+
+    def way(self, start: str, output: str, through: frozenset[str] | None = None) -> list[str]:
+        """Return the nodes of a shortest way from a node to the maker of an output, both included.
+
+        With `through` the way keeps to these nodes. Returns [] where there is none.
+        """
+        end = self.maker.get(output, "")
+        came = self.reached(start, through)
+        return way_back(came, end) if end in came else []
+
+    def carried(
+        self, start: str, output: str, brought: Callable[[onnx.NodeProto, str], float]
+    ) -> list[str]:
+        """Return the nodes of the way on which an error came from one node to an output.
+
+        It is followed back from the output, at each node to the operand that brings in most of the
+        error; `brought` tells how much, for a node and a tensor's name. Returns [] where there is
+        no way.
+        """
+        reached = self.behind(start)
+        way = [self.maker.get(output, "")]
+        if way[0] not in reached:
+            return []
+        while way[-1] != start:
+            node = self.by_name[way[-1]]
+            read = [*node.input, *sorted(captured(node))]
+            came = [name for name in read if self.maker.get(name) in reached]
+            way.append(self.maker[max(came, key=lambda name: brought(node, name))])
+        return way[::-1]
+
+    def behind(self, start: str) -> frozenset[str]:
+        """Return the node and all nodes that its values reach."""
+        return frozenset(self.reached(start))
+
+    def farthest(self, start: str, through: frozenset[str]) -> list[str]:
+        """Return the nodes of the shortest way to the node that is farthest off, through these."""
+        came = self.reached(start, through)
+        # Breadth-first: the last one reached is the farthest.
+        return way_back(came, next(reversed(came)))
+
+    def reached(self, start: str, through: frozenset[str] | None = None) -> dict[str, str]:
+        """Return what each node was first reached from, nearest first, by breadth-first search.
+
+        With `through` the ways keep to these nodes.
+        """
+        came: dict[str, str] = {start: ""}
+        pending = deque([start])
+        while pending:
+            name = pending.popleft()
+            for reader in self.reading(self.by_name[name]):
+                if reader not in came and (through is None or reader in through):
+                    came[reader] = name
+                    pending.append(reader)
+        return came
+
+
+def way_back(came: Mapping[str, str], end: str) -> list[str]:
+    """Return the way to a node, from what each was first reached from."""
+    way = [end]
+    while came[way[-1]]:
+        way.append(came[way[-1]])
+    return way[::-1]

@@ -14,10 +14,13 @@ from precision_bisect.explaining.advice.circumstances import (
     never_reached,
 )
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
-from precision_bisect.explaining.advice.pieces import in_pieces
-from precision_bisect.explaining.advice.quantizing import calibration, fp16_instead, smoothing
-from precision_bisect.explaining.advice.ranges import bf16_instead
-from precision_bisect.explaining.advice.scaling import scaling
+from precision_bisect.explaining.advice.quantizing import (
+    bf16_instead,
+    calibration,
+    fp16_instead,
+    smoothing,
+)
+from precision_bisect.explaining.advice.scaling import in_pieces, scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
 

@@ -9,6 +9,7 @@ from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.editing import Editor
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
+from precision_bisect.graphs.node_views import way_back
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
@@ -142,20 +143,11 @@ def _largest(case: DiagnosedModel, name: str) -> float:
 
 def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
     """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
-    way = [start]
-    came = {start: ""}
-    for name in way:
-        node = case.wiring.nodes[name]
-        if node.op_type in _ENDS:
-            back = [name]
-            while came[back[-1]]:
-                back.append(came[back[-1]])
-            return back[::-1] if len(back) <= _MOST_HOPS else []
-        for reader in case.wiring.readers(node):
-            if reader not in came and _passes(case.wiring.nodes[reader]):
-                came[reader] = name
-                way.append(reader)
-    return []
+    view = case.view
+    came = view.reached(start, frozenset(node.name for node in view.nodes if _passes(node)))
+    end = next((name for name in came if view.by_name[name].op_type in _ENDS), None)
+    way = way_back(came, end) if end else []
+    return way if len(way) <= _MOST_HOPS else []
 
 
 def _passes(node: onnx.NodeProto) -> bool:
@@ -167,20 +159,20 @@ def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
 
     Exporters put an Expand, a Cast or a Clip between them.
     """
-    first = [n for n in _beyond_moves(case, node) if case.wiring.nodes[n].op_type in _GUARDED]
+    first = [n for n in _beyond_moves(case, node) if case.view.by_name[n].op_type in _GUARDED]
     second = [
         name
         for each in first
-        for name in _beyond_moves(case, case.wiring.nodes[each])
-        if case.wiring.nodes[name].op_type in (*_GUARDED, "Mul")
+        for name in _beyond_moves(case, case.view.by_name[each])
+        if case.view.by_name[name].op_type in (*_GUARDED, "Mul")
     ]
     return list(dict.fromkeys((*first, *second)))
 
 
 def _beyond_moves(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
     """Yield the nodes that read what a node makes, and what is only moved, cast or clipped."""
-    for name in case.wiring.readers(node):
+    for name in case.view.reading(node):
         yield name
-        reader = case.wiring.nodes[name]
+        reader = case.view.by_name[name]
         if reader.op_type in _BETWEEN or is_follower(reader):
             yield from _beyond_moves(case, reader)

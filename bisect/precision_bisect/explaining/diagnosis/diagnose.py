@@ -21,24 +21,25 @@ from precision_bisect.explaining.diagnosis.eight_bit_causes import (
     quantized_cause_of,
     quantized_figures_of,
 )
-from precision_bisect.explaining.diagnosis.file_rounding import file_rounding
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.holding import (
     constants_of,
     held_in,
+    magnified,
     read_low,
     stored_low,
+    whole_numbers,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
 from precision_bisect.explaining.diagnosis.selections import selections
-from precision_bisect.explaining.diagnosis.tensor_roles import magnified, whole_numbers
 from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
     births,
-    measure_exact,
+    file_rounding,
     watch,
+    watched_under,
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -112,11 +113,15 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     emulated = emulates(model)
     brief, chooses = question.brief or not emulated, question.choices and emulated
-    watched = (measure_exact if brief else watch)(instrument, held, question.samples)
+    watched = (
+        watched_under(instrument, held, question.samples, None)
+        if brief
+        else watch(instrument, held, question.samples)
+    )
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
-    spread = births(model, watched)
+    spread = births(instrument.view, watched)
     broken = {each.layer for each in spread if each.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
