@@ -80,7 +80,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
 """Module, sets, and names; names joined by + are changed together."""
 LIMITS = [
     f"{CORE}.explaining.diagnosis.instrument:AT_ONCE_BYTES+_UNKNOWN_BYTES",
-    f"{CORE}.graphs.typed.chunks:_CHUNK",
+    f"{CORE}.graphs.typed.typed_graph:_CHUNK",
     f"{CORE}.graphs.weights:INLINE_BYTES",
     f"{CORE}.graphs.ort:_PREPACK_BYTES+_PREPACK_NODES",
     f"{CORE}.backends.emulation.segmented:KEPT_BYTES+KEPT_SHARE",

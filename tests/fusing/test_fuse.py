@@ -24,8 +24,8 @@ from norm_spellings import (
 )
 from precision_bisect import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.fuse import fuse
+from precision_bisect.graphs.fusing.norms import find_decomposed
 from precision_bisect.graphs.load import load_model
 
 FUSED = {

@@ -39,12 +39,13 @@ def pack(spec: EvaluatorSpec, most_bytes: int = MOST_SENT_BYTES) -> ShippedModel
     # Only here ONNX is needed, and workers unpack shipped models, too.
     import onnx
 
-    from precision_bisect.graphs.weights import external_files
+    from precision_bisect.graphs.weights import external_parts
 
     model = spec.options.model.absolute()
     try:
         proto = onnx.load(model, format="protobuf", load_external_data=False)
-        names = [model.name, *external_files(proto)]
+        parts = external_parts(proto)
+        names = [model.name, *sorted({part.location for part in parts})]
         paths = {name: model.parent / name for name in names}
         small = sum(path.stat().st_size for path in paths.values()) <= most_bytes
         return ShippedModel(

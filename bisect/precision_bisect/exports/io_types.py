@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from precision_bisect.graphs.graph import all_graphs, attribute
+from precision_bisect.graphs.graph import all_graphs, attribute, refill
 from precision_bisect.graphs.types import infer_elem_types
 
 FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
@@ -30,7 +30,7 @@ def take_half(proto: onnx.ModelProto) -> None:
             names[node.output[0]] = node.input[0]
         else:
             nodes.append(node)
-    _set_nodes(graph, nodes)
+    refill(graph.node, nodes)
     _rename(graph, names)
     ends = [_given(name, names[name], graph.node, types) for name in gives]
     begins = [_cast(name, names[name], FLOAT) for name in takes]
@@ -38,7 +38,7 @@ def take_half(proto: onnx.ModelProto) -> None:
     read |= {name for node in ends for name in node.input} | outputs
     every = (*begins, *graph.node, *ends)
     useful = [n for n in every if not _casts(n, FLOAT) or n.output[0] in read]
-    _set_nodes(graph, useful)
+    refill(graph.node, useful)
 
 
 def _given(
@@ -65,13 +65,6 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     stale = [value for value in graph.value_info if value.name in names]
     for value in stale:
         graph.value_info.remove(value)
-
-
-def _set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    copy = onnx.GraphProto()
-    copy.node.extend(nodes)
-    del graph.node[:]
-    graph.node.extend(copy.node)
 
 
 def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:

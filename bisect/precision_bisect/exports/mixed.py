@@ -12,7 +12,7 @@ from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.io_types import take_half
 from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.graphs.graph import HALF_TYPES
+from precision_bisect.graphs.graph import HALF_TYPES, refill
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -131,8 +131,7 @@ def _set(
     """Give values to keys of an owner, whose keys `instead` are dropped."""
     kept = [each for each in owner.metadata_props if each.key not in instead]
     if len(kept) < len(owner.metadata_props):
-        del owner.metadata_props[:]
-        owner.metadata_props.extend(kept)
+        refill(owner.metadata_props, kept)
     for key, value in values.items():
         # A result.json may have halves of surrogate pairs, which are no text.
         owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())

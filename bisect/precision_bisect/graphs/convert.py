@@ -6,9 +6,8 @@ import onnx
 import onnx.version_converter
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import opset, subgraphs
+from precision_bisect.graphs.graph import Names, opset, subgraphs
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.types import infer_elem_types
 
 _NOT_CONVERTED = ("Hardmax",)

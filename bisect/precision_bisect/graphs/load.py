@@ -17,15 +17,14 @@ import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.spec import TensorSpec
-from precision_bisect.graphs.types import infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -199,8 +198,7 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
 
 def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
-    fresh = onnx.ModelProto()
-    fresh.CopyFrom(proto)
+    fresh = copied(proto)
     return fresh
 
 
@@ -237,8 +235,7 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
     names = {tensor.name for tensor in proto.graph.initializer}
     kept = [value for value in proto.graph.input if value.name not in names]
     if len(kept) < len(proto.graph.input):
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
+        refill(proto.graph.input, kept)
     proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
 
 

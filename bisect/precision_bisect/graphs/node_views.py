@@ -9,11 +9,12 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.graph import attribute, captured, constant_of
+from precision_bisect.graphs.graph import attribute, captured, constant_of, copied, inferred
 from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import LayerName
 
 Dims = tuple[int | None, ...]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +48,7 @@ class View:
 
     @cached_property
     def _shapes(self) -> dict[str, Dims]:
-        try:
-            # `data_prop` follows the values of shape arithmetic, so more dimensions are known.
-            graph = onnx.shape_inference.infer_shapes(self._model.proto, data_prop=True).graph
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            graph = self._model.proto.graph
-        found: dict[str, Dims] = {name: tuple(t.dims) for name, t in self._initializers.items()}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            if value.type.tensor_type.HasField("shape"):
-                found[value.name] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-                    for dim in value.type.tensor_type.shape.dim
-                )
-        return found
+        return _dimensions(inferred(self._model.proto))
 
     def shape(self, name: str) -> Dims | None:
         """Return the dimensions, None for each that is not known; None for an unknown rank."""
@@ -224,3 +213,42 @@ def way_back(came: Mapping[str, str], end: str) -> list[str]:
     while came[way[-1]]:
         way.append(came[way[-1]])
     return way[::-1]
+
+
+def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Return the shape of every tensor of the main graph whose dimensions are all known.
+
+    `inputs` are the shapes that are fed, by name. Where ONNX's inference fails, only inputs and
+    weights have one.
+    """
+    proto = copied(model.proto)
+    graph = proto.graph
+    # The shapes in the file hold for any input, and may be symbolic.
+    del graph.value_info[:]
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for value in graph.input:
+        if value.name in inputs:
+            value.type.tensor_type.ClearField("shape")
+            for size in inputs[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = size
+    found = _dimensions(inferred(proto)).items()
+    return {
+        name: tuple(size for size in dims if size is not None)
+        for name, dims in found
+        if None not in dims
+    }
+
+
+def _dimensions(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """Return the dimensions of the tensors of known rank, None for each that is not known."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found: dict[str, Dims] = {
+        value.name: tuple(
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            for dim in value.type.tensor_type.shape.dim
+        )
+        for value in values
+        if value.type.tensor_type.HasField("shape")
+    }
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.settings.user_libraries import CUSTOM_OPS
@@ -329,8 +329,7 @@ def _pointing_to_files(
 
     ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
     """
-    pointing = onnx.ModelProto()
-    pointing.CopyFrom(proto)
+    pointing = copied(proto)
     for tensor in pointing.graph.initializer:
         if tensor.name in mapped:
             array = mapped[tensor.name]

@@ -4,7 +4,7 @@ ONNX Runtime draws on from run to run: a seed fixes where it begins, no more. In
 BatchNormalization updates its statistics in the session, where nothing else reads them.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 
 import onnx
 
@@ -14,7 +14,7 @@ from precision_bisect.graphs.graph import (
     attribute,
     captured,
     constant_of,
-    subgraphs,
+    inner_nodes,
 )
 from precision_bisect.graphs.load import Model
 
@@ -32,17 +32,9 @@ def changing_nodes(model: Model, outputs: Set[str]) -> list[onnx.NodeProto]:
     for node in reversed(graph.node):
         if needed.intersection(node.output):
             needed.update(node.input, captured(node))
-            reversed_order += reversed([*_inside(node)])
+            reversed_order += reversed([node, *inner_nodes(node)])
     zeros = _zeros(graph)
     return [node for node in reversed(reversed_order) if _changes(node, zeros)]
-
-
-def _inside(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yield the node and those of its subgraphs, at any depth."""
-    yield node
-    for inner in subgraphs(node):
-        for graph in all_graphs(inner):
-            yield from graph.node
 
 
 def _changes(node: onnx.NodeProto, zeros: Set[str]) -> bool:

@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.graph import all_graphs, refill
 from precision_bisect.graphs.soundness import refuse_segments
 from precision_bisect.machine.plain_files import too_large
 
@@ -113,20 +113,6 @@ def external_parts(model: onnx.ModelProto) -> list[Part]:
     return sorted(parts, key=lambda part: (part.location, part.offset, part.length or 0))
 
 
-def external_files(model: onnx.ModelProto) -> list[str]:
-    """Return the locations of the model's external data, sorted, as the file gives them."""
-    tensors = (*model.graph.initializer, *_nested_tensors(model))
-    return sorted(
-        {
-            entry.value
-            for tensor in tensors
-            if _is_external(tensor)
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    )
-
-
 def drop_unused(graph: onnx.GraphProto, weights: Weights) -> None:
     """Remove the initializers that nothing reads; ONNX Runtime refuses values for them."""
     used: set[str] = set()
@@ -135,8 +121,7 @@ def drop_unused(graph: onnx.GraphProto, weights: Weights) -> None:
         used.update(name for node in inner.node for name in node.input)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     if len(kept) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+        refill(graph.initializer, kept)
     for name in [name for name in weights if name not in used]:
         del weights[name]
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from precision_bisect.graphs.graph import refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName
@@ -45,6 +46,5 @@ def take_factors(proto: onnx.ModelProto, model: Model, raw: Mapping[str, str]) -
                 node.output[i] = f"{name}/exact"
                 operands = [node.output[i], factors[layer_of[name]]]
                 nodes.append(helper.make_node("Mul", operands, [name]))
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.node, nodes)
     graph.input.append(helper.make_tensor_value_info(FACTORS, _FLOAT, [len(index)]))

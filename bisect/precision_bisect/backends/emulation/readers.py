@@ -5,9 +5,8 @@ from collections import Counter
 import onnx
 
 from precision_bisect.graphs.classify import is_follower
-from precision_bisect.graphs.graph import captured
+from precision_bisect.graphs.graph import captured, settings_of
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.node_settings import settings_of
 
 
 def stored_names(model: Model) -> set[str]:

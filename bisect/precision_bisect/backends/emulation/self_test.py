@@ -13,8 +13,8 @@ from precision_bisect.backends.emulation.snippets import Quantizers
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.lowtypes import LowType, QuantizedType
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, runtime
-from precision_bisect.graphs.quantization.rounding import fake_quantized
-from precision_bisect.graphs.round_trips import round_trip
+from precision_bisect.graphs.quantization.scales import fake_quantized
+from precision_bisect.graphs.widen import round_trip
 
 _SCALE = 0.0123
 """Scale of the values that probe a quantized type; no power of two, so that division rounds."""

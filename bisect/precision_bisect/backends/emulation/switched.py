@@ -33,10 +33,9 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.graphs.constant_values import as_declared, read_constants
-from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.graph import copied, opset, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.node_settings import settings_of
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales
@@ -168,8 +167,7 @@ class _Builder:
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer with its edges, in two versions if its weights differ by its form."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         settings = settings_of(node)
         low: dict[int, str] = {}
         high: dict[int, str] = {}
@@ -276,8 +274,7 @@ class _Builder:
 
 def _reading(node: onnx.NodeProto, inputs: dict[int, str]) -> onnx.NodeProto:
     """Return a copy of the node with these names at these positions of its inputs."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     for i, name in inputs.items():
         copy.input[i] = name
     return copy

@@ -17,14 +17,13 @@ from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.found import Decomposed
-from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.typed.model_files import save_rewritten
 from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
@@ -253,8 +252,4 @@ class DiagnosedModel:
 
         Raises ModelError, OSError.
         """
-        path = self.work / f"{name}.onnx"
-        weights = self.model.weights.items()
-        stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights}
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
-        return load_model(path)
+        return save_rewritten(proto, self.model.weights, self.work / f"{name}.onnx")

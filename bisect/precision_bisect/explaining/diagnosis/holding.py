@@ -8,10 +8,9 @@ import onnx
 from precision_bisect.explaining.diagnosis.magnitudes import Held, Magnitudes, Scaled
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.constant_values import read_constants
-from precision_bisect.graphs.graph import attribute
+from precision_bisect.graphs.graph import attribute, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.node_settings import settings_of
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.graph import showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
-from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.showing import showing
-from precision_bisect.graphs.tensor_shapes import Shape, tensor_shapes
 from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair

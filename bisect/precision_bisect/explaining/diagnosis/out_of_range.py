@@ -12,6 +12,7 @@ import onnx
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.errors import ModelError
 from precision_bisect.explaining.diagnosis.watched_tensors import computed
+from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View
@@ -102,8 +103,7 @@ def _with_largest(model: Model) -> onnx.ModelProto:
     The reduction follows right behind the node that makes the tensor, so no tensor is held longer
     than in the model itself.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     graph, wanted = proto.graph, set(computed(model))
     del graph.node[:]
     del graph.output[:]

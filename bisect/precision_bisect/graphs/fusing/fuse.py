@@ -12,13 +12,12 @@ from pathlib import Path
 from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed
 from precision_bisect.graphs.fusing.fused_graph import fused, is_fusable
+from precision_bisect.graphs.fusing.norms import find_decomposed
 from precision_bisect.graphs.graph import opset
-from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.typed.model_files import save_rewritten
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import FUSED_MODEL
 
@@ -53,15 +52,13 @@ def fuse(
     raised, taken, remark = _raised(model, every)
     path = work / FUSED_MODEL
     proto, weights = fused(raised, taken)
-    stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
     try:
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+        new = save_rewritten(proto, weights, path)
     except OSError as error:
         raise ModelError(
             f"cannot write the fused model: {error.strerror}",
             "point TMPDIR to a writable folder with free space",
         ) from error
-    new = load_model(path)
     difference = _difference(new, samples, reference)
     counts = Counter(each.kind for each in taken)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())

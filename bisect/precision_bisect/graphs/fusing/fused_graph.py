@@ -15,8 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.graphs.fusing.found import Decomposed, Kind
+from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.weights import Weights, drop_unused
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import onnx
 
+from precision_bisect.graphs.graph import settings_of
 from precision_bisect.graphs.lowtypes import BF16, LowType
-from precision_bisect.graphs.node_settings import settings_of
 from precision_bisect.graphs.quantization.quantized_layers import OPERANDS, quantizable
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.precisions import QuantizedName

@@ -5,13 +5,13 @@ what they return (ArgMax, Greater, DequantizeLinear), read and write the same te
 is told of the layers alone would round there.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import onnx
 
-from precision_bisect.graphs.graph import all_graphs, captured, subgraphs
+from precision_bisect.graphs.graph import all_graphs, captured, inner_nodes, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.layout import Layout, Placement
 from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable
@@ -119,8 +119,7 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
     """Tell whether a node that is not low reads the values of floats, or writes floats."""
     if Layout.reads_any_type(node):
         return False
-    inner = (each for graph in subgraphs(node) for each in _nodes(graph))
-    written = (name for each in (node, *inner) for name in each.output)
+    written = (name for each in (node, *inner_nodes(node)) for name in each.output)
     names = {*node.input, *captured(node), *written}
     return any(model.elem_types.get(name) in FLOATS for name in names)
 
@@ -130,8 +129,7 @@ def _described(
 ) -> HighNode:
     inner = {
         each.name or f"node_of_{each.output[0]}": _read_and_written(each, constants)
-        for graph in subgraphs(node)
-        for each in _nodes(graph)
+        for each in inner_nodes(node)
     }
     reads, writes = _read_and_written(node, constants)
     return HighNode(
@@ -155,10 +153,6 @@ def _read_and_written(
         tuple(name for name in node.input if name and name not in constants),
         tuple(name for name in (*node.output, *handed) if name),
     )
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
-    return (node for each in all_graphs(graph) for node in each.node)
 
 
 def _constants(graph: onnx.GraphProto) -> set[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
-from precision_bisect.graphs.typed.chunks import THREADS, chunks
+from precision_bisect.graphs.typed.typed_graph import THREADS, chunks
 from precision_bisect.layer_table import Exclusion
 
 _FLOAT = onnx.TensorProto.FLOAT
