@@ -17,7 +17,7 @@ import models
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.exports import run_onnxruntime
-from precision_bisect.exports.one_file import one_file
+from precision_bisect.exports.polygraphy_command import one_file
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options

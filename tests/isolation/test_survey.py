@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from faults import subject
-from precision_bisect.backends.choose_backend import pick_backend
+from precision_bisect.backends.backend_plugin import pick_backend
 from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
-from precision_bisect.execution.described import survey
-from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, survey
 from precision_bisect.execution.local_executor import LOCAL
 from precision_bisect.execution.slot import Limits, Slot
 from precision_bisect.execution.survey import isolated, surveyed

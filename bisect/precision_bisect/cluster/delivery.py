@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.execution.logs import Logs, tail
-from precision_bisect.machine.atomic import whole
+from precision_bisect.execution.process_evaluator import Logs, tail
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.runs.runfolder import LOGS
 from precision_bisect.trial import Outcome, Proposal
 

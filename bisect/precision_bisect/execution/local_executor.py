@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.backends.choose_backend import choose_backend, pick_backend
+from precision_bisect.backends.backend_plugin import choose_backend, pick_backend
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor, Placed, TrialTask

@@ -21,17 +21,11 @@ from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.execution import child
-from precision_bisect.execution.deaths import (
-    Death,
-    oom_kills,
-    over_memory,
-    past_time,
-    terminated,
-    unreadable,
-)
+from precision_bisect.execution.deaths import Death, oom_kills, terminated, unreadable
 from precision_bisect.machine.signals import kill_group
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
+from precision_bisect.trial import TrialStatus
 
 R = TypeVar("R")
 
@@ -207,9 +201,11 @@ class Slot:
                 raise unreadable()
             if deadline is not None and time.monotonic() > deadline:
                 assert limits.time_s is not None
-                raise past_time(limits.time_s)
+                message = f"took longer than {limits.time_s:g} s, and was killed"
+                raise Death(TrialStatus.TIMED_OUT, message)
             if limits.memory_mib is not None and (used := self._memory_mib()) > limits.memory_mib:
-                raise over_memory(used, limits.memory_mib)
+                message = f"took {used:.0f} MiB of memory, {limits.memory_mib:g} are allowed"
+                raise Death(TrialStatus.OUT_OF_MEMORY, f"{message}, and was killed")
 
     def _alive(self) -> bool:
         # A zombie has ended, and only waits for its parent to look.

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from precision_bisect.errors import PluginError
-from precision_bisect.execution.described import Survey
-from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.options import Options
 
 if TYPE_CHECKING:
     from precision_bisect.execution.slot import Slot
+
 
 R = TypeVar("R")
 

@@ -1,15 +1,17 @@
-"""The command by which Polygraphy judges the exported model with TensorRT, on the target."""
+"""What runs on the target without this package: Polygraphy's command, and scripts of one file."""
 
+import ast
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
-from precision_bisect.exports.export import Export, nodes_in_tensorrt
-from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.one_file import one_file
+from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.shape_inputs import shape_inputs
@@ -152,3 +154,32 @@ def polygraphy_constraints(export: Export) -> str:
     also = ["--tf32"] if export.settings.tf32 else []
     also += [DECOMPOSABLE] if "Attention" in operators(export.model.proto.graph) else []
     return write_polygraphy_script(told(kept), others, export.below_fp32, *also)
+
+
+def one_file(template: str, filled: dict[str, str]) -> str:
+    """Return a template as a script that runs without this package.
+
+    In place of its imports from here, which stand together, it has what those modules define;
+    what these import must be among the template's imports, too. `filled` has the new value of a
+    variable, as source, by the line that defines it.
+    """
+    text = files(__package__).joinpath(template).read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if str(node.module).startswith("precision_bisect.")]
+    lines = text.splitlines(keepends=True)
+    before, after = lines[: ours[0].lineno - 1], lines[ours[-1].end_lineno :]
+    for line, value in filled.items():
+        place = after.index(line)
+        after[place] = f"{line.partition(' = ')[0]} = {value}\n"
+    definitions = "\n\n".join(_definitions(str(node.module)) for node in ours)
+    return "".join((*before, definitions, *after))
+
+
+def _definitions(module: str) -> str:
+    """Return the source of a module from behind its imports on."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    body = ast.parse(text).body[1:]
+    first = next(n for n in body if not isinstance(n, ast.Import | ast.ImportFrom))
+    return "".join(text.splitlines(keepends=True)[first.lineno - 1 :])

@@ -45,13 +45,8 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
     for layer in model.table.candidates:
         if outputs.get(layer.name) != layer.outputs:
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
-    _name_new_nodes(proto.graph)
+    # The converter leaves the nodes nameless that it adds.
+    names = Names(proto.graph)
+    for node in proto.graph.node:
+        node.name = node.name or names(f"node_of_{node.output[0]}")
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))
-
-
-def _name_new_nodes(graph: onnx.GraphProto) -> None:
-    """Name the nodes that the converter added, which it leaves nameless, after their output."""
-    names = Names(graph)
-    for node in graph.node:
-        if not node.name:
-            node.name = names(f"node_of_{node.output[0]}")

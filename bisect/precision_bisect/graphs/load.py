@@ -116,7 +116,8 @@ def _load(path: Path) -> Model:
     # Before anything copies the graph: weights are moved out once and never duplicated.
     weights = take_weights(proto, path.parent)
     digest = _digest(path, parts)
-    proto = _without_holes(proto)
+    # A fresh copy: protobuf keeps the memory of removed weights until a model is gone.
+    proto = copied(proto)
     _check_text(proto)
     # Counted before inlining, which makes up names.
     in_file = Counter(node.name for node in proto.graph.node)
@@ -194,12 +195,6 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
         for hashed in pool.map(lambda part: part.hashed(path.parent), parts):
             digest.update(hashed)
     return digest.hexdigest()
-
-
-def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
-    fresh = copied(proto)
-    return fresh
 
 
 def _check_text(message: Any) -> None:

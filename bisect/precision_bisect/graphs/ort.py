@@ -157,7 +157,6 @@ class Session:
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
         self.raw = _open(graph, options, providers)
-        self.stoppable = StoppableSession(self.raw)
         self._input_names = [given.name for given in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
@@ -172,7 +171,8 @@ class Session:
         if not names:
             return {}
         try:
-            values = self.stoppable.run(names, dict(feed))
+            with _stoppable() as how:
+                values = self.raw.run(names, dict(feed), how)
         except Stopped:
             raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
@@ -203,22 +203,6 @@ class Session:
         values = binding.get_outputs_as_ortvaluevector()
         wrap = runtime().OrtValue
         return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
-
-
-class StoppableSession:
-    """A session whose runs end where signals and limits say so; all else is as in the session."""
-
-    def __init__(self, raw: "onnxruntime.InferenceSession") -> None:
-        self._raw = raw
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-    def run(self, names: Sequence[str] | None, feed: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """Return the values. Raises Stopped, and what ONNX Runtime raises."""
-        with _stoppable() as how:
-            values: list[Any] = self._raw.run(names, feed, how)
-        return values
 
 
 @contextmanager

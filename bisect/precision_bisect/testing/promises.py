@@ -18,7 +18,7 @@ from precision_bisect.testing.cases import (
     unresolved,
     unsteady,
 )
-from precision_bisect.testing.driving import ContractError, Driven, drive, plan_words
+from precision_bisect.testing.driving import ContractError, drive, plan_words
 from precision_bisect.trial import Identity, Kind, Proposal
 
 Factory: TypeAlias = Callable[[], Strategy]
@@ -59,7 +59,8 @@ def ends_with_a_pass(factory: Factory, case: Case) -> None:
     plan = driven.plan or Plan.of(())
     if plan == Plan.all_high(case.problem.size):
         return
-    if Proposal(plan=plan).identity not in _asked(driven):
+    asked = {proposal.identity for batch in driven.batches for proposal in batch}
+    if Proposal(plan=plan).identity not in asked:
         raise ContractError(f"ends with {plan_words(plan)}, which it never tried ({case.name})")
     outcome = case.oracle(plan.kept)
     if not outcome.passed:
@@ -117,10 +118,6 @@ def ends_minimal(factory: Factory, case: Case) -> None:
             raise ContractError(
                 f"claims a minimal answer, but of {plan_words(plan)} {layer} can go ({case.name})"
             )
-
-
-def _asked(driven: Driven) -> set[Identity]:
-    return {proposal.identity for batch in driven.batches for proposal in batch}
 
 
 STRATEGY_PROMISES = (

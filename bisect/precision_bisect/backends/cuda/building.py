@@ -18,7 +18,7 @@ from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.machine.freed_memory import trim
+from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName

@@ -14,21 +14,26 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.build_remarks import Remarks, builder_remarks
-from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.log import LAYERS_HEADING, collected
-from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error, out_of_memory
+from precision_bisect.backends.tensorrt.log import (
+    LAYERS_HEADING,
+    collected,
+    cuda_failed,
+    first_error,
+    out_of_memory,
+)
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
-from precision_bisect.backends.tensorrt.timing_cache import private
-from precision_bisect.backends.tensorrt.watch import BuildWatch
+from precision_bisect.backends.tensorrt.watch import BuildWatch, private
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
-from precision_bisect.errors import RefusedError, printable
+from precision_bisect.errors import RefusedError, UsageError, printable
 from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import OUT_OF_MEMORY
+from precision_bisect.machine.user_scripts import ScriptFailed, load_function, running_script
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.user_libraries import CONFIG_SCRIPT, script_and_function
 from precision_bisect.trial import Outcome, TrialStatus
 
 
@@ -296,3 +301,32 @@ def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:
             trt.MemoryPoolType.WORKSPACE: settings.workspace_mib * 2**20
         }
     return arguments
+
+
+def with_script(config: Callable[..., Any], script: str | None) -> Callable[..., Any]:
+    """Return a callable that makes the same configuration and lets the script change it, if any.
+
+    It is the script of Polygraphy's `--trt-config-postprocess-script`, for flags of deployed
+    engines: version or hardware compatibility, refit, weight streaming, DLA.
+    Raises UsageError if the script does not run or lacks the function and, when a configuration is
+    made, if the function fails.
+    """
+    if script is None:
+        return config
+    from polygraphy.backend.trt import PostprocessConfig
+
+    path, name = script_and_function(script)
+    function = load_function(path, name)
+
+    def changed(builder: Any, network: Any, made: Any) -> None:
+        try:
+            with running_script(path):
+                function(builder, network, made)
+        except ScriptFailed as failed:
+            raise UsageError(
+                f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {failed}",
+                "it is given the builder, the network and the configuration",
+            ) from failed
+
+    loader: Callable[..., Any] = PostprocessConfig(config, changed)
+    return loader

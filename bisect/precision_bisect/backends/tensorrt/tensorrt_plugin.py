@@ -9,13 +9,13 @@ from precision_bisect.backends.backend_plugin import (
     MakeBackend,
 )
 from precision_bisect.backends.tensorrt.flavour import (
+    FP8_CAPABILITY,
     Flavour,
     FlavourName,
     absent,
     load_flavour,
 )
 from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.low_kernels import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError
 from precision_bisect.precisions import LowName

@@ -74,17 +74,13 @@ class Variants:
         if self.copies is None:
             return
         before = len(self.unseen[0])
-        copies = self._of(layers, refer)
+        of_layers = layers if self.copies.layers else 0
+        copies = replace(self.copies, layers=of_layers, refer=refer or self.copies.refer)
         for number in range(min(COPIES_PER_CHANGE, self.copies.count)):
             if self._late(before + number):
                 return
             feeds, reference = copies.make(SampleSet.JUDGED, ADVICE_DRAW, number)
             yield feeds, [refer(each) for each in feeds] if refer and copies.layers else reference
-
-    def _of(self, layers: int, refer: Callable[[Sample], Sample] | None) -> Copies:
-        assert self.copies is not None
-        of_layers = layers if self.copies.layers else 0
-        return replace(self.copies, layers=of_layers, refer=refer or self.copies.refer)
 
     def _late(self, number: int) -> bool:
         return number >= FEWEST_VARIANTS and time.monotonic() > self.until
@@ -161,7 +157,9 @@ class DiagnosedModel:
         scales = change.scales or self.scales
         if not emulates(model):
             return None
-        if change.model is not None and not self._fits(change):
+        # A changed file computes as this one if it has neither scales nor fixed layers.
+        own_scales = self.pair.low in QUANTIZED and change.scales is None
+        if change.model is not None and (self.on_ladder or own_scales):
             return None
         # A changed file knows nothing of what was asked for.
         model = replace(model, table=model.table.asking(self.model.table.asked))
@@ -217,10 +215,6 @@ class DiagnosedModel:
             judged_once(backend, plan, feeds, reference, judge).verdict is not Verdict.PASS
             for feeds, reference in pairs
         ]
-
-    def _fits(self, change: ModelChange) -> bool:
-        """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
-        return not self.on_ladder and (self.pair.low not in QUANTIZED or change.scales is not None)
 
     @property
     def on_ladder(self) -> bool:

@@ -207,7 +207,7 @@ def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
                 id=kind.id,
                 title="What TensorRT warned of",
                 text=kind.text,
-                layers=_named(case, kind) or _kept(case, meant),
+                layers=_named(case, kind) or [name for name in meant if name in case.kept],
                 evidence=f"the builder says: {'; '.join(notes.values())}",
             )
 
@@ -221,10 +221,6 @@ def _named(case: DiagnosedModel, kind: _Warning) -> list[str]:
     weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
     text = "\n".join((*(n for n in case.notes if kind.pattern.search(n)), *weightless))
     return [name for name in case.by_name if name in readers or _names(text, name)]
-
-
-def _kept(case: DiagnosedModel, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in case.kept]
 
 
 def _names(text: str, name: str) -> bool:

@@ -75,7 +75,9 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
             continue
         for name in node.input:
             value = case.view.scalar(name)
-            if value is None or not 0 < value or float(_low(case, value)) != 0:
+            if value is None or not 0 < value:
+                continue
+            if case.low.round(np.array([value], np.float32))[0] != 0:
                 continue
             near = [node.name, *_guards(case, node)]
             hit = [each for each in near if each in case.kept]
@@ -126,11 +128,6 @@ def raised(case: DiagnosedModel, names: Iterable[str], epsilon: float) -> onnx.M
     return editor.edited()
 
 
-def _low(case: DiagnosedModel, value: float) -> np.float32:
-    rounded: np.float32 = case.low.round(np.array([value], np.float32))[0]
-    return rounded
-
-
 def _largest(case: DiagnosedModel, name: str) -> float:
     """Return the number of a constant that is furthest from 0; 0 for other tensors."""
     array = case.view.array(name)
@@ -144,14 +141,12 @@ def _largest(case: DiagnosedModel, name: str) -> float:
 def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
     """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
     view = case.view
-    came = view.reached(start, frozenset(node.name for node in view.nodes if _passes(node)))
+    passing = _MASKING | _ENDS
+    through = (n.name for n in view.nodes if n.op_type in passing or is_follower(n))
+    came = view.reached(start, frozenset(through))
     end = next((name for name in came if view.by_name[name].op_type in _ENDS), None)
     way = way_back(came, end) if end else []
     return way if len(way) <= _MOST_HOPS else []
-
-
-def _passes(node: onnx.NodeProto) -> bool:
-    return node.op_type in (_MASKING | _ENDS) or is_follower(node)
 
 
 def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:

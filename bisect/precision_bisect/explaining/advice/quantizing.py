@@ -69,7 +69,8 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
 def calibration(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield another way to calibrate, where with it the layers that lack range pass."""
     causes = ("outliers", "clipping", "underflow")
-    hit = [each.layer for each in case.findings.layers if _lacks(case, each, causes)]
+    lacking = (each.layer for each in case.findings.layers if each.cause in causes)
+    hit = [name for name in lacking if name in case.kept]
     if case.pair.low != "int8" or not hit:
         return
     for method in _METHODS:
@@ -140,10 +141,6 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
             evidence=f"every layer in BF16: {low}",
             tried=low,
         )
-
-
-def _lacks(case: DiagnosedModel, finding: Finding, causes: tuple[str, ...]) -> bool:
-    return finding.layer in case.kept and finding.cause in causes
 
 
 def _hit(case: DiagnosedModel) -> list[Finding]:

@@ -7,6 +7,7 @@ Elsewhere a root or a constant factor follows, behind which it is taken back.
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,6 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind
 from precision_bisect.graphs.fusing.fuse import fuse
 from precision_bisect.graphs.graph import opset
-from precision_bisect.graphs.load import Model
-from precision_bisect.runs.results.advised import Tried
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
 _ROOT = 0.5
@@ -35,8 +34,13 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     for each in case.decomposed:
         if case.kept.intersection(each.members):
             hit.setdefault(each.kind, []).append(each)
-    fused = _fused(case) if hit else None
-    tried = _put_together(case, fused) if fused else None
+    fused, tried = None, None
+    # Putting together may be refused.
+    with suppress(PrecisionBisectError):
+        fused = fuse(case.model, case.samples, case.reference, case.work).model if hit else None
+    if fused is not None:
+        left = [name for name in case.kept if name in fused.table.names]
+        tried = case.tried(left, ModelChange(model=fused))
     flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
     measured = tried.clause("put together") if tried else ""
     for kind, every in hit.items():
@@ -60,20 +64,6 @@ def _how(case: DiagnosedModel, kind: Kind) -> str:
     return (
         f"Have the model call the framework's own {kind}, so that it is exported as one operator"
     )
-
-
-def _fused(case: DiagnosedModel) -> Model | None:
-    """Return the model as --fuse-norms makes it; None where it refuses to."""
-    try:
-        return fuse(case.model, case.samples, case.reference, case.work).model
-    except PrecisionBisectError:
-        return None
-
-
-def _put_together(case: DiagnosedModel, model: Model) -> Tried | None:
-    """Return what putting everything together comes to, None where that cannot be tried."""
-    left = [name for name in case.kept if name in model.table.names]
-    return case.tried(left, ModelChange(model=model))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +147,12 @@ def _fold(
         if len(readers) != 1 or tensors[-1] in case.view.outputs:
             return None
         reader = readers[0]
-        constant = reader.op_type in ("Mul", "Div") and any(
-            True for _ in _by_constant(case, reader)
+        factors = (
+            reader.input[reader.op_type == "Div" :] if reader.op_type in ("Mul", "Div") else ()
         )
-        root = reader.op_type == "Sqrt" or _is_root(case, reader)
+        constant = any(case.view.array(name) is not None for name in factors)
+        power = case.view.scalar(reader.input[1]) if reader.op_type == "Pow" else None
+        root = reader.op_type == "Sqrt" or power == _ROOT
         ends, bound = root or constant, _bound(case, reader)
         moves = reader.op_type in _REDUCING or is_follower(reader)
         if not (ends or bound or moves):
@@ -180,22 +172,12 @@ def _fold(
         tensors.append(reader.output[0])
 
 
-def _is_root(case: DiagnosedModel, node: onnx.NodeProto) -> bool:
-    return node.op_type == "Pow" and case.view.scalar(node.input[1]) == _ROOT
-
-
 def _bound(case: DiagnosedModel, node: onnx.NodeProto) -> str:
     """Return the one constant that a node adds or holds values above; "" for others."""
     if node.op_type not in ("Add", "Max", "Clip") or len(node.input) != 2:
         return ""
     names = [name for name in node.input if case.view.scalar(name) is not None]
     return names[0] if len(names) == 1 else ""
-
-
-def _by_constant(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the constants that multiply or divide what a node reads."""
-    names = node.input if node.op_type == "Mul" else node.input[1:]
-    yield from (name for name in names if case.view.array(name) is not None)
 
 
 def _largest(case: DiagnosedModel, tensors: Sequence[str]) -> float:

@@ -42,9 +42,11 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
             f"its scale is {_limit(worst, kind):.3g}: {worst.beyond_share:.2%} is clipped{left}"
         )
     if worst.peak >= OUTLIER_RATIO:
+        flushed = worst.flushed_share if worst.flushed_share >= FLUSHED_OPERAND_SHARE else 0.0
+        lost = f"; {flushed:.0%} becomes 0" if flushed else ""
         return "outliers", (
             f"{what} reaches {worst.largest:.3g}, {worst.peak:.0f} times its root mean square"
-            f"{_channel_words(worst)}{_flushed_words(worst)}{left}"
+            f"{_channel_words(worst)}{lost}{left}"
         )
     if worst.small_share >= FLUSHED_OPERAND_SHARE:
         below = worst.scale * kind.smallest_normal
@@ -114,14 +116,6 @@ def _channel(found: Magnitudes) -> tuple[int | None, float | None]:
     median = float(np.median(found.channels))
     channel = int(found.channels.argmax())
     return channel, float(found.channels[channel]) / median if median else math.inf
-
-
-def _flushed_words(found: Magnitudes) -> str:
-    return (
-        f"; {found.flushed_share:.0%} becomes 0"
-        if found.flushed_share >= FLUSHED_OPERAND_SHARE
-        else ""
-    )
 
 
 def _channel_words(found: Magnitudes) -> str:

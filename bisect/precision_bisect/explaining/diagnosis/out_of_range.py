@@ -4,7 +4,7 @@ One run in FP32 with extra outputs, the largest magnitude of each tensor. It nee
 no trial.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -54,7 +54,8 @@ def out_of_range(
     summed = _summed(model, pair, targets)
     beyond, sums_beyond = set(), set()
     for each in found:
-        for name, value in _by_tensor(each):
+        for key, found_largest in each.items():
+            name, value = key.removeprefix(_LARGEST), float(found_largest)
             # `not <=` rather than `>`: NaN counts as beyond the range.
             if not value <= limit:  # -inf where the tensor is empty
                 beyond.add(name)
@@ -77,11 +78,6 @@ def out_of_range(
         )
     ]
     return Plan.of(layers) if layers else None
-
-
-def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
-    """Yield each tensor's name with its largest magnitude."""
-    return ((name.removeprefix(_LARGEST), float(value)) for name, value in found.items())
 
 
 def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:

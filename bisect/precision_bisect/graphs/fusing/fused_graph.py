@@ -6,15 +6,14 @@ matches the pieces, and onnx-ir does the delicate part: it replaces a value ever
 and removes what nothing reads any more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.fusing.found import Decomposed, Kind
+from precision_bisect.graphs.fusing.found import Decomposed
 from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
@@ -53,14 +52,6 @@ def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, W
     return proto, weights
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Where a fused operator is written: its input, and the scope of its names."""
-
-    found: Decomposed
-    source: "ir.Value"
-
-
 class _Writer:
     def __init__(self, model: Model, graph: "ir.Graph") -> None:
         self._view = View(model)
@@ -78,14 +69,7 @@ class _Writer:
         old = self._values[found.output]
         last = old.producer()
         assert last is not None
-        writers: Mapping[Kind, Callable[[_Piece], list[ir.Node]]] = {
-            "LayerNormalization": self._norm,
-            "RMSNormalization": self._norm,
-            "GroupNormalization": self._group_norm,
-            "Softmax": self._softmax,
-            "Gelu": self._gelu,
-        }
-        nodes = writers[found.kind](_Piece(found, self._values[found.source]))
+        nodes = self._written(found)
         new = nodes[-1].outputs[0]
         new.type, new.shape = old.type, old.shape
         self._graph.insert_after(last, nodes)
@@ -95,44 +79,31 @@ class _Writer:
         new.name = name
         self._values[found.output] = new
 
-    def _norm(self, piece: _Piece) -> "list[ir.Node]":
-        found = piece.found
-        assert found.size is not None
-        operands = [self._constant(found, found.scale, found.size, "scale", 1.0)]
-        if found.bias:
-            operands.append(self._constant(found, found.bias, found.size, "bias", 0.0))
-        attributes = {"axis": -len(found.axes), "epsilon": found.epsilon}
-        if _is_suffix(found):
-            return [self._node(piece, found.kind, [piece.source, *operands], attributes)]
+    def _written(self, found: Decomposed) -> "list[ir.Node]":
+        source = self._values[found.source]
+        if found.kind == "Softmax":
+            return [self._node(found, "Softmax", [source], {"axis": found.axes[0]})]
+        if found.kind == "Gelu":
+            return [self._node(found, "Gelu", [source], {"approximate": found.approximate})]
+        grouped = found.kind == "GroupNormalization"
+        inputs = [source, self._constant(found, found.scale, "scale", 1.0)]
+        if found.bias or grouped:
+            inputs.append(self._constant(found, found.bias, "bias", 0.0))
+        along = {"num_groups": found.groups} if grouped else {"axis": -len(found.axes)}
+        attributes = {**along, "epsilon": found.epsilon}
+        if grouped or _is_suffix(found):
+            return [self._node(found, found.kind, inputs, attributes)]
         places = [axis + found.rank for axis in found.axes]
         there = [i for i in range(found.rank) if i not in places] + places
         # The inverse permutation puts the axes back.
         back = [there.index(i) for i in range(found.rank)]
-        moved = self._node(piece, "Transpose", [piece.source], {"perm": there})
-        inputs = [moved.outputs[0], *operands]
-        norm = self._node(piece, found.kind, inputs, attributes)
-        return [moved, norm, self._node(piece, "Transpose", norm.outputs, {"perm": back})]
-
-    def _group_norm(self, piece: _Piece) -> "list[ir.Node]":
-        found = piece.found
-        assert found.size is not None
-        operands = [
-            self._constant(found, name, found.size, role, default)
-            for name, role, default in ((found.scale, "scale", 1.0), (found.bias, "bias", 0.0))
-        ]
-        attributes = {"num_groups": found.groups, "epsilon": found.epsilon}
-        return [self._node(piece, found.kind, [piece.source, *operands], attributes)]
-
-    def _softmax(self, piece: _Piece) -> "list[ir.Node]":
-        return [self._node(piece, "Softmax", [piece.source], {"axis": piece.found.axes[0]})]
-
-    def _gelu(self, piece: _Piece) -> "list[ir.Node]":
-        attributes = {"approximate": piece.found.approximate}
-        return [self._node(piece, "Gelu", [piece.source], attributes)]
+        moved = self._node(found, "Transpose", [source], {"perm": there})
+        norm = self._node(found, found.kind, [moved.outputs[0], *inputs[1:]], attributes)
+        return [moved, norm, self._node(found, "Transpose", norm.outputs, {"perm": back})]
 
     def _node(
         self,
-        piece: _Piece,
+        found: Decomposed,
         op_type: str,
         inputs: "Sequence[ir.Value]",
         attributes: Mapping[str, int | float | str | Sequence[int]],
@@ -140,30 +111,24 @@ class _Writer:
         """Return a node whose name is new in the graph and lies in the scope of the pieces."""
         import onnx_ir as ir
 
-        name = self._name(piece.found, op_type)
+        name = self._name(found, op_type)
         node = ir.node(op_type, inputs, attributes, name=name)
         node.outputs[0].name = f"{name}_output_0"
         return node
 
-    def _constant(
-        self,
-        found: Decomposed,
-        name: str,
-        size: tuple[int, ...],
-        role: str,
-        default: float,
-    ) -> "ir.Value":
+    def _constant(self, found: Decomposed, name: str, role: str, default: float) -> "ir.Value":
         """Return a constant with one value for each place along the axes."""
         import onnx_ir as ir
 
-        array: NDArray[np.float32] = np.full(size, default, np.float32)
+        assert found.size is not None
+        array: NDArray[np.float32] = np.full(found.size, default, np.float32)
         if name:
             held = self._view.array(name)
             assert held is not None
-            array = held.astype(np.float32).reshape(size)
+            array = held.astype(np.float32).reshape(found.size)
             # A constant that has the right shape already is shared, not copied.
             shape = self._view.shape(name)
-            if shape == size and name in self._graph.initializers:
+            if shape == found.size and name in self._graph.initializers:
                 return self._values[name]
         own = self._name(found, role)
         value = ir.Value(name=own, const_value=ir.tensor(array, name=own))

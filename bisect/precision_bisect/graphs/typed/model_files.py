@@ -24,7 +24,7 @@ from precision_bisect.graphs.typed.typed_graph import (
     scales_of,
     side_by_side,
 )
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096

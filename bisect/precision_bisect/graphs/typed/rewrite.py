@@ -101,14 +101,7 @@ class TypedWriter:
         With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
         turn back into a low one, or fail to build: see `islands`.
         """
-        return self.write_as(self._assignment(plan), guard_islands)
-
-    def write_as(self, assignment: Assignment, guard_islands: bool = True) -> TypedGraph:
-        """Return the typed graph in which each layer has the form that the assignment gives it.
-
-        The forms must be among those of the writer's pair and of the model's fixed layers.
-        """
-        placement = self._layout.place(assignment)
+        placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands)
 

@@ -77,18 +77,15 @@ def islands(
         from_low = [i for i in data if node.input[i] in rounded]
         if not from_low:
             continue
+        idle = node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")
         # A node that a builder may remove leaves the next layer right behind the Cast.
-        if node.name in followers or (data == from_low[:1] and _may_be_identity(node)):
+        if node.name in followers or (data == from_low[:1] and idle):
             rounded.update(node.output)
         elif node.op_type in _DEMOTED | _NOT_BUILT:
             found[LayerName(node.name)] = tuple(from_low[:1])
         elif node.op_type == "Attention" and (attended := _ATTENDED.intersection(from_low)):
             found[LayerName(node.name)] = tuple(sorted(attended))
     return found
-
-
-def _may_be_identity(node: onnx.NodeProto) -> bool:
-    return node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")
 
 
 class Writing:
