@@ -69,12 +69,8 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.explaining.diagnosis.causes", "models", "FLUSHED_SHARE LOST_BITS"),
     (f"{CORE}.explaining.diagnosis.diagnose", "models", "ROUNDINGS"),
     (f"{CORE}.explaining.diagnosis.near", "models", "NEAR_SHARE"),
-    (f"{CORE}.explaining.diagnosis.eight_bit_causes", "models", "CUT_SHARE OUTLIER_RATIO"),
-    (
-        f"{CORE}.explaining.diagnosis.eight_bit_causes",
-        "models",
-        "FLUSHED_OPERAND_SHARE CHANNEL_RATIO",
-    ),
+    (f"{CORE}.explaining.diagnosis.causes", "models", "CUT_SHARE OUTLIER_RATIO"),
+    (f"{CORE}.explaining.diagnosis.causes", "models", "FLUSHED_OPERAND_SHARE CHANNEL_RATIO"),
     (f"{CORE}.explaining.advice.case", "models", "FEWEST_VARIANTS"),
 ]
 """Module, sets, and names; names joined by + are changed together."""

@@ -16,11 +16,13 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed, load
 from precision_bisect.precisions import LowName, Pair
-from precision_bisect.protocols import Backend, Sample
+from precision_bisect.protocols import Backend, BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Outcome, TrialStatus
 
 MakeBackend: TypeAlias = Callable[[Model], Backend]
 SampleShapes: TypeAlias = Mapping[str, Sequence[tuple[int, ...]]]
@@ -109,6 +111,13 @@ class BackendPlugin(Protocol):
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Return how `verify` builds by `make`. Raises PluginError or RefusedError."""
         ...
+
+
+def failure(status: TrialStatus, message: str) -> BackendFailure:
+    """Return the outcome of an unfinished trial, to be raised; want of memory is called so."""
+    starved = full(message)
+    message = f"{OUT_OF_MEMORY * starved}{message}"
+    return BackendFailure(Outcome(status=status, message=message, retry=starved))
 
 
 def sample_shapes(model: Model, samples: Sequence[Sample]) -> SampleShapes:

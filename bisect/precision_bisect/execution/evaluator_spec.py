@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from precision_bisect.errors import ModelError, RefusedError, RunFolderError
+from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.inputs.copies import Refers, copies_for
 from precision_bisect.layer_table import LayerName, LayerTable
+from precision_bisect.machine.plain_files import ROOM, written
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Comparator, Hasty
@@ -92,13 +93,8 @@ class EvaluatorSpec:
 
     def save(self, path: Path) -> None:
         """Write the spec, pickled, for other processes. Raises RunFolderError."""
-        try:
+        with written(str(path), ROOM):
             path.write_bytes(pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL))
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {path}: {error.strerror}",
-                "point TMPDIR to a writable folder with free space",
-            ) from error
 
     def evaluator(self, work: Path, looked: Made | None = None) -> Evaluator:
         """Return the evaluator, which uses the folder `work` for its files.

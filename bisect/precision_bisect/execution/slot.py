@@ -19,9 +19,9 @@ from typing import Any, Self, TypeVar
 import psutil
 from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
-from precision_bisect.errors import RunFolderError
 from precision_bisect.execution import child
 from precision_bisect.execution.deaths import Death, oom_kills, terminated, unreadable
+from precision_bisect.machine.plain_files import written
 from precision_bisect.machine.signals import kill_group
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
@@ -133,13 +133,8 @@ class Slot:
 
     def _start(self) -> None:
         self._clear()
-        try:
+        with written(str(self.folder)):
             self._work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {self.folder}: {error.strerror}",
-                "free some space, then go on with --resume",
-            ) from error
         self._silence()
         self._pool = ProcessPoolExecutor(
             max_workers=1, initializer=child.begin, initargs=(self.log,), env=self._environment()

@@ -144,8 +144,7 @@ def take_half(proto: onnx.ModelProto) -> None:
     What reads an input in FP16, or gives an output from FP16, needs no cast.
     """
     graph, types = proto.graph, infer_elem_types(proto, {})
-    weights = {tensor.name for tensor in graph.initializer}
-    takes = {v.name: v for v in graph.input if _is_float(v) and v.name not in weights}
+    takes = {v.name: v for v in graph.input if _is_float(v)}
     gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in takes}
     for value in (*takes.values(), *gives.values()):
         value.type.tensor_type.elem_type = FLOAT16

@@ -160,7 +160,7 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append(
             "# A script changed the builder's configuration; trtexec runs none: add its flags."
         )
-    if _open_shapes(export):
+    if _ranges(export) is None:
         remarks.append(
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
             "trtexec\n# takes 1 for each."
@@ -215,7 +215,7 @@ def _common(export: Export) -> Iterator[str]:
         yield f"--builderOptimizationLevel={settings.optimization_level}"
     if settings.workspace_mib is not None:
         yield f"--memPoolSize=workspace:{settings.workspace_mib}"
-    ranges = {} if _open_shapes(export) else _ranges(export)
+    ranges = _ranges(export) or {}
     for flag, pick in (
         ("--minShapes", attrgetter("least")),
         ("--optShapes", attrgetter("best")),
@@ -226,36 +226,24 @@ def _common(export: Export) -> Iterator[str]:
             yield f"{flag}={_shapes(shapes)}"
 
 
-def _values(export: Export) -> frozenset[str]:
-    return shape_inputs(export.model.proto.graph, export.model.inputs)
-
-
-def _dynamic(export: Export) -> list[str]:
-    values = _values(export)
-    return [
-        each.name for each in export.model.inputs if not is_static(each) or each.name in values
-    ]
-
-
-def _open_shapes(export: Export) -> bool:
-    """Whether nothing says which shapes some dynamic input takes."""
-    known = {*export.shapes, *export.settings.opt_shapes}
-    return not known.issuperset(_dynamic(export))
-
-
-def _ranges(export: Export) -> dict[str, ShapeRange]:
+def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     """Return the range of every dynamic input: the user's, else that of the run's samples.
 
-    trtexec takes a missing flag from the other two, but not a missing input of a flag, and no
-    flag for a model without dynamic inputs. Raises NotWritable for shapes that cannot work.
+    It is None where nothing says which shapes one of them takes. trtexec takes a missing flag
+    from the other two, but not a missing input of a flag, and no flag for a model without dynamic
+    inputs. Raises NotWritable for shapes that cannot work.
     """
-    given = export.settings.opt_shapes
+    inputs, given = export.model.inputs, export.settings.opt_shapes
+    values = shape_inputs(export.model.proto.graph, inputs)
+    dynamic = [each.name for each in inputs if not is_static(each) or each.name in values]
+    if not {*export.shapes, *given}.issuperset(dynamic):
+        return None
     sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}
     try:
-        found = shape_ranges(export.model.inputs, export.settings, sampled, _values(export))
+        found = shape_ranges(inputs, export.settings, sampled, values)
     except UsageError as error:
         raise NotWritable(error.message) from error
-    return {name: found[name] for name in _dynamic(export)}
+    return {name: found[name] for name in dynamic}
 
 
 def _shapes(shapes: Shapes) -> str:

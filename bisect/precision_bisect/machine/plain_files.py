@@ -10,6 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from precision_bisect.errors import PrecisionBisectError, RunFolderError
+
+ROOM = "point TMPDIR to a writable folder with free space"
+ROOM_LATER = "free some space, then go on with --resume"
 _GIB = 2**30
 
 
@@ -36,6 +40,17 @@ def too_large(nbytes: int) -> str:
     if nbytes <= free:
         return ""
     return f"{nbytes / _GIB:.3g} GiB, and {free / _GIB:.1f} GiB of memory are free"
+
+
+@contextmanager
+def written(
+    what: str, hint: str = ROOM_LATER, kind: type[PrecisionBisectError] = RunFolderError
+) -> Iterator[None]:
+    """Turn an OSError inside the block into an error: that `what` cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot write {what}: {error.strerror}", hint) from error
 
 
 @contextmanager

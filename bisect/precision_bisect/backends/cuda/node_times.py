@@ -18,7 +18,8 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.backends.cuda.building import TypedSessions, failure
+from precision_bisect.backends.backend_plugin import failure
+from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import as_bound, session_latency
 from precision_bisect.backends.cuda.cuda_kernels import TIMED, layer_called
 from precision_bisect.backends.cuda.opening import Opener

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from precision_bisect.backends.backend_plugin import Message
+from precision_bisect.backends.backend_plugin import Message, failure
 from precision_bisect.backends.tensorrt.build_remarks import Remarks, builder_remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import (
@@ -92,6 +92,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     """
     start = time.perf_counter()
     limit_s = recipe.settings.build_timeout_s
+    late = f"the build took longer than {limit_s or 0:g} s"
     unmarked: list[LayerName] = []
     with collected(flavour) as messages, BuildWatch(limit_s) as watch:
         from polygraphy.exception import PolygraphyException
@@ -104,11 +105,11 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
         except PolygraphyException as error:
             # A cancelled build fails with a message of its own: the deadline is the cause.
             if watch.expired:
-                raise _timed_out(limit_s) from error
+                raise failure(TrialStatus.TIMED_OUT, late) from error
             raise _build_failed(messages, error, recipe.settings.workspace_mib) from error
         # Some libraries cannot be cancelled: the engine is there, but too late.
         if watch.expired:
-            raise _timed_out(limit_s)
+            raise failure(TrialStatus.TIMED_OUT, late)
     return BuiltEngine(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS_HEADING)), ""),
@@ -133,12 +134,6 @@ def _build_failed(
         text = f"CUDA failed: {text}"
     retry = starved or broken
     return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text, retry=retry))
-
-
-def _timed_out(limit_s: float | None) -> BackendFailure:
-    return BackendFailure(
-        Outcome(status=TrialStatus.TIMED_OUT, message=f"the build took longer than {limit_s:g} s")
-    )
 
 
 def _loader(
@@ -191,13 +186,9 @@ def prepare_network(marks: Marks | None, unmarked: list[LayerName], network: Any
     found = to_mark(network, marks.high)
     unmarked += [name for name in marks.kept if not found.get(name)]
     if marks.kept and len(unmarked) == len(marks.kept):
-        raise BackendFailure(
-            Outcome(
-                status=TrialStatus.BUILD_FAILED,
-                message=f"TensorRT has no layer to mark for any kept layer, such as "
-                f"{printable(unmarked[0])!r}",
-            )
-        )
+        one = repr(printable(unmarked[0]))
+        message = f"TensorRT has no layer to mark for any kept layer, such as {one}"
+        raise failure(TrialStatus.BUILD_FAILED, message)
     for name, layers in found.items():
         for layer in layers:
             mark(layer, marks.high[name][0])

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -16,11 +17,10 @@ from precision_bisect.backends.tensorrt.layer_times import information, inspecte
 from precision_bisect.backends.tensorrt.log import collected, first_error
 from precision_bisect.backends.timing import LaunchError, launches, measure_by
 from precision_bisect.errors import RefusedError, printable
-from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.machine.plain_files import whole
-from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import ENGINE, TIMING_CACHE
-from precision_bisect.trial import Evidence, Latency, LayerHonour, Outcome, TrialStatus
+from precision_bisect.trial import Evidence, Latency, LayerHonour, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 """Tells from the layers of an engine which kept layers were honoured."""
@@ -163,7 +163,8 @@ class TensorRTEngine:
                     self._runner = _activated(self._built.engine)
                 yield self._runner
             except (PolygraphyException, LaunchError) as error:
-                raise _run_failed(first_error(messages) or str(error)) from error
+                text = " ".join((first_error(messages) or str(error)).split())
+                raise failure(TrialStatus.RUN_FAILED, printable(text)) from error
 
 
 def _activated(engine: bytes) -> Any:
@@ -196,13 +197,6 @@ def _as_bound(runner: Any, feed: Sample) -> Sample:
         name: np.asarray(feed[name], dtype=DataType.to_dtype(dtype, "numpy"), order="C")
         for name, (dtype, _) in runner.get_input_metadata(use_numpy_dtypes=False).items()
     }
-
-
-def _run_failed(text: str) -> BackendFailure:
-    starved = full(text)
-    message = f"{OUT_OF_MEMORY * starved}{printable(' '.join(text.split()))}"
-    outcome = Outcome(status=TrialStatus.RUN_FAILED, message=message, retry=starved)
-    return BackendFailure(outcome)
 
 
 def load_cuda_runtime() -> None:

@@ -230,7 +230,7 @@ class DiagnosedModel:
             return None
         try:
             model = self.loaded(proto, "applied")
-        except (PrecisionBisectError, OSError):
+        except PrecisionBisectError:
             return None
         model = replace(model, low_tensors=self.model.low_tensors)
         change = ModelChange(model=model)
@@ -244,6 +244,7 @@ class DiagnosedModel:
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.
 
-        Raises ModelError, OSError.
+        Raises ModelError.
         """
-        return save_rewritten(proto, self.model.weights, self.work / f"{name}.onnx")
+        path = self.work / f"{name}.onnx"
+        return save_rewritten(proto, self.model.weights, path, "a changed model")

@@ -100,7 +100,7 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
     try:
         model = case.loaded(editor.edited(), "unrounded")
         reference = reference_outputs(model, case.samples, case.threads)
-    except (PrecisionBisectError, OSError):
+    except PrecisionBisectError:
         return None
     change = ModelChange(model=model, reference=reference)
     tried = case.tried(case.kept.difference(layers), change)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
-from precision_bisect.explaining.diagnosis.eight_bit_causes import CHANNEL_RATIO
+from precision_bisect.explaining.diagnosis.causes import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
@@ -197,7 +197,7 @@ def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None
     try:
         model = pin_formless(case.loaded(editor.edited(), "smoothed"), case.pair)
         scales = _scales(case, model, case.pair, case.calibration)
-    except (PrecisionBisectError, OSError):
+    except PrecisionBisectError:
         return None
     left = case.kept.difference(each.layer for each in found)
     return case.tried(left, ModelChange(model=model, scales=scales))

@@ -16,8 +16,6 @@ from precision_bisect.explaining.diagnosis.causes import (
     cause_of,
     figures_of,
     histogram_of,
-)
-from precision_bisect.explaining.diagnosis.eight_bit_causes import (
     quantized_cause_of,
     quantized_figures_of,
 )

@@ -52,13 +52,7 @@ def fuse(
     raised, taken, remark = _raised(model, every)
     path = work / FUSED_MODEL
     proto, weights = fused(raised, taken)
-    try:
-        new = save_rewritten(proto, weights, path)
-    except OSError as error:
-        raise ModelError(
-            f"cannot write the fused model: {error.strerror}",
-            "point TMPDIR to a writable folder with free space",
-        ) from error
+    new = save_rewritten(proto, weights, path, "the fused model")
     difference = _difference(new, samples, reference)
     counts = Counter(each.kind for each in taken)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())

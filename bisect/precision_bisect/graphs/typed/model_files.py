@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import quantized
@@ -24,7 +25,7 @@ from precision_bisect.graphs.typed.typed_graph import (
     scales_of,
     side_by_side,
 )
-from precision_bisect.machine.plain_files import whole
+from precision_bisect.machine.plain_files import ROOM, whole, written
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096
@@ -145,7 +146,10 @@ class TypedFolder:
         self._places: dict[str, Place] = {}
         self._saving = threading.Lock()
         self._numbers = count()
-        with _explained(path):
+        self._writing = partial(
+            written, f"typed graphs to {path}", f"{ROOM}, then go on with --resume"
+        )
+        with self._writing():
             path.mkdir(parents=True, exist_ok=True)
             (path / _WEIGHTS).write_bytes(b"")
 
@@ -156,7 +160,7 @@ class TypedFolder:
         """
         file = self.path / name
         # One at a time: offsets are those of the file's end.
-        with _explained(self.path), self._saving:
+        with self._writing(), self._saving:
             with (self.path / _WEIGHTS).open("ab") as stream:
                 for weight_name, weight in typed.weights.items():
                     if weight_name not in self._places:
@@ -195,18 +199,6 @@ def _below(root: Path, file: Path) -> str:
     return file.absolute().relative_to(root).as_posix()
 
 
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn OSError into RunFolderError, with the folder and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write typed graphs to {folder}: {error.strerror}",
-            "point TMPDIR to a writable folder with free space, then go on with --resume",
-        ) from error
-
-
 def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
     """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
 
@@ -233,18 +225,16 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
 
 
 def save_rewritten(
-    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path, what: str
 ) -> Model:
     """Write a graph whose stubs stand for `weights`, and return it as it is read from that file.
 
-    The folder is made if it is not there. Raises ModelError, and OSError where it cannot be
-    written.
+    `what` it is stands in the error. The folder is made if it is not there. Raises ModelError.
     """
-    path.parent.mkdir(exist_ok=True)
-    stored = {
-        name: TypedWeight(source=array, dtype=array.dtype) for name, array in weights.items()
-    }
-    save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+    stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
+    with written(what, ROOM, ModelError):
+        path.parent.mkdir(exist_ok=True)
+        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
     return load_model(path)
 
 

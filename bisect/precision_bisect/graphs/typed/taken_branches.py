@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.errors import InputError, ModelError, counted
+from precision_bisect.errors import InputError, counted
 from precision_bisect.graphs.graph import Names, all_graphs, attribute, copied, refill, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import Session
@@ -117,13 +117,8 @@ def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
     proto = copied(source.proto)
     for name, way in ways.items():
         _put_in_place(proto.graph, name, _BRANCHES[way])
-    try:
-        return save_rewritten(proto, source.weights, work / TAKEN_MODEL)
-    except OSError as error:
-        raise ModelError(
-            f"cannot write the model without its Ifs: {error.strerror}",
-            "point TMPDIR to a writable folder with free space",
-        ) from error
+    path = work / TAKEN_MODEL
+    return save_rewritten(proto, source.weights, path, "the model without its Ifs")
 
 
 def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
