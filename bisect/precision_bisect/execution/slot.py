@@ -19,8 +19,10 @@ from typing import Any, Self, TypeVar
 import psutil
 from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
+from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
 from precision_bisect.execution.deaths import Death, oom_kills, terminated, unreadable
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.machine.plain_files import written
 from precision_bisect.machine.signals import kill_group
 from precision_bisect.options import Options
@@ -113,6 +115,34 @@ class Slot:
         if self._pool is None:
             self._start()
         self._pool.submit(function, *arguments, self._work)
+
+    def surveyed(self, spec: EvaluatorSpec) -> Survey:
+        """Return what the spec's backend says of itself; loading it here may crash.
+
+        The spec is saved as the slot's. The child keeps model and backend for the trials. Raises
+        PluginError where asking costs the child, since the backend cannot be used then, and
+        RunFolderError.
+        """
+        spec.save(self.spec)
+        return self._asked(spec.options.backend, child.backend_facts, self.spec)
+
+    def picked(self, options: Options) -> tuple[str, str]:
+        """Return what `pick_backend` does in the child; raises PluginError as `surveyed` does."""
+        return self._asked(f"--backend {options.backend}", child.pick, options)
+
+    def _asked(self, what: str, function: Callable[..., R], argument: object) -> R:
+        """Return what a function says of `what`; the child is ended where it raises."""
+        try:
+            return self.call_bare(function, argument)
+        except Death as death:
+            self.end()
+            raise PluginError(
+                f"{what} cannot be used: {death.outcome.message}",
+                "`precision-bisect doctor` says what works here",
+            ) from death
+        except BaseException:
+            self.end()
+            raise
 
     def end(self, *, lost: bool = False) -> None:
         """Kill the child and what it has started, if there is one; the next call makes another.

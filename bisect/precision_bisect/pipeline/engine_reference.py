@@ -10,7 +10,7 @@ from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import choose_backend, pick_backend
 from precision_bisect.errors import ModelError, UsageError
-from precision_bisect.execution.survey import isolated
+from precision_bisect.execution.local_executor import isolated
 from precision_bisect.exports.judging import Golden
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
