@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.plan import Plan
@@ -102,20 +101,15 @@ def _expected() -> Sample:
 
 def _written(folder: Path) -> Path:
     """Write y = sqrt((1000 x)^2), and z = x / x + 2^-12, for x of the shape (4,)."""
-    nodes = [
-        helper.make_node("Mul", ["x", "wide"], ["scaled"], name="scale"),
-        helper.make_node("Mul", ["scaled", "scaled"], ["squared"], name="square"),
-        helper.make_node("Sqrt", ["squared"], ["y"], name="root"),
-        helper.make_node("Div", ["x", "x"], ["one"], name="divide"),
-        helper.make_node("Add", ["one", "fine"], ["z"], name="add"),
-    ]
-    constants = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("wide", SQUARE_OVERFLOWS), ("fine", FINE))
-    ]
-    x, y, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xyz")
-    graph = helper.make_graph(nodes, "contract", [x], [y, z], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        contract (float[4] x) => (float[4] y, float[4] z)
+        <float wide = {{{SQUARE_OVERFLOWS}}}, float fine = {{{FINE}}}> {{
+            [scale] scaled = Mul(x, wide)
+            [square] squared = Mul(scaled, scaled)
+            [root] y = Sqrt(squared)
+            [divide] one = Div(x, x)
+            [add] z = Add(one, fine)
+        }}"""
     path = folder / "contract.onnx"
-    onnx.save(model, path)
+    onnx.save(onnx.parser.parse_model(text), path)
     return path

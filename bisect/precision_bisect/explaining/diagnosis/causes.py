@@ -184,16 +184,22 @@ def figures_of(seen: Observed, low: LowType) -> dict[str, Any]:
     }
     if not tensors:
         return found
-    what, name, worst = max(tensors, key=lambda each: each[2].largest)
-    place = worst.place if what != "weight" else None
     return found | {
-        "largest": worst.largest,
-        "largest_in": what,
-        "tensor": name,
-        "sample": place.sample if place else None,
-        "index": list(worst.place.index) if worst.place else None,
+        **_largest_at(*max(tensors, key=lambda each: each[2].largest)),
         "small_share": max(each.small_share for *_, each in tensors),
         "flushed_share": max(each.flushed_share for *_, each in tensors),
+    }
+
+
+def _largest_at(what: str, name: str, tensor: Magnitudes) -> dict[str, Any]:
+    """Return the largest magnitude of a tensor, and where it lies; a weight is in no sample."""
+    place = tensor.place
+    return {
+        "largest": tensor.largest,
+        "largest_in": what,
+        "tensor": name,
+        "sample": place.sample if place and what != "weight" else None,
+        "index": list(place.index) if place else None,
     }
 
 
@@ -272,19 +278,12 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
 def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:
     """Return the figures of a layer: those of the operand that loses most, and error growth."""
     what, name, worst = _worst(seen)
-    place = worst.place if what != "weight" else None
-    error_in = seen.error_in
-    known = seen.error_out is not None and error_in
     channel, ratio = _channel(worst)
     return {
         "limit": _limit(worst, kind),
         "smallest_normal": worst.scale * kind.smallest_normal,
         "scale": worst.scale,
-        "largest": worst.largest,
-        "largest_in": what,
-        "tensor": name,
-        "sample": place.sample if place else None,
-        "index": list(worst.place.index) if worst.place else None,
+        **_largest_at(what, name, worst),
         "peak": worst.peak,
         "channel": channel,
         "channel_ratio": ratio,
@@ -292,9 +291,9 @@ def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:
         "small_share": worst.small_share,
         "flushed_share": worst.flushed_share,
         "decibels": _decibels(worst),
-        "error_in": error_in,
+        "error_in": seen.error_in,
         "error_out": seen.error_out,
-        "growth": seen.error_out / error_in if known and seen.error_out is not None else None,
+        "growth": _ratio(seen),
     }
 
 

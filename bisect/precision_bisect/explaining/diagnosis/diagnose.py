@@ -5,7 +5,7 @@ search itself never does. Everything is read off ONNX Runtime in FP32 and off th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -30,7 +30,6 @@ from precision_bisect.explaining.diagnosis.holding import (
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
 from precision_bisect.explaining.diagnosis.selections import selections
 from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
@@ -124,11 +123,22 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
         harm = alone.get(node.name)
-        seen = _seen(node, pair, watched.magnitudes, constants, harm)
-        steps = instrument.semantics.inside(node) is Inside.STEPS
-        harmless = node.name not in broken and _harmless(question, node.name, harm)
-        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, harmless=harmless)
-        seen = replace(seen, counts=counts, magnified=small)
+        read, stored = (
+            [(name, watched.magnitudes[name]) for name in names if name in watched.magnitudes]
+            for names in (read_low(node, pair), stored_low(node, pair))
+        )
+        seen = Observed(
+            op_type=node.op_type,
+            inputs=[each for each in read if each[0] not in constants],
+            outputs=stored,
+            weights=[each for each in read if each[0] in constants],
+            error_out=harm.error_out if harm else None,
+            summed=summed.get(node.name, 0),
+            steps=instrument.semantics.inside(node) is Inside.STEPS,
+            counts=counts,
+            magnified=small,
+            harmless=node.name not in broken and _harmless(question, node.name, harm),
+        )
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(
         low=pair.low,
@@ -226,21 +236,3 @@ def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
         if worst is not None and worst.place is not None:
             return worst.place.sample
     return 0
-
-
-def _seen(
-    node: onnx.NodeProto,
-    pair: Pair,
-    magnitudes: Mapping[str, Magnitudes],
-    constants: Mapping[str, Magnitudes],
-    harm: Harm | None,
-) -> Observed:
-    named = [(name, magnitudes[name]) for name in read_low(node, pair) if name in magnitudes]
-    stored = [(name, magnitudes[name]) for name in stored_low(node, pair) if name in magnitudes]
-    return Observed(
-        op_type=node.op_type,
-        inputs=[each for each in named if each[0] not in constants],
-        outputs=stored,
-        weights=[each for each in named if each[0] in constants],
-        error_out=harm.error_out if harm else None,
-    )

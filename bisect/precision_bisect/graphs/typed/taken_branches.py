@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.errors import InputError, counted
+from precision_bisect.errors import counted
+from precision_bisect.graphs.fp32_outputs import timed_outputs
 from precision_bisect.graphs.graph import Names, all_graphs, attribute, copied, refill, subgraphs
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.ort import check
 from precision_bisect.graphs.typed.model_files import save_rewritten
 from precision_bisect.layer_table import LayerName
 from precision_bisect.protocols import Sample
@@ -95,18 +96,8 @@ def _ways(
         # An Identity, since a graph input or a constant may not be an output itself.
         proto.graph.node.append(helper.make_node("Identity", [conditions[name]], [out]))
         proto.graph.output.append(helper.make_tensor_value_info(out, onnx.TensorProto.BOOL, None))
-    session = Session(proto, model.weights)
-    found: dict[LayerName, set[bool]] = {name: set() for name in names}
-    for sample in samples:
-        try:
-            values = session.run(sample)
-        except RuntimeError as error:
-            raise InputError(
-                f"ONNX Runtime cannot run the model on these inputs: {error}",
-                "check the inputs' shapes and values",
-            ) from error
-        for name, out in asked.items():
-            found[name].add(bool(np.all(values[out])))
+    answers, _ = timed_outputs(check(proto, model.weights), samples, 0)
+    found = {name: {bool(np.all(each[out])) for each in answers} for name, out in asked.items()}
     return {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
 
 
