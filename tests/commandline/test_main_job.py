@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.exports.layer_precisions import parse_layer_precisions
+from precision_bisect.exports.trtexec_names import parse_layer_precisions
 from precision_bisect.runs.results.result import KEYS
 
 REPO = Path(__file__).parents[2]

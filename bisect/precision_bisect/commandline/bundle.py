@@ -20,7 +20,7 @@ from typing import IO
 
 from precision_bisect.commandline.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError, counted
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import logs, matching, refuse_replacing
 from precision_bisect.runs.runfolder import (

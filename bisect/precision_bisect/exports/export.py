@@ -8,7 +8,6 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -24,6 +23,10 @@ from precision_bisect.settings.engine_settings import EngineSettings
 
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""
+
+
+class NotWritable(Exception):
+    """An export cannot say exactly this plan; the message says why, in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

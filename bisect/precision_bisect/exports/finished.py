@@ -11,8 +11,7 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.quantization.scales_file import read_scales
+from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around

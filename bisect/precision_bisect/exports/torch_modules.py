@@ -1,7 +1,6 @@
 """The script that keeps modules in FP32 in PyTorch and Torch-TensorRT."""
 
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
 

@@ -17,7 +17,7 @@ import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
     check_expansion,
@@ -25,8 +25,7 @@ from precision_bisect.graphs.soundness import (
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.spec import TensorSpec
-from precision_bisect.graphs.types import infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -120,7 +119,8 @@ def _load(path: Path) -> Model:
     # Before anything copies the graph: weights are moved out once and never duplicated.
     weights = take_weights(proto, path.parent)
     digest = _digest(path, parts)
-    proto = _without_holes(proto)
+    # A fresh copy: protobuf keeps the memory of removed weights until a model is gone.
+    proto = copied(proto)
     _check_text(proto)
     # Counted before inlining, which makes up names.
     in_file = Counter(node.name for node in proto.graph.node)
@@ -204,13 +204,6 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
     return digest.hexdigest()
 
 
-def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
-    fresh = onnx.ModelProto()
-    fresh.CopyFrom(proto)
-    return fresh
-
-
 def _check_text(message: Any) -> None:
     """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
     for field, value in message.ListFields():
@@ -244,8 +237,7 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
     names = {tensor.name for tensor in proto.graph.initializer}
     kept = [value for value in proto.graph.input if value.name not in names]
     if len(kept) < len(proto.graph.input):
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
+        refill(proto.graph.input, kept)
     proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
 
 

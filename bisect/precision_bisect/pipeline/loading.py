@@ -30,7 +30,7 @@ from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
-from precision_bisect.machine.freed_memory import trim
+from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_layers import with_asked

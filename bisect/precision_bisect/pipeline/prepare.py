@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.emulator_plugin import (
+    choose_forecasts,
+    choose_target,
+    forecaster,
+)
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
-from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor

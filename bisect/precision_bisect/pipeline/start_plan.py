@@ -11,7 +11,8 @@ from pathlib import Path
 
 from precision_bisect.errors import InputError, UsageError, counted, shortened
 from precision_bisect.exports.autocast import write_autocast
-from precision_bisect.exports.layer_precisions import NotWritable, parse_layer_precisions, select
+from precision_bisect.exports.export import NotWritable
+from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
 from precision_bisect.graphs.layer_patterns import matches
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.layer_table import LayerName

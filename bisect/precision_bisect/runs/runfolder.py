@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"
