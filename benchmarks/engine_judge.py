@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.backends.choose_backend import choose_backend
-from precision_bisect.backends.forecasting import forecaster
+from precision_bisect.backends.backend_plugin import choose_backend
+from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.graphs.fp32_outputs import non_finite, reference_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales

@@ -1,4 +1,4 @@
-"""The two clocks of `precision_bisect.backends.launches` on one engine of ONNX Runtime on CUDA.
+"""The two clocks of `precision_bisect.backends.timing` on one engine of ONNX Runtime on CUDA.
 
     python benchmarks/latency_clocks.py MODEL [INPUT:1x3x224x224 ...]
 
@@ -12,10 +12,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from precision_bisect.backends.cuda.latency import bound
+from precision_bisect.backends.cuda.cuda_engine import bound
 from precision_bisect.backends.cuda.provider import CUDA, deployed_provider
-from precision_bisect.backends.launches import launches
-from precision_bisect.backends.timing import measure_by, measured_latency
+from precision_bisect.backends.timing import launches, measure_by, measured_latency
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.judging.inputs.synthetic import synthetic_samples

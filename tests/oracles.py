@@ -7,6 +7,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.search.certificate.certifying import certify
 from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
+from precision_bisect.testing.driving import Simulation, simulate
 from precision_bisect.testing.oracles import (
     TOLERANCE,
     Oracle,
@@ -20,7 +21,6 @@ from precision_bisect.testing.oracles import (
     problem,
     without_figures,
 )
-from precision_bisect.testing.simulation import Simulation, simulate
 from precision_bisect.trial import Proposal
 
 __all__ = [

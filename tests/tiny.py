@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedEngine
+from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted
 from precision_bisect.runs.results.result import Result
@@ -53,6 +54,16 @@ def write_model(path: Path, scale: float = 1.0) -> Path:
     graph = helper.make_graph(nodes, "tiny", ends[:1], ends[1:], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)
+    return path
+
+
+def write_in_modules(path: Path, root: str = "blocks") -> Path:
+    """Write the model as PyTorch exports one of four modules in `root`, five layers in each."""
+    proto = onnx.load(write_model(path))
+    for place, node in enumerate(proto.graph.node):
+        told = ["", root, f"{root}.{place // 5}", node.name]
+        node.metadata_props.add(key=SCOPES, value=repr(told))
+    onnx.save(proto, path)
     return path
 
 

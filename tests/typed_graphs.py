@@ -11,7 +11,8 @@ from precision_bisect.graphs.graph import HALF_TYPES
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LowType
 from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.rewrite import TypedGraph, TypedWriter
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair

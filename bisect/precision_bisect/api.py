@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import Layer
-from precision_bisect.options import CalibrationName, Certify, Options, Until
+from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Observer, Warned, ignore
 from precision_bisect.runs.results.result import Result
@@ -57,6 +57,7 @@ class FindOptions(TypedDict, total=False):
     target: TargetChoice
     engine: EngineSettings
     strategy: str
+    by: Unit
     certify: Certify | None
     copies: int
     copies_failing: int

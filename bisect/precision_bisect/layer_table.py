@@ -6,6 +6,7 @@ leaves them alone. Strategies and plans speak of a candidate by its *index*: its
 candidates in network order, 0-based.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -53,7 +54,9 @@ class Layer:
     exactly once, which exports that address layers by name depend on. `detail` says more about
     the exclusion. `fixed` is the form of a layer that was asked for, or of a pinned one that does
     not compute in the high type, such as one that an earlier rung of a ladder has decided.
-    `inside` counts the FP32 layers in the node's subgraphs.
+    `inside` counts the FP32 layers in the node's subgraphs. `module` is what the layer belongs to
+    in the model's source: PyTorch's qualified name where the file tells it, else the name scope;
+    "" at the top.
     """
 
     name: LayerName
@@ -65,11 +68,22 @@ class Layer:
     detail: str = ""
     fixed: Form | None = None
     inside: int = 0
+    module: str = ""
 
-    @property
-    def module(self) -> str:
-        """The name scope of the layer, or "" at the top: `/enc/0/norm/Pow` gives `/enc/0/norm`."""
-        return self.name.rpartition("/")[0]
+
+def scope_of(name: str, mark: str = "/") -> str:
+    """Return what stands before the last mark: `/enc/0/norm` of `/enc/0/norm/Pow`."""
+    return name.rpartition(mark)[0]
+
+
+def modules_around(module: str) -> list[str]:
+    """Return a module and all around it, the outermost first: `enc`, `enc.0`, `enc.0.norm`.
+
+    Name scopes are cut at `/` alone: `/enc.0`, `/enc.0/norm`.
+    """
+    mark = "/" if "/" in module else r"\."
+    ends = [*(found.start() for found in re.finditer(mark, module)), len(module)]
+    return [module[:end] for end in ends if module[:end].strip("/")]
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,12 @@ class LayerTable:
     def names(self) -> tuple[LayerName, ...]:
         """Names of the candidates, in network order."""
         return tuple(layer.name for layer in self.candidates)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of the candidates, in network order; nothing where none has one."""
+        found = tuple(layer.module for layer in self.candidates)
+        return found if any(found) else ()
 
     def pinned(self, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> "LayerTable":
         """Return the table with these layers no candidates any more, each for its reason.

@@ -43,6 +43,7 @@ from precision_bisect.settings.worker_options import (
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 Certify: TypeAlias = Literal["none", "forecasts", "full"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
+Unit: TypeAlias = Literal["layer", "module"]
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 
 _search = partial(flag, "search")
@@ -162,6 +163,10 @@ class Options(WorkerOptions, SampleOptions):
     strategy: str = _search(
         DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
     )
+    by: Unit = _search(
+        "layer",
+        "what is kept or dropped: single layers, or whole modules of the model's source ({})",
+    )
     certify: Certify | None = _search(
         None,
         "what shows that no kept layer can be dropped. full: each was dropped alone and that "
@@ -260,6 +265,8 @@ class Options(WorkerOptions, SampleOptions):
         stored = self.optuna_storage is not None and self.strategy != "pareto"
         pareto = "leave it out, or give --strategy pareto"
         yield stored, "--optuna-storage is for --strategy pareto", pareto
+        layers = self.by == "module" and (self.speed.given or self.risk is not None)
+        yield layers, "--max-latency, --min-speedup and --risk are for a search by layers", out
         both = self.resume and self.overwrite
         yield both, "--resume and --overwrite exclude each other", "choose one"
 
@@ -301,6 +308,7 @@ class Options(WorkerOptions, SampleOptions):
         for what, asked in (
             ("--max-latency and --min-speedup are", self.speed.given),
             ("--risk is", self.risk is not None),
+            ("--by module is", self.by == "module"),
         ):
             lone = f"{what} for one pair of types, not for a --ladder"
             yield bool(self.ladder) and asked, lone, out

@@ -46,7 +46,8 @@ Search: TypeAlias = Generator[tuple[Proposal, ...], tuple[Outcome, ...], T]
 class Problem:
     """What a strategy may know: how many layers, their names, the limit, the seed.
 
-    `names` are in network order. `tolerance` is the limit on `Outcome.error`, or None where the
+    `names` are in network order, `modules` those that the layers belong to, empty where no layer
+    has one. `tolerance` is the limit on `Outcome.error`, or None where the
     check has no figure. The preflight has shown that all-high passes and all-low fails.
     `builds` tells that trials are builds of an engine, which cost far more than asking the
     emulator (`Kind.PREDICT`); False where the emulator judges the trials themselves. `workers` is
@@ -66,6 +67,7 @@ class Problem:
 
     names: Sequence[str]
     tolerance: float | None
+    modules: Sequence[str] = ()
     seed: int = 0
     builds: bool = False
     workers: int = 1

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import printable
+from precision_bisect.layer_table import scope_of
 from precision_bisect.runs.comparing.changes import Change, Comparison, Side
 from precision_bisect_reports.promise import certified
 from precision_bisect_reports.summary import WIDTH
@@ -90,11 +91,15 @@ def _layers(found: Comparison) -> Iterator[RenderableType]:
     """Yield what was added and removed, by module."""
     changed = [("+", name) for name in found.added] + [("-", name) for name in found.removed]
     causes = {**found.before.causes, **found.after.causes}
-    shown = sorted(changed[:MOST_SHOWN], key=lambda each: _module(each[1]))
-    for module, group in groupby(shown, key=lambda each: _module(each[1])):
+    modules = {**(found.before.layers or {}), **(found.after.layers or {})}
+
+    def module_of(each: tuple[str, str]) -> str:
+        return modules.get(each[1], scope_of(each[1]))
+
+    for module, group in groupby(sorted(changed[:MOST_SHOWN], key=module_of), key=module_of):
         rows = []
         for sign, name in group:
-            leaf = name[len(module) + 1 :] if module else name
+            leaf = name.rpartition("/")[2]
             foreign = "not in the other model" if found.is_foreign(name) else ""
             rows.append((f"  {sign} {printable(leaf)}", printable(causes.get(name, "")), foreign))
         yield from _section(printable(module) or "(top level)", _table(rows))
@@ -135,10 +140,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
-
-
-def _module(name: str) -> str:
-    return name.rpartition("/")[0]
 
 
 def _figure(value: Any) -> str:

@@ -63,7 +63,7 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
     """Return the groups of some kept layers: culprits first, then those that hurt most if low."""
     causes = {each.layer: each for each in result.diagnosis}
     patterns: dict[tuple[str, ...], list[list[str]]] = {}
-    for names in _places(layers):
+    for names in _places(result, layers):
         found = {causes[name].cause for name in names if name in causes}
         key = (*map(_operator, names), "", *sorted(found))
         patterns.setdefault(key, []).append(names)
@@ -88,9 +88,9 @@ def by_cause(result: Result, layers: Sequence[str]) -> str:
     )
 
 
-def _places(layers: Sequence[str]) -> Iterator[list[str]]:
+def _places(result: Result, layers: Sequence[str]) -> Iterator[list[str]]:
     """Yield the layers of each module together, those without one by themselves."""
-    for module, names in groupby(layers, key=_module):
+    for module, names in groupby(layers, key=result.module_of):
         if module:
             yield list(names)
         else:
@@ -106,7 +106,7 @@ def _group(
     worst = max(known, key=lambda name: known[name], default=layers[0])
     alone = len(places[0]) == 1
     found = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
-    where = layers if alone else [_module(names[0]) for names in places]
+    where = layers if alone else [result.module_of(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
         rounds=bool(found) and found[0].cause == ROUNDING,
@@ -149,12 +149,8 @@ def _cause(found: Sequence[Diagnosis]) -> str:
     return "; ".join(told)
 
 
-def _module(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
 def _operator(name: str) -> str:
     """Return the operator that a layer is named after, as far as its name tells."""
-    leaf = name.rpartition("/")[2]
+    leaf = name.rpartition("/")[2].removeprefix("node_")
     found = _OPERATOR.search(leaf)
     return printable(found.group() if found else leaf.rstrip("0123456789._-") or leaf)

@@ -5,15 +5,19 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.precisions import HALF_NAMES
-from precision_bisect.runs.results.certificates import Certificate, Need
+from precision_bisect.runs.results.certificates import Certificate, Need, Uncertified
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import Calibrating, Unseen
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
 
-def proof(certificate: Certificate) -> str:
+def proof(result: Result) -> str:
     """Return the line for a plan that keeps at least one layer."""
+    certificate, modules = result.certificate, result.by_modules
+    if certificate.uncertified is Uncertified.MODULES and modules is not None:
+        which = "the one module" if len(modules.names) == 1 else "any one module"
+        return f"minimal by modules: dropping {which} fails, each was tried"
     kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
     if certificate.minimal and kept == 1:
         return f"{certified(certificate)}: dropping the one layer fails, as was tried"

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.layer_costs import IslandCost
 from precision_bisect.runs.results.result import FrontPoint, Result, SpeedReport
 
 MOST_PLAN_ROWS = 8
@@ -62,11 +61,12 @@ def cost(result: Result) -> str:
     if len(dear) < count:
         part = sum(each.saves_ms for each in dear)
         said += f", {counted(len(dear), 'island')} {part:.2g} of it"
-    return f"{said}: {first_of(list(map(_shown, dear)), MOST_ISLANDS)}"
+    shown = [_shown(each.name(result.module_of)) for each in dear]
+    return f"{said}: {first_of(shown, MOST_ISLANDS)}"
 
 
-def _shown(island: IslandCost) -> str:
-    name = printable(island.name)
+def _shown(name: str) -> str:
+    name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 

@@ -244,7 +244,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "asked for", f"{result.asked_for}; what is proven is of the others", ALWAYS
     if result.kept and answered:
         spread = result.certificate.spread
-        yield "certificate", proof(result.certificate), ALWAYS if spread else EVIDENCE
+        yield "certificate", proof(result), ALWAYS if spread else EVIDENCE
+    if result.by_modules is not None:
+        yield "modules", result.by_modules.words, EVIDENCE
     yield from _curve(result)
     took = spent(result.builds, result.evaluations)
     yield "effort", f"{took}, {result.wall_s:.0f} s", DETAIL

@@ -21,10 +21,6 @@ from precision_bisect_strategies.units import Unit, in_units
 
 FREE = 1e-9
 """Cost of a layer that costs nothing, in milliseconds or layers, so that error per cost exists."""
-ROUNDING_SHARE = 0.5
-"""Share of the tolerance that the finite errors must add up to for them to decide what is kept.
-Below it layers that overflow decide. A bound. Half and double change nothing in
-benchmarks/constants.py."""
 WATCHED = 48
 """Sensitive layers whose neighbours are looked at first, to see whether any act together: one
 forecast for each pair. A bound. Half: forecasts -5%; double: forecasts +9%, in
@@ -124,14 +120,17 @@ def _ranked(
 
 
 def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: float) -> bool:
-    """Tell whether errors decide what is kept; otherwise layers that overflow do."""
+    """Tell whether errors decide what is kept; otherwise layers that overflow do.
+
+    Beside some of these, the finite errors decide if they add up to more than the tolerance.
+    """
     if problem.tolerance is None or low.error is None:
         return False
     finite = [error for error in errors if math.isfinite(error)]
     # All finite: only an error of 0 everywhere, or an overflow of the whole, makes them useless.
     if len(finite) == len(errors):
         return sum(finite) > 0 and math.isfinite(low.error)
-    return sum(finite) > to_power(ROUNDING_SHARE * problem.tolerance, power)
+    return sum(finite) > to_power(problem.tolerance, power)
 
 
 def _culprit(problem: Problem, errors: Sequence[float], power: float) -> float:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from precision_bisect.errors import first_of
+from precision_bisect.protocols import Problem
 from precision_bisect_strategies.modules import Group, levels
 
 
-def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[Group]:
+def few_groups(layers: Sequence[int], problem: Problem, most: int) -> list[Group]:
     """Cut layers into groups, as many as there are layers but at most `most`.
 
     They are the modules of the deepest level with few enough of them. If that leaves room, the
@@ -14,7 +15,7 @@ def few_groups(layers: Sequence[int], names: Sequence[str], most: int) -> list[G
     """
     chosen = frozenset(layers)
     parts = [tuple(sorted(chosen))] if chosen else []
-    for level in levels(names):
+    for level in levels(problem):
         cut = [part for group in level if (part := tuple(i for i in group if i in chosen))]
         if len(cut) > most:
             break

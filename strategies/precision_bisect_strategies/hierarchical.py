@@ -19,7 +19,7 @@ from precision_bisect_strategies.speculation import speculate
 class Hierarchical:
     """Drops modules, then the modules in those that stay, down to single layers.
 
-    HDD (Misherghi, Su, ICSE 2006, section 3) over the tree of name scopes; layers without a scope
+    HDD (Misherghi, Su, ICSE 2006, section 3) over the tree of modules; layers without one
     form blocks of consecutive ones. The groups of a level are dropped many at a time (adaptive
     group testing: Hwang, JASA 1972). First go those whose errors the emulator forecasts to be
     within the tolerance together, then more, least sensitive first, doubling on a pass and halving
@@ -29,7 +29,7 @@ class Hierarchical:
 
     name: ClassVar[str] = "hierarchical"
     assumption: ClassVar[str] = (
-        "the layers to keep lie in few modules, named by the name scopes; all cost the same"
+        "the layers to keep lie in few modules, as their names tell; all cost the same"
     )
     minimal: ClassVar[bool] = True
     largest: ClassVar[int | None] = None
@@ -38,7 +38,7 @@ class Hierarchical:
         kept = problem.top
         stuck: frozenset[Group] = frozenset()
         known: dict[Plan, Outcome] = {}
-        for level in levels(problem.names):
+        for level in levels(problem):
             groups = [tuple(layer for layer in group if layer in kept.kept) for group in level]
             # A group that could not go and has no finer parts would fail again.
             groups = [group for group in groups if group and group not in stuck]

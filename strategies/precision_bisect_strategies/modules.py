@@ -1,32 +1,30 @@
-"""The layers of a network in groups, from coarse to fine, by their names.
+"""The layers of a network in groups, from coarse to fine, by the modules that they belong to."""
 
-Exporters write the modules of the source into node names, so names hold the structure that an ONNX
-graph has lost.
-"""
-
-from collections.abc import Sequence
 from typing import TypeAlias
+
+from precision_bisect.layer_table import modules_around
+from precision_bisect.protocols import Problem
 
 Group: TypeAlias = tuple[int, ...]
 
 BLOCKS = (256, 16)
-"""Sizes of the blocks of consecutive layers for layers without a name scope, coarse and fine. Half
-and double change no more than chance does in benchmarks/constants.py."""
+"""Sizes of the blocks of consecutive layers for layers without a module, coarse and fine. Half and
+double change no more than chance does in benchmarks/constants.py."""
 
 
-def levels(names: Sequence[str]) -> list[list[Group]]:
+def levels(problem: Problem) -> list[list[Group]]:
     """Return partitions of the layers, each finer than the one before, single layers last.
 
-    A name such as `/encoder/layer.0/norm/Pow` puts its layer into the groups `/encoder`,
-    `/encoder/layer.0` and `/encoder/layer.0/norm`, as exporters write modules into names. Groups
-    are in network order of their first layer.
+    A layer of the module `encoder.0.norm` is in the groups `encoder`, `encoder.0` and
+    `encoder.0.norm`. Groups are in network order of their first layer.
     """
-    paths = [_path(name, index) for index, name in enumerate(names)]
+    modules = problem.modules or [""] * problem.size
+    paths = [_path(module, index) for index, module in enumerate(modules)]
     found: list[list[Group]] = []
-    for depth in range(1, max(map(len, paths), default=0) + 1):
-        groups: dict[tuple[str, ...], list[int]] = {}
+    for depth in range(max(map(len, paths), default=0)):
+        groups: dict[str | int, list[int]] = {}
         for layer, path in enumerate(paths):
-            groups.setdefault(path[:depth], []).append(layer)
+            groups.setdefault(path[depth] if depth < len(path) else layer, []).append(layer)
         level = [tuple(group) for group in groups.values()]
         # A level that separates nothing new would ask the same questions again.
         if level not in found[-1:]:
@@ -34,9 +32,7 @@ def levels(names: Sequence[str]) -> list[list[Group]]:
     return found
 
 
-def _path(name: str, index: int) -> tuple[str, ...]:
-    """Return the scopes of a layer and then the layer itself, unique among all paths."""
-    scopes = [scope for scope in name.split("/")[:-1] if scope]
-    if not scopes:
-        scopes = [f"{size}:{index // size}" for size in BLOCKS]
-    return (*scopes, f"layer:{index}")
+def _path(module: str, index: int) -> list[str | int]:
+    """Return the groups around a layer, and then the layer itself."""
+    around = modules_around(module) or [f"{size}:{index // size}" for size in BLOCKS]
+    return [*around, index]

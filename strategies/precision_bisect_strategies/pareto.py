@@ -201,10 +201,9 @@ def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
 
     Near misses are the groups whose keeping is forecast to save the most error for its cost.
     """
-    names = problem.names
-    kept = few_groups(start.indices, names, KEPT_GROUPS)
+    kept = few_groups(start.indices, problem, KEPT_GROUPS)
     low = [layer for layer in range(problem.size) if layer not in start.kept]
-    parts = few_groups(low, names, LOW_GROUPS)
+    parts = few_groups(low, problem, LOW_GROUPS)
     (now, *outcomes) = yield from emulated_outcomes(
         [start, *(start.with_(part) for part in parts)], "what keeping more would save"
     )

@@ -25,7 +25,7 @@ from models import (
     save,
     with_weights,
 )
-from precision_bisect.backends.emulation import self_test as self_testing
+from precision_bisect.backends.emulation import snippets as self_testing
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError, RefusedError

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from models import OVERFLOW, load_text
-from precision_bisect.backends.cuda.cuda_check import why_no_cuda
-from precision_bisect.backends.forecasting import choose_forecasts, forecaster
+from precision_bisect.backends.cuda.provider import why_no_cuda
+from precision_bisect.backends.emulation.emulator_plugin import choose_forecasts, forecaster
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales

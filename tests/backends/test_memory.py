@@ -12,7 +12,7 @@ import pytest
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.ort import CheckedGraph, Session, check
-from precision_bisect.machine.freed_memory import trim
+from precision_bisect.machine.free_space import trim
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare

@@ -20,9 +20,9 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.backends.tensorrt.timing_cache import private
+from precision_bisect.backends.tensorrt.watch import private
+from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from models import load_text, normal
-from precision_bisect.backends.choose_backend import pick_backend
+from precision_bisect.backends.backend_plugin import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.emulator_plugin import choose_target, forecaster
 from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
-from precision_bisect.backends.forecasting import choose_target, forecaster
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_bisect.cluster.cluster_client import combined
-from precision_bisect.cluster.remote_trials import RemoteBackend
+from precision_bisect.cluster.shipped_model import RemoteBackend
 from precision_bisect.errors import UsageError
-from precision_bisect.execution.described import Survey
+from precision_bisect.execution.evaluator_spec import Survey
 from precision_bisect.execution.uniformity import (
     Said,
     gpu_names,

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import tiny
-from precision_bisect.backends.choose_backend import availabilities, choose_builder
+from precision_bisect.backends.backend_plugin import availabilities, choose_builder
 from precision_bisect.backends.tensorrt import tensorrt_plugin
 from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName
 from precision_bisect.commandline.doctor import examine

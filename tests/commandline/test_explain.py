@@ -53,7 +53,7 @@ def test_what_follows_two_dashes_is_no_option(
 ) -> None:
     """As with every command: names may begin with a dash."""
     assert 2 == main(["explain", str(model), "--", "--json"])
-    assert "'--json' is no layer to explain" in capsys.readouterr().err
+    assert "'--json' is no layer or module to explain" in capsys.readouterr().err
     assert 2 == main(["report", "--", "-run"])
     assert "-run" in capsys.readouterr().err
 
@@ -97,7 +97,7 @@ def test_int8_is_explained_without_a_search(
     assert ("second", "outliers", "int8") == (worst["layer"], worst["cause"], worst["low"])
     assert "smooth" in [each["id"] for each in found["advice"]]
     assert 2 == main(["explain", path, "square", *asked[2:]])
-    assert "is no layer to explain" in capsys.readouterr().err
+    assert "is no layer or module to explain" in capsys.readouterr().err
 
 
 def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_a_run_folder_is_explained(model: Path, capsys: pytest.CaptureFixture[st
         (["n4_Mull"], "did you mean 'n4_Mul'?"),
         (["_Sqrt"], "did you mean 'n5_Sqrt'?"),
         (["Sqr"], "did you mean 'n5_Sqrt'?"),
-        (["zzz"], "'zzz' is no layer to explain; `precision-bisect layers` lists them"),
+        (["zzz"], "'zzz' is no layer or module to explain; `precision-bisect layers` lists them"),
         (["--worst", "0"], "--worst 0 is below 1"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.exports.layer_precisions import parse_layer_precisions
+from precision_bisect.exports.trtexec_names import parse_layer_precisions
 from precision_bisect.runs.results.result import KEYS
 
 REPO = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: P
     assert 0 == ran.returncode, ran.stderr
     names = ["autocast-exclude.txt", "golden_inputs.json", "golden_outputs.json"]
     names += ["layerPrecisions.txt", "model.mixed.onnx", "polygraphy_constraints.py"]
-    names += ["run_onnxruntime.py", "trtexec.sh"]
+    names += ["run_onnxruntime.py", "torch_autocast.py", "trtexec.sh"]
     assert names == sorted(file.name for file in tmp_path.iterdir())
     for name in set(names) - {"trtexec.sh"}:  # it names the folder that it lies in
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name

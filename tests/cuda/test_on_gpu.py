@@ -11,10 +11,10 @@ from ladder_model import OUTLIERS, OVERFLOWING, samples, write
 from models import OVERFLOW, keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.api import find
 from precision_bisect.backends.cuda.cuda_backend import CudaBackend
-from precision_bisect.backends.cuda.cuda_check import why_no_cuda
 from precision_bisect.backends.cuda.gpu_reference import GpuReference
+from precision_bisect.backends.cuda.provider import why_no_cuda
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.forecasting import choose_forecasts, forecaster
+from precision_bisect.backends.emulation.emulator_plugin import choose_forecasts, forecaster
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Judging

@@ -101,7 +101,7 @@ def test_cuda_takes_every_option(key: str, tmp_path: Path) -> None:
     import onnxruntime
 
     from models import parse, save
-    from precision_bisect.backends.cuda.cuda_check import why_no_cuda
+    from precision_bisect.backends.cuda.provider import why_no_cuda
 
     if (trouble := why_no_cuda()) is not None:
         pytest.skip(trouble)

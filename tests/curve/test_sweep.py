@@ -11,8 +11,8 @@ import oracles
 from precision_bisect.plan import Plan
 from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, complete, sweep
 from precision_bisect.search.rounding_law import Law
+from precision_bisect.testing.driving import Simulation
 from precision_bisect.testing.oracles import Oracle, outcome
-from precision_bisect.testing.simulation import Simulation
 from precision_bisect.trial import Outcome, TrialStatus
 
 

@@ -12,7 +12,7 @@ from models import OVERFLOW, load_text, normal, parse, save
 from precision_bisect.explaining.diagnosis import instrument as instruments
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings
-from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.instrument import Emulator, Instrument
 from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
 from precision_bisect.explaining.diagnosis.near import NEAR_MISSES
 from precision_bisect.graphs.load import Model
@@ -158,7 +158,7 @@ def test_the_instrument_shows_what_the_plan_stores(tmp_path: Path) -> None:
     instrument = Instrument(model, PAIR, 1)
     feed = {"x": normal(8)}
     exact = np.exp(feed["x"])
-    emulator = instrument.emulator(["a"])
+    emulator = Emulator(instrument, ["a"])
     low = emulator.run(feed, Plan.of(()))["a"]
     kept = emulator.run(feed, Plan.of([0, 1]))["a"]
     assert np.array_equal(low, FP16.round(low))

@@ -18,7 +18,7 @@ from precision_bisect.explaining.diagnosis.magnitudes import LOWEST_EXPONENT, Ma
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.graphs.quantization.calibration import scales_for
-from precision_bisect.graphs.quantization.rounding import fake_quantized
+from precision_bisect.graphs.quantization.scales import fake_quantized
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName, Options
 from precision_bisect.precisions import LowName, Pair

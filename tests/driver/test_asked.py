@@ -20,7 +20,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.exports.finished import read_finished
-from precision_bisect.exports.layer_precisions import parse_layer_precisions
+from precision_bisect.exports.trtexec_names import parse_layer_precisions
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.typed.pinning import pin_formless

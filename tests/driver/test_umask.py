@@ -10,8 +10,8 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.execution.logs import Logs
-from precision_bisect.machine.atomic import whole
+from precision_bisect.execution.process_evaluator import Logs
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 

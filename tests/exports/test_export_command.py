@@ -27,6 +27,7 @@ from precision_bisect.runs.runfolder import (
     REPORT,
     RESULT,
     STATUS,
+    TORCH_AUTOCAST,
     TRTEXEC,
     RunFolder,
 )
@@ -34,7 +35,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import KEPT, search, write_model
 
 KEEPS_BOTH = "every layer stays FP32"
-WRITTEN = sorted({*EXPORTS} - {MIXED_DATA})
+WRITTEN = sorted({*EXPORTS} - {MIXED_DATA, TORCH_AUTOCAST})
 
 
 def test_a_finished_run_is_exported_beside_its_result(
@@ -49,7 +50,9 @@ def test_a_finished_run_is_exported_beside_its_result(
         (run / name).unlink(missing_ok=True)
     said = export(path, None, None, EngineSettings()).to_text()
     assert said.splitlines()[0] == f"written to {run}"
-    assert WRITTEN == sorted(line.strip() for line in said.splitlines()[1:])
+    written, _, missing = said.partition("\nnot written\n")
+    assert WRITTEN == sorted(line.strip() for line in written.splitlines()[1:])
+    assert f"  {TORCH_AUTOCAST}: the model has no names of PyTorch's modules\n" == missing
     told = {RESULT, LEDGER, EVENTS, STATUS, LOCK, LAYERS, DIAGNOSIS, REPORT}
     assert {*WRITTEN, *told} == {file.name for file in run.iterdir()}
     spec = ",".join(f"{name}:fp32" for name in KEPT)
@@ -122,7 +125,7 @@ def test_nothing_is_written_where_every_layer_stays(tmp_path: Path) -> None:
         KEEPS_BOTH in (result.layer_precisions_reason or ""),
     )
     exported = export(path, run, tmp_path / "again", EngineSettings())
-    assert WRITTEN == sorted(exported.reasons)
+    assert sorted({*WRITTEN, TORCH_AUTOCAST}) == sorted(exported.reasons)
     assert all(KEEPS_BOTH in (reason or "") for reason in exported.reasons.values())
     for folder in (run, tmp_path / "again"):
         assert not any((folder / name).exists() for name in EXPORTS)

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 from models import load_text, normal, parse, with_weights
-from precision_bisect.exports import golden
+from precision_bisect.exports import judging
+from precision_bisect.exports.export import NotWritable
 from precision_bisect.exports.fitting import Unfit, stored_samples
-from precision_bisect.exports.golden import RUNNER, Golden, golden_of
-from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.judging import RUNNER, Golden, golden_of
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.graphs.ort import Session
 from precision_bisect.runs.results.deployment import Deployment
@@ -93,9 +93,9 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         samples_total=20,
     )
     assert "the first 16 of 20 samples are stored for the target" == deployment.left_out
-    monkeypatch.setattr(golden, "MOST_GOLDEN_BYTES", 5 * 64)
+    monkeypatch.setattr(judging, "MOST_GOLDEN_BYTES", 5 * 64)
     assert 5 == len(golden_of(plain, samples, outputs).outputs)
-    monkeypatch.setattr(golden, "MOST_GOLDEN_BYTES", 63)
+    monkeypatch.setattr(judging, "MOST_GOLDEN_BYTES", 63)
     with pytest.raises(NotWritable, match="one sample has more than"):
         golden_of(plain, samples, outputs)
 

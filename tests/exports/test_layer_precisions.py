@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_bisect.exports.layer_precisions import (
-    LONGEST_ARGUMENT,
-    NotWritable,
-    write_layer_precisions,
-)
+from precision_bisect.exports.export import NotWritable
+from precision_bisect.exports.trtexec_names import LONGEST_ARGUMENT, write_layer_precisions
 from trtexec_oracle import NAMES, trtexec_parse, trtexec_selects
 
 

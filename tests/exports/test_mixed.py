@@ -25,6 +25,7 @@ from precision_bisect.runs.runfolder import (
     MIXED_MODEL,
     POLYGRAPHY_SCRIPT,
     RESULT,
+    TORCH_AUTOCAST,
     RunFolder,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -37,7 +38,8 @@ def test_pinned_layers_stay_high_everywhere(tmp_path: Path) -> None:
     names = export.model.table.names
     pinned = export.model.table.pinned({names[2]: "because"})
     export = replace(export, model=replace(export.model, table=pinned))
-    assert {None} == set(write_exports(RunFolder(tmp_path), export).values())
+    reasons = write_exports(RunFolder(tmp_path), export)
+    assert {TORCH_AUTOCAST} == {*filter(reasons.get, EXPORTS)}
     assert {"a", "c"} == mixed_selects(tmp_path / MIXED_MODEL, list(names))
     assert "a:fp32,c:fp32" == (tmp_path / "layerPrecisions.txt").read_text()
     assert "a\\Z\nc\\Z\n" == (tmp_path / "autocast-exclude.txt").read_text()
@@ -101,11 +103,12 @@ def test_stale_exports_do_not_survive(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     for name in (*EXPORTS, RESULT, LEDGER):
         folder.write(name, "stale")
-    reasons = write_exports(folder, export_of(tmp_path / "model.onnx", ["node_of_t1"]))
+    reasons = dict(write_exports(folder, export_of(tmp_path / "model.onnx", ["node_of_t1"])))
     left = {RESULT, LEDGER, *JUDGING, *(name for name, why in reasons.items() if why is None)}
     assert {MIXED_MODEL, "trtexec.sh"} <= left
     assert left.isdisjoint({LAYER_PRECISIONS, AUTOCAST, POLYGRAPHY_SCRIPT})
     assert left == {path.name for path in folder.path.iterdir()}
+    assert "no names of PyTorch's modules" in str(reasons.pop(TORCH_AUTOCAST))
     assert all("no name of its own" in str(r) for n, r in reasons.items() if n not in left)
     assert not (folder.path / MIXED_DATA).exists()
     remove_exports(folder)

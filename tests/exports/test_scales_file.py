@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.graphs.quantization.scales import Scales, WeightScale
-from precision_bisect.graphs.quantization.scales_file import read_scales, write_scales
+from precision_bisect.graphs.quantization.scales import (
+    Scales,
+    WeightScale,
+    read_scales,
+    write_scales,
+)
 from precision_bisect.runs.runfolder import SCALES, RunFolder
 
 POSITIVE = st.floats(2.0**-149, 2.0**100, width=32)

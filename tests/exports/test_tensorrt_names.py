@@ -11,10 +11,9 @@ from exports_models import Parse, export_of, polygraphy_selects
 from models import parse, save
 from operator_cases import OPERATORS, operator_cases
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.layer_precisions import parse_layer_precisions as parse_precisions
+from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.trtexec_names import layer_precisions
+from precision_bisect.exports.trtexec_names import parse_layer_precisions as parse_precisions
 from precision_bisect.exports.write import write_exports
 from precision_bisect.layer_table import LayerName
 from precision_bisect.runs.runfolder import (

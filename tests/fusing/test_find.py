@@ -14,7 +14,7 @@ from norm_spellings import (
     group_norm,
     layer_norm,
 )
-from precision_bisect.graphs.fusing.find import find_decomposed
+from precision_bisect.graphs.fusing.norms import find_decomposed
 
 
 @pytest.mark.parametrize(("square", "quotient", "axes", "axis"), SPELLINGS)

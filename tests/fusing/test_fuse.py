@@ -24,8 +24,8 @@ from norm_spellings import (
 )
 from precision_bisect import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.fuse import fuse
+from precision_bisect.graphs.fusing.norms import find_decomposed
 from precision_bisect.graphs.load import load_model
 
 FUSED = {
@@ -168,7 +168,7 @@ def test_what_is_read_elsewhere_stays(tmp_path: Path) -> None:
 
 def test_kinds_without_a_known_size_are_left(tmp_path: Path) -> None:
     """A norm over channels whose number nobody knows cannot be written, and is left."""
-    from precision_bisect.graphs.fusing.fused_graph import is_fusable
+    from precision_bisect.graphs.fusing.fuse import is_fusable
 
     (found,) = find_decomposed(load_text(layer_norm(), tmp_path))
     assert is_fusable(found)

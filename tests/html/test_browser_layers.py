@@ -8,6 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 import run_folders
+import tiny
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings, Histogram
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.results.certificates import Certificate
@@ -17,6 +18,23 @@ from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
 Open = Callable[..., Page]
+
+
+def test_modules_of_pytorch_are_the_tree(opened: Open, tmp_path: Path) -> None:
+    """Layers lie in the modules by their qualified names, and the answer is told by them."""
+    model = tiny.write_in_modules(tmp_path / "tiny.onnx", "<b>blocks")
+    tiny.search(model, tmp_path / "run")
+    page = opened(tmp_path / "run" / "report.html")
+    page.locator("#tree").focus()
+    page.keyboard.press("Home")
+    labels = page.locator("#tree .row[aria-level='1'] .label")
+    expect(labels).to_have_text(["<b>blocks"])
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tree .row[aria-level='2'] .label")).to_have_text(["0", "1", "2", "3"])
+    told = page.locator("#groups")
+    expect(told).to_contain_text("<b>blocks.0, <b>blocks.1, <b>blocks.2 as a whole: error 0.00")
+    expect(told).to_contain_text("15 layers instead of 4; none can be dropped")
 
 
 def test_words_find_layers(opened: Open, report: Path) -> None:

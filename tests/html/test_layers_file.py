@@ -46,4 +46,4 @@ def test_the_example_is_listed_in_full(tmp_path: Path) -> None:
     assert 375 == len(rows)
     assert list(range(300)) == [r["candidate"] for r in rows if r["candidate"] is not None]
     assert all(feeder < place for place, row in enumerate(rows) for feeder in row["inputs"])
-    assert "/encoders.0/encoders.0.0/norm1" == rows[6]["module"]
+    assert "encoders.0.0.norm1" == rows[6]["module"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models import parse, with_weights
 from precision_bisect.api import run
-from precision_bisect.backends.choose_backend import Chosen
+from precision_bisect.backends.backend_plugin import Chosen
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import (
     InputError,

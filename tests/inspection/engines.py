@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.graphs.load import Model, load_model

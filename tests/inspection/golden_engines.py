@@ -22,8 +22,8 @@ from typing import Any
 
 import onnx
 
+from precision_bisect.backends.inspection.engine_layers import parse_layers
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.profiles import shape_ranges

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect.backends.inspection.engine_json import parse_json
 from precision_bisect.backends.inspection.engine_layers import (
     EngineLayer,
     EngineTensor,
     normal_type,
+    parse_json,
 )
 
 CHANNELS_LAST = "Channel major FP16 format where channel % 8 == 0"

@@ -10,9 +10,12 @@ import pytest
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from inspection.judged import words
 from models import keeping, parse, save, with_weights
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    parse_layers,
+)
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.profiles import ShapeRange

@@ -8,8 +8,11 @@ import pytest
 
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from models import keeping, load_text
-from precision_bisect.backends.inspection.engine_json import parse_json
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    parse_json,
+)
 from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.graphs.typed.rewrite import TypedWriter

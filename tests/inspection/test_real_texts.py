@@ -14,10 +14,12 @@ from inspection.judged import FP16, chain, verdicts, words
 from inspection.test_honoured_rtx import ALONE, ATTENTION, PRODUCTS, Case
 from inspection.test_kernel_source import random_model
 from models import keeping, save
-from precision_bisect.backends.inspection.engine_json import parse_json
-from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    parse_json,
+    parse_layers,
+)
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.rewrite import TypedWriter

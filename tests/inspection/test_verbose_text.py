@@ -4,8 +4,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
-from precision_bisect.backends.inspection.verbose_text import parse_layers
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    parse_layers,
+)
 
 LINEAR = "(Linear) Row major linear format"
 TEXT = f"""Layers:

@@ -9,8 +9,7 @@ import pytest
 
 from faults import subject
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.logs import Logs
-from precision_bisect.execution.process_evaluator import Isolated
+from precision_bisect.execution.process_evaluator import Isolated, Logs
 from precision_bisect.execution.slot import Limits, Slot
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.runs.monitoring.events import ignore

@@ -14,8 +14,7 @@ from faults import subject
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
-from precision_bisect.execution.logs import Logs
-from precision_bisect.execution.process_evaluator import Isolated
+from precision_bisect.execution.process_evaluator import Isolated, Logs
 from precision_bisect.execution.slot import Limits, Slot
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus

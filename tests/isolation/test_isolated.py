@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from faults import subject
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.logs import TAIL_BYTES, Logs
-from precision_bisect.execution.process_evaluator import Isolated
+from precision_bisect.execution.process_evaluator import TAIL_BYTES, Isolated, Logs
 from precision_bisect.execution.slot import Limits, Slot
 from precision_bisect.plan import Plan
 from precision_bisect.search.workers import forecasting

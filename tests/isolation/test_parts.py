@@ -13,7 +13,7 @@ from faults import subject
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.execution.deaths import oom_kills, raised_outcome, terminated
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.logs import TAIL_BYTES, Logs
+from precision_bisect.execution.process_evaluator import TAIL_BYTES, Logs
 from precision_bisect.judging.comparators.share import Shared
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan

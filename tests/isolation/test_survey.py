@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from faults import subject
-from precision_bisect.backends.choose_backend import pick_backend
+from precision_bisect.backends.backend_plugin import pick_backend
 from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
-from precision_bisect.execution.described import survey
-from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.local_executor import LOCAL
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, survey
+from precision_bisect.execution.local_executor import LOCAL, isolated
 from precision_bisect.execution.slot import Limits, Slot
-from precision_bisect.execution.survey import isolated, surveyed
 from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
@@ -34,7 +32,7 @@ def test_a_child_says_the_same_of_its_backend(
     spec: EvaluatorSpec, slot: Slot, tmp_path: Path
 ) -> None:
     """Name, versions and what cannot run low."""
-    asked = surveyed(spec, slot)
+    asked = slot.surveyed(spec)
     assert survey(spec.made(tmp_path).backend) == asked
     assert ("emulated", True, {}) == (asked.name, asked.emulated, asked.unbuildable())
     assert {} != asked.versions()
@@ -45,7 +43,7 @@ def test_the_child_that_was_asked_evaluates(
     spec: EvaluatorSpec, slot: Slot, tmp_path: Path, stuck: Sequence[str]
 ) -> None:
     """By the table that came of it: a layer that cannot run low is no candidate any more."""
-    surveyed(spec, slot)
+    slot.surveyed(spec)
     asked = slot.pid
     reasons = {LayerName(name): "it has no kernel" for name in stuck}
     settled = replace(spec, table=spec.table.pinned(reasons))
@@ -122,7 +120,7 @@ def test_a_backend_that_costs_its_process_cannot_be_used(
     """One line says so, and what to ask next; nothing is left."""
     subject.break_start(folder, "import os; os.abort()")
     with pytest.raises(PluginError) as error:
-        surveyed(spec, slot)
+        slot.surveyed(spec)
     assert (
         "emulated cannot be used: its process died of SIGABRT (Aborted); "
         "`precision-bisect doctor` says what works here"

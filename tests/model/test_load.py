@@ -13,8 +13,8 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import InputError, ModelError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.graphs.ort import output_types
-from precision_bisect.graphs.tensor_shapes import tensor_shapes
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.judging.inputs.input_check import check_samples
 from precision_bisect.judging.inputs.synthetic import synthetic_samples

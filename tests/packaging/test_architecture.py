@@ -19,7 +19,7 @@ ORDER = (
     "errors precisions plan trial plan_costs layer_table protocols plugins",
     "machine settings options runs graphs judging search",
     "backends exports explaining execution cluster",
-    "pipeline api commandline __main__",
+    "pipeline api torch commandline __main__",
     "testing",
 )
 """Nouns at the root and rooms, from the lowest to the highest: each imports only lower ones."""

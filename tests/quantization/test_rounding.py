@@ -10,8 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from assigned_graphs import run_as_written
 from precision_bisect.graphs.lowtypes import FP8, INT8, QuantizedType
-from precision_bisect.graphs.quantization.rounding import dequantized, fake_quantized, quantized
-from precision_bisect.graphs.quantization.scales import WeightScale
+from precision_bisect.graphs.quantization.scales import (
+    WeightScale,
+    dequantized,
+    fake_quantized,
+    quantized,
+)
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 SCALES = st.floats(2.0**-20, 2.0**10, width=32)

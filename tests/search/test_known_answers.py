@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.commandline.main import main
-from precision_bisect.exports.layer_precisions import parse_layer_precisions, select
+from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
 
 FLOAT = onnx.TensorProto.FLOAT
 Step = tuple[str, str, float | None]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from paced import chain
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.tensor_shapes import tensor_shapes
+from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.plan_costs import CostGraph, Value
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import cast_ms, extra_ms, macs

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -163,9 +164,9 @@ def test_without_optuna_the_strategy_says_what_to_install() -> None:
 @pytest.mark.parametrize("most", [1, 3, 5, 8, 40])
 def test_groups_are_modules_as_far_as_there_is_room(most: int) -> None:
     """Every layer is in one group, as many groups as may be; a module is cut only to fill them."""
-    names = [f"/a/{i}" for i in range(6)] + [f"/b/c/{i}" for i in range(6)] + ["/b/d/0"]
+    modules = ["a"] * 6 + ["b.c"] * 6 + ["b.d"]
     layers = [0, 1, 2, 3, 6, 7, 8, 9, 12]
-    groups = few_groups(layers, names, most)
+    groups = few_groups(layers, replace(oracles.problem(13), modules=modules), most)
     assert min(most, len(layers)) == len(groups)
     assert layers == sorted(layer for group in groups for layer in group)
     if most == 3:

@@ -18,7 +18,7 @@ from precision_bisect.plugins import STRATEGIES, installed, load
 from precision_bisect.protocols import Problem, Strategy
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.testing.cases import Case
-from precision_bisect.testing.promises import STRATEGY_PROMISES, Promise
+from precision_bisect.testing.strategy_contract import STRATEGY_PROMISES, Promise
 from precision_bisect.trial import Kind
 from precision_bisect_strategies.ddmin import Ddmin
 from precision_bisect_strategies.exhaustive import Exhaustive

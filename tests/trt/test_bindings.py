@@ -53,9 +53,9 @@ OWNERS: dict[str, dict[str, str]] = {
     "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
     "tensorrt_engine.py": MODULE
     | {"runner.engine": "ICudaEngine", "runner.context": "IExecutionContext"},
-    "layer_times.py": MODULE | {"runner.context": "IExecutionContext"},
-    "inspector.py": MODULE
+    "layer_times.py": MODULE
     | {
+        "runner.context": "IExecutionContext",
         "engine": "ICudaEngine",
         "context": "IExecutionContext",
         "inspector": "EngineInspector",
@@ -71,7 +71,7 @@ import json, sys
 from types import SimpleNamespace
 from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader, pin_tactics
 from precision_bisect.backends.tensorrt.flavour import load_flavour
-from precision_bisect.backends.tensorrt.inspector import _PROFILE_VALUES
+from precision_bisect.backends.tensorrt.layer_times import _PROFILE_VALUES
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.backends.tensorrt.weak import LEFT_ALONE, to_mark
@@ -268,9 +268,9 @@ def test_the_surface_is_what_the_code_touches() -> None:
     )
     assert {"ParserError.node_name", "OnnxParser.get_error"} <= set(found["parsing.py"])
     assert {"ICudaEngine.create_engine_inspector", "LayerInformationFormat.JSON"} <= set(
-        found["inspector.py"]
+        found["layer_times.py"]
     )
-    assert "EngineInspector.execution_context" in found["inspector.py"]
+    assert "EngineInspector.execution_context" in found["layer_times.py"]
     assert {"IProfiler.__init__", "IExecutionContext.profiler"} <= set(found["layer_times.py"])
     assert "ProfilingVerbosity.DETAILED" in found["build.py"]
     assert "ComputeCapability.__members__" not in found["flavour.py"]
@@ -312,7 +312,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
 
 CALIBRATED = """
 from types import SimpleNamespace
-from precision_bisect.backends.tensorrt.config_script import with_script
+from precision_bisect.backends.tensorrt.build import with_script
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.log import collected
 

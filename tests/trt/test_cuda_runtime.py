@@ -10,7 +10,7 @@ import pytest
 
 PROBE = """
 import os
-from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
+from precision_bisect.backends.tensorrt.tensorrt_engine import load_cuda_runtime
 from precision_bisect.errors import RefusedError
 
 try:

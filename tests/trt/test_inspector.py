@@ -17,7 +17,7 @@ from precision_bisect.backends.inspection.engine_layers import EngineLayer
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.inspector import inspected
+from precision_bisect.backends.tensorrt.layer_times import inspected
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.trial import LayerHonour
 

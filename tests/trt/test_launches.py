@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from precision_bisect.backends import timing
-from precision_bisect.backends.launches import LaunchError, launches
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
+from precision_bisect.backends.timing import LaunchError, launches
 from precision_bisect.protocols import BackendFailure
 
 CUDART = """

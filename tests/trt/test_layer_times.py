@@ -13,9 +13,12 @@ import pytest
 
 from inspection.golden_engines import NAMES, read
 from models import keeping, load_text
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    EngineTensor,
+    parse_layers,
+)
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
 from precision_bisect.backends.tensorrt import tensorrt_backend, tensorrt_engine
 from precision_bisect.backends.tensorrt.build import BuiltEngine, build
 from precision_bisect.backends.tensorrt.flavour import Flavour

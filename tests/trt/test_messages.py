@@ -3,7 +3,7 @@
 import pytest
 
 from precision_bisect.backends.backend_plugin import Message
-from precision_bisect.backends.tensorrt.messages import (
+from precision_bisect.backends.tensorrt.log import (
     core_of_error,
     cuda_failed,
     first_error,

@@ -4,7 +4,7 @@ import pytest
 
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.settings.engine_settings import EngineSettings
 
 IMAGE = TensorSpec(name="image", dtype="float32", shape=("batch", 3, None, 8))

@@ -13,7 +13,7 @@ from models import parse
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
-from precision_bisect.execution.described import Survey
+from precision_bisect.execution.evaluator_spec import Survey
 from precision_bisect.graphs.typed.pinning import may_run_high
 from precision_bisect.layer_table import LayerName
 from precision_bisect.protocols import BackendFailure

@@ -12,9 +12,8 @@ from models import Arrays, normal, parse, save, with_weights
 from precision_bisect.exports.mixed import write_mixed
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import Session
-from precision_bisect.graphs.typed.biases import with_float_biases
 from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import TypedWriter, with_float_biases
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.runfolder import RunFolder

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
-from precision_bisect.backends.tensorrt.low_kernels import without_kernel
+from precision_bisect.backends.tensorrt.flavour import without_kernel
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin

@@ -11,12 +11,11 @@ from onnx.reference import ReferenceEvaluator
 
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_parser
+from precision_bisect.backends.tensorrt.flavour import Flavour, refused_by_every_parser
 from precision_bisect.backends.tensorrt.parsing import refusals
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.forms import _NO_BF16
+from precision_bisect.graphs.typed.layout import _NO_BF16
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, HalfName, Pair

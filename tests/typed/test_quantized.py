@@ -13,9 +13,8 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.rounding import dequantized, quantized
-from precision_bisect.graphs.quantization.scales import Scales, WeightScale
-from precision_bisect.graphs.typed import chunks
+from precision_bisect.graphs.quantization.scales import Scales, WeightScale, dequantized, quantized
+from precision_bisect.graphs.typed import typed_graph
 from precision_bisect.graphs.typed.model_files import TypedFolder, save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -130,7 +129,7 @@ def test_weights_are_stored_as_they_are_quantized(
     tmp_path: Path, low: QuantizedName, external: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Per channel, along whichever axis, also where a weight is written in many pieces."""
-    monkeypatch.setattr(chunks, "_CHUNK", 7)
+    monkeypatch.setattr(typed_graph, "_CHUNK", 7)
     model = load_model(save_external(with_weights(parse(TWO_PRODUCTS), WEIGHTS), tmp_path))
     typed = TypedWriter(model, Pair(low=low, high="fp32"), scales(low)).write(LOWEST)
     path = tmp_path / "typed.onnx"

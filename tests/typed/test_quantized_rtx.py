@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from models import keeping, normal, parse, save, with_weights
+from precision_bisect.backends.inspection.engine_layers import parse_layers
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.inspection.verbose_text import parse_layers
-from precision_bisect.backends.tensorrt.low_kernels import without_kernel
+from precision_bisect.backends.tensorrt.flavour import without_kernel
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import QUANTIZED
 from precision_bisect.graphs.quantization.calibration import Calibration, calibrate

@@ -13,10 +13,14 @@ from typing import Any
 
 from distributed import Client
 
-from precision_bisect.cluster.closing import ClosePlugin
-from precision_bisect.cluster.remote_trials import RemoteBackend
-from precision_bisect.cluster.shipped_model import pack
-from precision_bisect.cluster.task_queue import ModelPlugin, TrialsPlugin, look_on, why_no_trials
+from precision_bisect.cluster.shipped_model import RemoteBackend, pack
+from precision_bisect.cluster.task_queue import (
+    ClosePlugin,
+    ModelPlugin,
+    TrialsPlugin,
+    look_on,
+    why_no_trials,
+)
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Limits
@@ -116,11 +120,8 @@ class ClusterClient:
 
     def trouble(self, what: str) -> ExecutorError:
         """Return the error that the cluster is in some trouble."""
-        return ExecutorError(f"the cluster at {self._address} {what}", _RESUME)
-
-    @property
-    def _address(self) -> str:
-        return str(self.client.scheduler.address) if self.client.scheduler else "?"
+        at = str(self.client.scheduler.address) if self.client.scheduler else "?"
+        return ExecutorError(f"the cluster at {at} {what}", _RESUME)
 
     def _bring(self, spec: EvaluatorSpec) -> None:
         """Take to every worker what all searches of the run use."""

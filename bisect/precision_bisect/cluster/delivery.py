@@ -6,9 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError
-from precision_bisect.execution.logs import Logs, tail
-from precision_bisect.machine.atomic import whole
+from precision_bisect.execution.process_evaluator import Logs, tail
+from precision_bisect.machine.plain_files import whole, written
 from precision_bisect.runs.runfolder import LOGS
 from precision_bisect.trial import Outcome, Proposal
 
@@ -65,15 +64,10 @@ def receive(delivery: Delivery, proposal: Proposal, folder: Path) -> Outcome:
     Raises RunFolderError where a file cannot be written.
     """
     for name, data in delivery.files.items():
-        try:
+        with written(str(folder / name)):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with whole(folder / name) as stream:
                 stream.write(data)
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {folder / name}: {error.strerror}",
-                "free some space, then go on with --resume",
-            ) from error
     if not delivery.log:
         return delivery.outcome
     with tempfile.NamedTemporaryFile() as stream:

@@ -12,19 +12,31 @@ import shutil
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import SchedulerPlugin, Worker, WorkerPlugin, get_worker
 
 from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
-from precision_bisect.cluster.remote_trials import RemoteBackend, RemoteSpec, describe_backend
-from precision_bisect.cluster.shipped_model import ShippedModel, facts, unpack
+from precision_bisect.cluster.shipped_model import (
+    RemoteBackend,
+    RemoteSpec,
+    ShippedModel,
+    describe_backend,
+    facts,
+    unpack,
+)
 from precision_bisect.errors import ExecutorError, PluginError
 from precision_bisect.execution.process_evaluator import Isolated
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.execution.uniformity import unlike_workers
 from precision_bisect.machine.free_space import Space
 from precision_bisect.trial import Proposal
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
 
 _ENDING_S = 0.1
 """How long a trial is given to notice that its child was killed."""
@@ -195,3 +207,29 @@ def evaluate_task(trials: str, proposal: Proposal) -> Delivery | NotReady:
     if not isinstance(there, TrialsPlugin):
         return NotReady(why=str(_unprepared()))
     return there.evaluate(proposal)
+
+
+class ClosePlugin(SchedulerPlugin):
+    """Takes the plugins of a run off the workers when its client is gone, even killed.
+
+    `key` is what their names begin with.
+    """
+
+    def __init__(self, key: str, client: str) -> None:
+        self.name = f"{key}-leaving"
+        self._key = key
+        self._client = client
+
+    def remove_client(self, scheduler: "Scheduler", client: str) -> None:
+        """Called by the scheduler when a client has left."""
+        if client == self._client:
+            scheduler.loop.add_callback(self._clear, scheduler)
+
+    async def _clear(self, scheduler: "Scheduler") -> None:
+        """Remove the newest first: they use what the older ones have."""
+        for name in reversed([*scheduler.worker_plugins]):
+            if name.startswith(self._key):
+                with suppress(Exception):
+                    await scheduler.unregister_worker_plugin(None, name=name)
+        with suppress(ValueError):
+            scheduler.remove_plugin(self.name)

@@ -20,7 +20,7 @@ from typing import IO
 
 from precision_bisect.commandline.doctor import Examination
 from precision_bisect.errors import RunFolderError, UsageError, counted
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import logs, matching, refuse_replacing
 from precision_bisect.runs.runfolder import (
@@ -33,6 +33,7 @@ from precision_bisect.runs.runfolder import (
     RESULT,
     RUNG_FOLDER,
     STATUS,
+    TORCH_AUTOCAST,
     TRTEXEC,
     VERIFIED,
     VERIFIED_ENGINE,
@@ -44,7 +45,7 @@ LARGEST = 16 * 2**20
 MOST_LOGS = 50
 _ROOT = "precision-bisect-bundle"
 _SUFFIXES = (".tar.gz", ".tgz")
-_EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST)
+_EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, TORCH_AUTOCAST)
 _NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS, *_EXPORTS)
 _PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")

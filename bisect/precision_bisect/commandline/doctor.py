@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from precision_bisect.backends.backend_plugin import Availability
-from precision_bisect.backends.choose_backend import availabilities
+from precision_bisect.backends.backend_plugin import Availability, availabilities
 from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version

@@ -9,13 +9,16 @@ from precision_bisect.commandline.arguments.usage_hints import NEAR
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.layer_table import modules_around
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import squares, with_advice
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.runs.monitoring.events import Observer
+from precision_bisect.runs.results.model_layers import read_modules
 
 
 def explain(options: Options, layers: Sequence[str], worst: int, observer: Observer) -> Findings:
@@ -30,16 +33,17 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
         return _of_run(options.model, layers)
     with workdir() as work:
         # Before samples are read: a name needs the model alone.
-        prepared = prepare(
-            options,
-            observer,
-            work,
-            lambda model: _check_names(layers, pin_formless(model, options.pair).table.names),
-        )
+        named: list[str] = []
+
+        def check(model: Model) -> None:
+            table = pin_formless(model, options.pair).table
+            named.extend(_named(layers, {each.name: each.module for each in table.candidates}))
+
+        prepared = prepare(options, observer, work, check)
         try:
-            errors = {} if layers else dict(worst_layers(prepared, worst))
+            errors = {} if named else dict(worst_layers(prepared, worst))
             prepared.rest()
-            return _explained(prepared, list(layers or errors), errors)
+            return _explained(prepared, named or list(errors), errors)
         except RuntimeError as error:
             raise ModelError(
                 f"ONNX Runtime cannot run {options.model}: {error}", "check the inputs"
@@ -70,21 +74,31 @@ def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, f
 
 def _of_run(folder: Path, layers: Sequence[str]) -> Findings:
     found = read_diagnosis(folder)
-    _check_names(layers, [each.layer for each in found.layers])
     if not layers:
         return found
-    return replace(found, layers=[each for each in found.layers if each.layer in layers])
+    modules = read_modules(folder) or {}
+    named = _named(layers, {each.layer: modules.get(each.layer, "") for each in found.layers})
+    return replace(found, layers=[each for each in found.layers if each.layer in named])
 
 
-def _check_names(layers: Sequence[str], known: Sequence[str]) -> None:
-    for layer in layers:
-        if layer not in known:
-            meant = _meant(layer, known)
-            raise UsageError(
-                f"{layer!r} is no layer to explain",
-                f"{f'did you mean {meant[0]!r}? ' if meant else ''}`precision-bisect layers` "
-                "lists them",
-            )
+def _named(asked: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Return the layers of these names, and those in modules of these names.
+
+    `known` are the layers with their modules. Raises UsageError for what is neither.
+    """
+    found: list[str] = []
+    for each in asked:
+        inside = [name for name, module in known.items() if each in modules_around(module)]
+        if each in known or inside:
+            found += [each] if each in known else inside
+            continue
+        meant = _meant(each, list(known))
+        raise UsageError(
+            f"{each!r} is no layer or module to explain",
+            f"{f'did you mean {meant[0]!r}? ' if meant else ''}`precision-bisect layers` "
+            "lists them",
+        )
+    return list(dict.fromkeys(found))
 
 
 def _meant(layer: str, known: Sequence[str]) -> Sequence[str]:

@@ -74,6 +74,7 @@ def export(
         diagnosis=finished.diagnosis,
         shapes=finished.shapes,
         run=finished.fingerprint,
+        modules=finished.modules,
     )
     where = out or (run if point == ANSWER else point_folder(run, point))
     if settings.io_types != "model" and where.resolve() == run.resolve():

@@ -3,17 +3,16 @@
 from collections import Counter
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.layer_table import Layer, LayerTable
+from precision_bisect.layer_table import Layer, LayerTable, scope_of
 from precision_bisect.runs import plain_json
 
 
 def as_text(table: LayerTable) -> str:
     """Return candidates first, then the others with their reason, one node a line."""
     width = max((len(layer.op_type) for layer in table.layers), default=0)
-    lines = [
-        f"{counted(len(table.candidates), 'candidate')} of {counted(len(table.layers), 'node')}",
-        "",
-    ]
+    candidates, nodes = len(table.candidates), len(table.layers)
+    without = "" if table.modules else "; their names tell no modules"
+    lines = [f"{counted(candidates, 'candidate')} of {counted(nodes, 'node')}{without}", ""]
     lines += [_line(layer, width) for layer in table.candidates]
     others = [layer for layer in table.layers if layer.exclusion is not None]
     if others:
@@ -30,6 +29,7 @@ def as_json(table: LayerTable) -> str:
         {
             "name": layer.name,
             "op_type": layer.op_type,
+            "module": layer.module,
             "candidate": layer.exclusion is None,
             "reason": None if layer.exclusion is None else _reason(layer),
             "named_in_model": layer.named_in_model,
@@ -44,4 +44,7 @@ def _reason(layer: Layer) -> str:
 
 
 def _line(layer: Layer, width: int) -> str:
-    return f"  {printable(layer.op_type):<{width}}  {printable(layer.name)}"
+    line = f"  {printable(layer.op_type):<{width}}  {printable(layer.name)}"
+    # A name scope is in the name.
+    told = layer.module != scope_of(layer.name)
+    return f"{line}  {printable(layer.module)}" if told else line

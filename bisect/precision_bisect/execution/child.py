@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precision_bisect.execution.deaths import raised_outcome
-from precision_bisect.execution.described import Survey, survey
-from precision_bisect.execution.evaluator_spec import Made
+from precision_bisect.execution.evaluator_spec import Made, Survey, survey
 from precision_bisect.machine.signals import kill_group
 from precision_bisect.machine.user_scripts import let_scripts_exit
 from precision_bisect.options import Options
@@ -62,7 +61,7 @@ def load_evaluator(spec: Path, work: Path) -> None:
 def pick(options: Options, work: Path) -> tuple[str, str]:
     """Return the name of the backend that the options ask for, and why it is the one."""
     # Imported here: it brings in ONNX Runtime.
-    from precision_bisect.backends.choose_backend import pick_backend
+    from precision_bisect.backends.backend_plugin import pick_backend
 
     del work
     return pick_backend(options)

@@ -33,19 +33,6 @@ def raised_outcome(error: BaseException) -> Outcome:
     return Outcome(status=TrialStatus.RAISED, message=first_line(error))
 
 
-def past_time(limit_s: float) -> Death:
-    """Return the death of a child that took longer than it may."""
-    return Death(TrialStatus.TIMED_OUT, f"took longer than {limit_s:g} s, and was killed")
-
-
-def over_memory(used_mib: float, limit_mib: float) -> Death:
-    """Return the death of a child that took more memory than it may."""
-    return Death(
-        TrialStatus.OUT_OF_MEMORY,
-        f"took {used_mib:.0f} MiB of memory, {limit_mib:g} are allowed, and was killed",
-    )
-
-
 def unreadable() -> Death:
     """Return the death of a child whose answer is no answer."""
     message = "its process gave an answer that cannot be read"

@@ -4,19 +4,20 @@ A spec is pickled and sent; the model, which may have gigabytes, is read from it
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from precision_bisect.errors import ModelError, RefusedError, RunFolderError
+from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.inputs.copies import Refers, copies_for
-from precision_bisect.layer_table import LayerTable
+from precision_bisect.layer_table import LayerName, LayerTable
+from precision_bisect.machine.plain_files import ROOM, written
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Backend, BackendFailure, Comparator
+from precision_bisect.protocols import Backend, BackendFailure, Comparator, Hasty
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.search.speed.kernel_times import KernelTimes, TimesKernels
@@ -32,6 +33,39 @@ class Made(NamedTuple):
 
     model: "Model"
     backend: Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a backend says of itself; see `protocols.Described` and `protocols.Hasty`.
+
+    A backend cannot be pickled: it holds sessions and GPU memory.
+    """
+
+    name: str
+    emulated: bool
+    said: Mapping[str, str]
+    stuck: Mapping[LayerName, str]
+    hasty: bool = False
+
+    def versions(self) -> Mapping[str, str]:
+        """Return versions and device names that results depend on."""
+        return self.said
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return the candidates that cannot run low, each with the reason."""
+        return self.stuck
+
+
+def survey(backend: Backend) -> Survey:
+    """Return what the backend says of itself."""
+    return Survey(
+        name=backend.name,
+        emulated=backend.emulated,
+        said=backend.versions(),
+        stuck=backend.unbuildable(),
+        hasty=isinstance(backend, Hasty) and backend.hasty,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +93,8 @@ class EvaluatorSpec:
 
     def save(self, path: Path) -> None:
         """Write the spec, pickled, for other processes. Raises RunFolderError."""
-        try:
+        with written(str(path), ROOM):
             path.write_bytes(pickle.dumps(self, protocol=pickle.HIGHEST_PROTOCOL))
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {path}: {error.strerror}",
-                "point TMPDIR to a writable folder with free space",
-            ) from error
 
     def evaluator(self, work: Path, looked: Made | None = None) -> Evaluator:
         """Return the evaluator, which uses the folder `work` for its files.
@@ -155,8 +184,8 @@ class EvaluatorSpec:
 
     def _backend(self, model: "Model", work: Path) -> Backend:
         # Imported here: ONNX Runtime is of no use to a process that only sends a spec.
-        from precision_bisect.backends.choose_backend import choose_backend
-        from precision_bisect.backends.forecasting import forecaster
+        from precision_bisect.backends.backend_plugin import choose_backend
+        from precision_bisect.backends.emulation.emulator_plugin import forecaster
 
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)

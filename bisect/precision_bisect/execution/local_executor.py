@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.backends.choose_backend import choose_backend, pick_backend
+from precision_bisect.backends.backend_plugin import choose_backend, pick_backend
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor, Placed, TrialTask
-from precision_bisect.execution.survey import isolated, picked, surveyed
 from precision_bisect.execution.uniformity import require_alike_gpus
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin_unbuildable
@@ -24,6 +23,14 @@ from precision_bisect.search.workers import Workers, threads
 
 if TYPE_CHECKING:
     from precision_bisect.execution.slot import Slot
+
+
+def isolated(options: Options) -> bool:
+    """Tell whether trials run in child processes; `options` name the backend."""
+    if options.isolate == "auto":
+        limited = options.trial_timeout_s is not None or options.trial_memory_mib is not None
+        return limited or options.backend != "emulated"
+    return options.isolate == "always"
 
 
 class LocalExecutor:
@@ -72,7 +79,7 @@ class LocalExecutor:
             feeds = spec.samples.feeds
             chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
             make, here = chosen.make, chosen.make(model)
-        backend = here or surveyed(spec, self._slot(options, work))
+        backend = here or self._slot(options, work).surveyed(spec)
         if not self._open:
             self._end_asked()
         if here is None and not (options.mixed_gpus or options.backend == "emulated"):
@@ -115,7 +122,7 @@ class LocalExecutor:
             return options.backend, ""
         if not self._asks_child(options):
             return pick_backend(options)
-        return picked(options, self._slot(options, work))
+        return self._slot(options, work).picked(options)
 
     def _asks_child(self, options: Options) -> bool:
         """Tell whether a child is asked what there is."""

@@ -1,8 +1,9 @@
-"""An evaluator that has every proposal evaluated in a child process."""
+"""An evaluator that has every proposal evaluated in a child process, and what children printed."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import LifoQueue
 
@@ -10,9 +11,9 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.execution import child
 from precision_bisect.execution.deaths import raised_outcome, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.logs import Logs
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.options import Options
+from precision_bisect.runs.belonging import new_log
 from precision_bisect.runs.runfolder import LOGS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus
 
@@ -27,6 +28,41 @@ _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMOR
 A trial in which CUDA failed, or the GPU's memory was full, is tried once more in a new child: an
 earlier trial may have broken the context, or its engine hold the memory.
 """
+TAIL_BYTES = 256 * 1024
+"""Bytes of the end of a log that are kept: the last words tell most. A bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Keeps logs in a folder, which is made for the first; a full disk costs only the log."""
+
+    folder: Path
+
+    def keep(self, log: Path, proposal: Proposal, outcome: Outcome) -> Outcome:
+        """Copy the end of a log, and return the outcome with a message that names the copy."""
+        try:
+            end = tail(log)
+            if not end:
+                return outcome
+            path = new_log(self.folder, outcome.status.value)
+            heading = (
+                f"{outcome.status}: {outcome.message}\n{proposal.phase}, {proposal.kind}, "
+                f"{proposal.samples} samples, plan {proposal.plan.key}: {proposal.reason}\n\n"
+            )
+            path.write_bytes(heading.encode() + end)
+        except OSError:
+            return outcome
+        said = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"
+        return replace(outcome, message=said)
+
+
+def tail(log: Path) -> bytes:
+    """Return the end of a log. Raises OSError."""
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - TAIL_BYTES))
+        # A child that wrote on after its log was emptied leaves NULs in front: its offset stayed.
+        return stream.read().strip(b"\0")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +108,9 @@ class Isolated:
         attempts = DECISIVE_ATTEMPTS if proposal.phase in _DECISIVE else USUAL_ATTEMPTS
         for attempt in range(1, attempts + 1):
             try:
-                outcome = _checked(slot.call(self.limits, child.evaluate_here, proposal))
+                outcome = slot.call(self.limits, child.evaluate_here, proposal)
+                if not isinstance(outcome, Outcome):
+                    raise unreadable()
             except Death as death:
                 slot.end()
                 if self._closed or not death.retry or attempt == attempts:
@@ -114,10 +152,3 @@ def slots_in(work: Path, options: Options, name: str = "worker") -> Sequence[Slo
         Slot(spec=work / f"{name}.spec", folder=work / f"{name}-{number}", gpu=gpu)
         for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
     ]
-
-
-def _checked(answer: object) -> Outcome:
-    """Return a child's answer if it is one. Raises Death."""
-    if not isinstance(answer, Outcome):
-        raise unreadable()
-    return answer

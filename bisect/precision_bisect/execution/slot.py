@@ -19,19 +19,15 @@ from typing import Any, Self, TypeVar
 import psutil
 from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
-from precision_bisect.execution.deaths import (
-    Death,
-    oom_kills,
-    over_memory,
-    past_time,
-    terminated,
-    unreadable,
-)
+from precision_bisect.execution.deaths import Death, oom_kills, terminated, unreadable
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
+from precision_bisect.machine.plain_files import written
 from precision_bisect.machine.signals import kill_group
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
+from precision_bisect.trial import TrialStatus
 
 R = TypeVar("R")
 
@@ -120,6 +116,34 @@ class Slot:
             self._start()
         self._pool.submit(function, *arguments, self._work)
 
+    def surveyed(self, spec: EvaluatorSpec) -> Survey:
+        """Return what the spec's backend says of itself; loading it here may crash.
+
+        The spec is saved as the slot's. The child keeps model and backend for the trials. Raises
+        PluginError where asking costs the child, since the backend cannot be used then, and
+        RunFolderError.
+        """
+        spec.save(self.spec)
+        return self._asked(spec.options.backend, child.backend_facts, self.spec)
+
+    def picked(self, options: Options) -> tuple[str, str]:
+        """Return what `pick_backend` does in the child; raises PluginError as `surveyed` does."""
+        return self._asked(f"--backend {options.backend}", child.pick, options)
+
+    def _asked(self, what: str, function: Callable[..., R], argument: object) -> R:
+        """Return what a function says of `what`; the child is ended where it raises."""
+        try:
+            return self.call_bare(function, argument)
+        except Death as death:
+            self.end()
+            raise PluginError(
+                f"{what} cannot be used: {death.outcome.message}",
+                "`precision-bisect doctor` says what works here",
+            ) from death
+        except BaseException:
+            self.end()
+            raise
+
     def end(self, *, lost: bool = False) -> None:
         """Kill the child and what it has started, if there is one; the next call makes another.
 
@@ -139,13 +163,8 @@ class Slot:
 
     def _start(self) -> None:
         self._clear()
-        try:
+        with written(str(self.folder)):
             self._work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot write {self.folder}: {error.strerror}",
-                "free some space, then go on with --resume",
-            ) from error
         self._silence()
         self._pool = ProcessPoolExecutor(
             max_workers=1, initializer=child.begin, initargs=(self.log,), env=self._environment()
@@ -207,9 +226,11 @@ class Slot:
                 raise unreadable()
             if deadline is not None and time.monotonic() > deadline:
                 assert limits.time_s is not None
-                raise past_time(limits.time_s)
+                message = f"took longer than {limits.time_s:g} s, and was killed"
+                raise Death(TrialStatus.TIMED_OUT, message)
             if limits.memory_mib is not None and (used := self._memory_mib()) > limits.memory_mib:
-                raise over_memory(used, limits.memory_mib)
+                message = f"took {used:.0f} MiB of memory, {limits.memory_mib:g} are allowed"
+                raise Death(TrialStatus.OUT_OF_MEMORY, f"{message}, and was killed")
 
     def _alive(self) -> bool:
         # A zombie has ended, and only waits for its parent to look.

@@ -9,8 +9,7 @@ can be handed over by `$(cat autocast-exclude.txt)` under `set -f`, in any local
 from collections.abc import Iterable, Iterator
 from string import ascii_letters, digits
 
-from precision_bisect.exports.export import Export, named_nodes
-from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.export import Export, NotWritable, named_nodes
 from precision_bisect.graphs.fusing.norms import norms
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.high_nodes import FLOATS
@@ -21,15 +20,12 @@ _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 
 def write_autocast(names: Iterable[str]) -> str:
     """Return the list that excludes exactly the nodes of these names."""
-    return "".join(f"{_literally(name)}\\Z\n" for name in names)
-
-
-def _literally(name: str) -> str:
-    """Return an expression that matches the name itself, in printable ASCII without spaces."""
-    return "".join(c if c in _PLAIN else _escaped(c) for c in name)
+    literal = ("".join(c if c in _PLAIN else _escaped(c) for c in name) for name in names)
+    return "".join(f"{name}\\Z\n" for name in literal)
 
 
 def _escaped(character: str) -> str:
+    """Return an expression that matches the character, in printable ASCII without spaces."""
     code = ord(character)
     if character in ".-":
         return f"\\{character}"

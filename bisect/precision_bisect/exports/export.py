@@ -8,7 +8,6 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -26,6 +25,10 @@ _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""
 
 
+class NotWritable(Exception):
+    """An export cannot say exactly this plan; the message says why, in one sentence."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Export:
     """A plan to write down.
@@ -35,6 +38,7 @@ class Export:
     with those layers so. `scales` are needed where a layer is INT8 or FP8. The `diagnosis` is told
     by the exports that have a place for it, and so is the `point` of the curve that the plan is.
     `shapes` are those that the samples of the run had, by input; `run` is the fingerprint of it.
+    `modules` of PyTorch hold the plan whole, as a trial has shown; none where none was tried.
     `folder` is where the files will lie, `no_mixed` why there is no typed model, None if there is.
     """
 
@@ -47,6 +51,7 @@ class Export:
     point: str = ANSWER
     shapes: SampleShapes = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = ()
     folder: Path = Path()
     no_mixed: str | None = None
 

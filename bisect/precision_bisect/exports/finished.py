@@ -11,11 +11,10 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.quantization.scales_file import read_scales
+from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
-from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName
+from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
 from precision_bisect.options import ANSWER
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import find_point
@@ -32,8 +31,8 @@ class Finished:
     `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
     form, `pinned` the layers that were no
     candidates, because they cannot run low, to the reason; `shapes` each input to those that the
-    samples had, as far as the file says. `fingerprint` is the run's. `path` is the file that
-    says so.
+    samples had, as far as the file says. `fingerprint` is the run's, `modules` hold the answer.
+    `path` is the file that says so.
     """
 
     kept: tuple[LayerName, ...]
@@ -46,6 +45,7 @@ class Finished:
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
     path: Path
+    modules: Sequence[str] = ()
 
     def scales(self) -> Scales:
         """Return the scales that the run has left, none where nothing is INT8 or FP8.
@@ -111,6 +111,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         diagnosis=result.diagnosis,
         fingerprint=result.fingerprint,
         path=file,
+        modules=_modules(file, result, model) if point == ANSWER else (),
     )
 
 
@@ -136,6 +137,16 @@ def _form(file: Path, asked: Asked, result: Result, pair: Pair) -> Form:
     if asked.precision == result.high:
         return Form(stored=result.high)
     raise damaged(file, f"{quoted(asked.layer)} was asked for in {asked.precision}")
+
+
+def _modules(file: Path, result: Result, model: Model) -> Sequence[str]:
+    """Return the modules that hold the answer whole, if any."""
+    names = result.by_modules.names if result.by_modules else ()
+    known = {name for layer in model.table.layers for name in modules_around(layer.module)}
+    for name in names:
+        if name not in known:
+            raise damaged(file, f"the model has no module {quoted(name)}")
+    return names
 
 
 def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:

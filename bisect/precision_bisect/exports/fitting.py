@@ -34,11 +34,9 @@ def fit(folder: Path) -> int:
     graph = _graph(folder / MIXED_MODEL)
     with quiet(), without_torch():
         inputs, outputs = stored_samples(folder)
-    weights = {tensor.name for tensor in graph.initializer}
     for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
-        needed = [value for value in graph.input if value.name not in weights]
         for value, arrays, file in (
-            *((value, feed, GOLDEN_INPUTS) for value in needed),
+            *((value, feed, GOLDEN_INPUTS) for value in graph.input),
             *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output),
         ):
             if trouble := _misfit(value, arrays):

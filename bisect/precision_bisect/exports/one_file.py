@@ -9,15 +9,16 @@ from pathlib import Path
 def one_file(template: str, filled: dict[str, str]) -> str:
     """Return a template as a script that runs without this package.
 
-    In place of its imports from here, which stand together, it has what those modules define;
-    what these import must be among the template's imports, too. `filled` has the new value of a
-    variable, as source, by the line that defines it.
+    In place of its imports from here, if any, which stand together, it has what those modules
+    define; what these import must be among the template's imports, too. `filled` has the new value
+    of a variable, as source, by the line that defines it.
     """
     text = files(__package__).joinpath(template).read_text(encoding="utf-8")
     imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
     ours = [node for node in imports if str(node.module).startswith("precision_bisect.")]
     lines = text.splitlines(keepends=True)
-    before, after = lines[: ours[0].lineno - 1], lines[ours[-1].end_lineno :]
+    begin, end = (ours[0].lineno - 1, ours[-1].end_lineno) if ours else (0, 0)
+    before, after = lines[:begin], lines[end:]
     for line, value in filled.items():
         place = after.index(line)
         after[place] = f"{line.partition(' = ')[0]} = {value}\n"

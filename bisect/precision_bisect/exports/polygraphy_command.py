@@ -1,4 +1,4 @@
-"""The command by which Polygraphy judges the exported model with TensorRT, on the target."""
+"""What runs on the target without this package: Polygraphy's command, and scripts of one file."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,8 +7,7 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
-from precision_bisect.exports.export import Export, nodes_in_tensorrt
-from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -16,10 +17,6 @@ from precision_bisect.exports import fitting
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
-
-_FIT_S = 600.0
-_JUDGE_S = 1800.0
-"""So many seconds the processes may take; opening with timed algorithms is slow."""
 
 
 class Check:
@@ -66,8 +63,14 @@ class Check:
             return Recheck(outcome="not_judged", message="interrupted")
 
 
-class _Beside:
-    """A process of this Python that begins at once; leaving the context ends it."""
+class _Beside(ABC):
+    """A process of this Python that begins at once; leaving the context ends it.
+
+    It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name.
+    """
+
+    limit_s: float
+    called: str
 
     def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
         own = dict(os.environ)
@@ -93,66 +96,62 @@ class _Beside:
         self._process.wait()
         self._held.close()
 
-    def waited(self, limit_s: float) -> tuple[list[str], list[str]]:
-        """Return the lines of stdout and of stderr. Raises TimeoutExpired, and OSError."""
-        self._process.wait(limit_s)
-        for each in (self._printed, self._said):
-            each.seek(0)
-        return self._printed.read().splitlines(), self._said.read().strip().splitlines()
+    def ended(self) -> Recheck:
+        """Wait for the process and return what it says."""
+        try:
+            self._process.wait(self.limit_s)
+            for each in (self._printed, self._said):
+                each.seek(0)
+            found = self._told(self._printed.read().splitlines())
+            if found is not None:
+                return found
+            said = self._said.read().strip().splitlines()
+            why = f"ended: {said[-1] if said else f'exit code {self._process.returncode}'}"
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+            why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"
+        return Recheck(outcome="not_judged", message=f"{self.called} {why}")
 
-    @property
-    def code(self) -> int:
-        """The exit code of the process, which has ended."""
-        return self._process.returncode
+    @abstractmethod
+    def _told(self, printed: Sequence[str]) -> Recheck | None:
+        """Return what the lines on stdout, or files, say; None if there are none."""
 
 
 class Fitting(_Beside):
     """Whether a fresh process can open the exported files, and the stored samples fit."""
 
+    limit_s, called = 600.0, "the check"
+
     def __init__(self, folder: Path, work: Path) -> None:
         super().__init__(["-m", fitting.__name__, str(folder.absolute())], work)
 
-    def ended(self) -> Recheck:
-        """Wait for the process and return what it says."""
-        try:
-            # The last line: what Python starts with may print others before it.
-            printed, said = self.waited(_FIT_S)
-            if not printed:
-                last = said[-1] if said else f"exit code {self.code}"
-                return Recheck(outcome="not_judged", message=f"the check ended: {last}")
-            told = json.loads(printed[-1])
-            if "trouble" in told:
-                return Recheck(outcome="broken", message=str(told["trouble"]))
-            samples = int(told["samples"])
-        except (OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-            return Recheck(outcome="not_judged", message=f"the check did not run: {_line(error)}")
+    def _told(self, printed: Sequence[str]) -> Recheck | None:
+        if not printed:
+            return None
+        # The last line: what Python starts with may print others before it.
+        told = json.loads(printed[-1])
+        if "trouble" in told:
+            return Recheck(outcome="broken", message=str(told["trouble"]))
         return Recheck(
             outcome="not_judged",
             message=f"{MIXED_MODEL} is valid in a fresh process, and fits "
-            f"{counted(samples, 'stored sample')}; the target has to judge",
+            f"{counted(int(told['samples']), 'stored sample')}; the target has to judge",
         )
 
 
 class Judging(_Beside):
     """A script that judges an exported model in a fresh process."""
 
+    limit_s = 1800.0
+
     def __init__(self, script: Path, work: Path, gpu: str | None = None) -> None:
-        self._name, self._out = script.name, work / "judged.json"
+        self.called, self._out = script.name, work / "judged.json"
         self._out.unlink(missing_ok=True)
         words = [str(script.absolute()), "--library-defaults", "--json", str(self._out)]
         super().__init__(words, work, gpu)
 
-    def ended(self) -> Recheck:
-        """Wait for the process and return what it says."""
-        try:
-            _, said = self.waited(_JUDGE_S)
-            if not self._out.exists():
-                last = said[-1] if said else f"exit code {self.code}"
-                return Recheck(outcome="not_judged", message=f"{self._name} ended: {last}")
-            return from_script(plain_json.read_object(self._out))
-        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-            why = f"{self._name} did not run: {_line(error)}"
-            return Recheck(outcome="not_judged", message=why)
+    def _told(self, printed: Sequence[str]) -> Recheck | None:
+        del printed
+        return from_script(plain_json.read_object(self._out)) if self._out.exists() else None
 
 
 def from_script(told: Mapping[str, Any]) -> Recheck:
@@ -170,7 +169,3 @@ def from_script(told: Mapping[str, Any]) -> Recheck:
             options=tuple(defaults["options"]),
         ),
     )
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

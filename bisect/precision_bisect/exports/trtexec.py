@@ -9,12 +9,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
+from typing import TypeAlias
 
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, shape_ranges
 from precision_bisect.errors import UsageError, printable
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.layer_precisions import NotWritable
-from precision_bisect.exports.tensorrt_versions import lowest, since
+from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.trtexec_names import (
     OUTPUT_TYPES,
     PRECISIONS,
@@ -22,7 +21,8 @@ from precision_bisect.exports.trtexec_names import (
     layer_precisions,
     trtexec_nodes,
 )
-from precision_bisect.graphs.graph import operators
+from precision_bisect.graphs.graph import operators, opset
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 from precision_bisect.settings.engine_settings import Shapes
@@ -84,6 +84,29 @@ _DECOMPOSED = f"""\
 # An Attention without a fused kernel, as in FP32, needs this flag of TensorRT 10.14 and later.
     case $("$tool" --help 2>&1) in *{_FLAG}*) set -- '{_FLAG}=*' "$@" ;; esac
     """
+_SINCE = {
+    **dict.fromkeys(("CastLike", "Gelu", "Hardmax", "Mish"), (10, 0)),
+    "DeformConv": (10, 1),
+    **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow"), (10, 4)),
+    "STFT": (10, 5),
+    "Attention": (10, 14),
+    **dict.fromkeys(("RMSNormalization", "RotaryEmbedding", "TensorScatter"), (10, 15)),
+    "Swish": (11, 0),
+}
+"""Operators that TensorRT 8.6 does not take, each with the first version of 10 or 11 that does.
+
+Up to 10.10 the importers in onnxOpImporters.cpp (builtin_op_importers.cpp in 8.6) of
+github.com/onnx/onnx-tensorrt, compared by release; from 10.11 on CHANGELOG.md of
+github.com/NVIDIA/TensorRT, as of 11.1.
+"""
+_GROUP_NORM_OPSET = 21
+_GROUP_NORM_SINCE = (10, 9)
+"""The first version that takes GroupNormalization as of that opset (CHANGELOG.md)."""
+_LOW_GRU_SINCE = (10, 2)
+"""The first version whose GRU may be FP16: before, one minus a gate has an FP32 one."""
+
+
+Version: TypeAlias = tuple[int, int]
 
 
 def write_trtexec(export: Export) -> str:
@@ -137,7 +160,7 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append(
             "# A script changed the builder's configuration; trtexec runs none: add its flags."
         )
-    if _open_shapes(export):
+    if _ranges(export) is None:
         remarks.append(
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
             "trtexec\n# takes 1 for each."
@@ -192,7 +215,7 @@ def _common(export: Export) -> Iterator[str]:
         yield f"--builderOptimizationLevel={settings.optimization_level}"
     if settings.workspace_mib is not None:
         yield f"--memPoolSize=workspace:{settings.workspace_mib}"
-    ranges = {} if _open_shapes(export) else _ranges(export)
+    ranges = _ranges(export) or {}
     for flag, pick in (
         ("--minShapes", attrgetter("least")),
         ("--optShapes", attrgetter("best")),
@@ -203,36 +226,24 @@ def _common(export: Export) -> Iterator[str]:
             yield f"{flag}={_shapes(shapes)}"
 
 
-def _values(export: Export) -> frozenset[str]:
-    return shape_inputs(export.model.proto.graph, export.model.inputs)
-
-
-def _dynamic(export: Export) -> list[str]:
-    values = _values(export)
-    return [
-        each.name for each in export.model.inputs if not is_static(each) or each.name in values
-    ]
-
-
-def _open_shapes(export: Export) -> bool:
-    """Whether nothing says which shapes some dynamic input takes."""
-    known = {*export.shapes, *export.settings.opt_shapes}
-    return not known.issuperset(_dynamic(export))
-
-
-def _ranges(export: Export) -> dict[str, ShapeRange]:
+def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     """Return the range of every dynamic input: the user's, else that of the run's samples.
 
-    trtexec takes a missing flag from the other two, but not a missing input of a flag, and no
-    flag for a model without dynamic inputs. Raises NotWritable for shapes that cannot work.
+    It is None where nothing says which shapes one of them takes. trtexec takes a missing flag
+    from the other two, but not a missing input of a flag, and no flag for a model without dynamic
+    inputs. Raises NotWritable for shapes that cannot work.
     """
-    given = export.settings.opt_shapes
+    inputs, given = export.model.inputs, export.settings.opt_shapes
+    values = shape_inputs(export.model.proto.graph, inputs)
+    dynamic = [each.name for each in inputs if not is_static(each) or each.name in values]
+    if not {*export.shapes, *given}.issuperset(dynamic):
+        return None
     sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}
     try:
-        found = shape_ranges(export.model.inputs, export.settings, sampled, _values(export))
+        found = shape_ranges(inputs, export.settings, sampled, values)
     except UsageError as error:
         raise NotWritable(error.message) from error
-    return {name: found[name] for name in _dynamic(export)}
+    return {name: found[name] for name in dynamic}
 
 
 def _shapes(shapes: Shapes) -> str:
@@ -254,3 +265,35 @@ def _fail(message: str) -> str:
 
 def _branch(mode: str, body: str) -> str:
     return f"{mode})\n    {body}\n    ;;\n"
+
+
+def lowest(export: Export, base: Version, *, typed: bool) -> str:
+    """Return the version that takes the model, where that is above `base`, else "".
+
+    `typed` tells whether the types are those of the typed model; otherwise all are FP32.
+    """
+    major, minor = max((base, *_needed(export, typed=typed).values()))
+    return f", {major}.{minor} or later" if (major, minor) > base else ""
+
+
+def since(export: Export) -> str:
+    """Return from which version on TensorRT takes each newer operator, in a sentence, or ""."""
+    needed = sorted(_needed(export, typed=True).items(), key=lambda each: (each[1], each[0]))
+    told = [f"{what} from {major}.{minor}" for what, (major, minor) in needed]
+    return f"TensorRT takes {', '.join(told)} on." if told else ""
+
+
+def _needed(export: Export, *, typed: bool) -> dict[str, Version]:
+    proto = export.model.proto
+    used = operators(proto.graph)
+    found = {op_type: version for op_type, version in _SINCE.items() if op_type in used}
+    if "GroupNormalization" in used and opset(proto) >= _GROUP_NORM_OPSET:
+        found[f"GroupNormalization of opset {_GROUP_NORM_OPSET}"] = _GROUP_NORM_SINCE
+    low = (
+        layer.op_type
+        for layer in export.model.table.layers
+        if export.precisions.get(layer.name) in LOW_TYPES
+    )
+    if typed and "GRU" in low:
+        found["GRU below FP32"] = _LOW_GRU_SINCE
+    return found

@@ -9,11 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import PluginError, RunFolderError
-from precision_bisect.exports.export import Export
+from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.judging import Judge, write_judging
-from precision_bisect.exports.layer_precisions import NotWritable
 from precision_bisect.exports.mixed import write_causes, write_mixed
-from precision_bisect.graphs.quantization.scales_file import write_scales
+from precision_bisect.graphs.quantization.scales import write_scales
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.plugins import EXPORTERS, load
 from precision_bisect.runs.belonging import exported_texts

@@ -10,7 +10,7 @@ import onnx
 
 from precision_bisect.graphs.graph import HALF_TYPES, RANDOM, attribute, subgraphs
 from precision_bisect.graphs.types import ElemTypes
-from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable
+from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable, scope_of
 
 FOLLOWERS = frozenset(
     [
@@ -53,11 +53,13 @@ def layer_table(
     elem_types: ElemTypes,
     named_in_model: Mapping[str, bool],
     low_tensors: frozenset[str],
+    modules: Mapping[str, str] | None = None,
 ) -> LayerTable:
     """Return the layer table of a graph whose node names are unique.
 
     `elem_types` maps tensor names to ONNX element types where they are known; `low_tensors` are
-    the tensors that the file declares in a 16-bit float type.
+    the tensors that the file declares in a 16-bit float type. `modules` are the nodes' by name,
+    None where nothing but name scopes tells them.
     """
     constants = {tensor.name for tensor in graph.initializer}
     shapes: set[str] = set()
@@ -80,6 +82,7 @@ def layer_table(
                 exclusion=exclusion,
                 detail=f"{inside} FP32 layers inside" if inside else "",
                 inside=inside,
+                module=scope_of(node.name) if modules is None else modules.get(node.name, ""),
             )
         )
     return LayerTable(tuple(layers))

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.graphs.graph import settings_of
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.node_settings import settings_of
 from precision_bisect.graphs.ort import Session
-from precision_bisect.graphs.round_trips import rounded_where_declared
+from precision_bisect.graphs.widen import rounded_where_declared
 from precision_bisect.layer_table import Exclusion
 
 _FLOAT = onnx.TensorProto.FLOAT

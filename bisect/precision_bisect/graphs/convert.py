@@ -6,9 +6,8 @@ import onnx
 import onnx.version_converter
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import opset, subgraphs
+from precision_bisect.graphs.graph import Names, opset, subgraphs
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.types import infer_elem_types
 
 _NOT_CONVERTED = ("Hardmax",)
@@ -46,13 +45,10 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
     for layer in model.table.candidates:
         if outputs.get(layer.name) != layer.outputs:
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
-    _name_new_nodes(proto.graph)
+    # The converter leaves the nodes nameless that it adds, and forgets what the exporter has said.
+    names = Names(proto.graph)
+    told = {node.name: node.metadata_props for node in model.proto.graph.node}
+    for node in proto.graph.node:
+        node.metadata_props.extend(told.get(node.name, ()))
+        node.name = node.name or names(f"node_of_{node.output[0]}")
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))
-
-
-def _name_new_nodes(graph: onnx.GraphProto) -> None:
-    """Name the nodes that the converter added, which it leaves nameless, after their output."""
-    names = Names(graph)
-    for node in graph.node:
-        if not node.name:
-            node.name = names(f"node_of_{node.output[0]}")

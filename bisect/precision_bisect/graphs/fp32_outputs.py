@@ -17,10 +17,7 @@ from precision_bisect.graphs.ort import (
     Providers,
     Session,
     check,
-    ort_message,
 )
-from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4
@@ -73,24 +70,16 @@ def timed_outputs(
     The first sample warms up. Raises as `reference_outputs` does.
     """
     session = Session(graph, threads=threads, optimised=optimised)
-    results = []
-    spent = [time.process_time()]
-    with quiet(), without_torch():
-        from polygraphy.backend.onnxrt import OnnxrtRunner
-
+    results, spent = [], [time.process_time()]
+    for sample in samples:
         try:
-            with OnnxrtRunner(session.stoppable) as runner:
-                for sample in samples:
-                    # The inputs were checked; Polygraphy's own check knows no text.
-                    results.append(dict(runner.infer(dict(sample), check_inputs=False)))
-                    spent.append(time.process_time())
-        except Stopped:
-            raise
-        except Exception as error:  # Polygraphy and ONNX Runtime raise classes of their own
+            results.append(session.run(sample))
+        except RuntimeError as error:
             raise InputError(
-                f"ONNX Runtime cannot run the model on these inputs: {ort_message(error)}",
+                f"ONNX Runtime cannot run the model on these inputs: {error}",
                 "check the inputs' shapes and values",
             ) from error
+        spent.append(time.process_time())
     outputs = [judgeable(outputs, number) for number, outputs in enumerate(results)]
     return outputs, min((end - start for start, end in pairwise(spent)), default=0.0)
 

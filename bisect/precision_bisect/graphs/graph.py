@@ -1,7 +1,8 @@
-"""Small questions about ONNX graphs that several rooms ask."""
+"""What several rooms ask of ONNX graphs, and how they change copies of them."""
 
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -19,6 +20,50 @@ RANDOM = frozenset(
     )
 )
 """Standard operators that draw random numbers; Dropout does in training mode."""
+NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Dropout": (1,),
+    "OneHot": (1,),
+    "Range": (0, 1, 2),
+}
+"""Scales and sizes of a Resize, a Dropout's ratio, a OneHot's depth, the ends of a Range."""
+_FLOAT = onnx.TensorProto.FLOAT
+_ALL_FLOAT: Mapping[str, int] = {}
+
+M = TypeVar("M", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto)
+
+
+def copied(message: M) -> M:
+    """Return a copy of a model, a graph or a node."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def refill(field: Any, items: Iterable[Any]) -> None:
+    """Have a repeated field of a message hold these items alone; they may be its own."""
+    held = list(items)
+    del field[:]
+    field.extend(held)
+
+
+def inferred(proto: onnx.ModelProto, *, data_prop: bool = True) -> onnx.GraphProto:
+    """Return the graph with the types and shapes that ONNX infers; as it is where that fails.
+
+    `data_prop` follows the values of shape arithmetic, so more dimensions are known.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return proto.graph
+
+
+def inner_nodes(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a node's graphs, at any depth."""
+    for inner in subgraphs(node):
+        for graph in all_graphs(inner):
+            yield from graph.node
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -74,3 +119,58 @@ def opset(model: onnx.ModelProto, domain: str = "") -> int:
     """Return the model's opset version for a domain, 0 where it imports none."""
     aliases = ("", "ai.onnx") if domain in ("", "ai.onnx") else (domain,)
     return max((o.version for o in model.opset_import if o.domain in aliases), default=0)
+
+
+def settings_of(node: onnx.NodeProto) -> list[int]:
+    """Return the positions of the node's inputs that stay FP32."""
+    return [i for i in NEVER_LOW_INPUTS.get(node.op_type, ()) if i < len(node.input)]
+
+
+class Names:
+    """Gives out names: the same for the same wish, and never one that the model uses.
+
+    Several threads may ask.
+    """
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._taken = set(_all_names(graph))
+        self._given: dict[str, str] = {}
+        self._giving = threading.Lock()
+
+    def __call__(self, wish: str) -> str:
+        """Return `wish`, with underscores appended while the model has that name."""
+        with self._giving:
+            if wish not in self._given:
+                name = wish
+                while name in self._taken:
+                    name += "_"
+                self._taken.add(name)
+                self._given[wish] = name
+            return self._given[wish]
+
+
+def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names of all nodes and tensors of a graph and the graphs in it."""
+    for inner in all_graphs(graph):
+        yield from (value.name for value in (*inner.input, *inner.output))
+        yield from (tensor.name for tensor in inner.initializer)
+        for node in inner.node:
+            yield node.name
+            yield from node.output
+
+
+def showing(
+    proto: onnx.ModelProto, names: Iterable[str], elem_types: Mapping[str, int] = _ALL_FLOAT
+) -> onnx.ModelProto:
+    """Return a copy of the model with these tensors among its outputs, each once.
+
+    They are FP32 where `elem_types` has no other type for them.
+    """
+    shown = copied(proto)
+    present = {value.name for value in (*shown.graph.output, *shown.graph.input)}
+    shown.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, elem_types.get(name) or _FLOAT, None)
+        for name in dict.fromkeys(names)
+        if name not in present
+    )
+    return shown

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from precision_bisect.errors import UsageError, shortened
-from precision_bisect.layer_table import Layer, LayerName, LayerTable
+from precision_bisect.layer_table import Layer, LayerName, LayerTable, modules_around
 
 MATCH_S = 10.0
 """Seconds. A bound: 100 patterns on 5,000 names take under 1."""
@@ -97,7 +97,8 @@ def matches(
 
 def _is(layer: Layer, pattern: str) -> bool:
     """Tell whether a pattern is the layer's name, its operator type, or a module around it."""
-    return pattern in (layer.name, layer.op_type) or layer.name.startswith(f"{pattern}/")
+    named = pattern in (layer.name, layer.op_type, *modules_around(layer.module))
+    return named or layer.name.startswith(f"{pattern}/")
 
 
 def _refuse_useless(

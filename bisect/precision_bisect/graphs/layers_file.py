@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import onnx
-
 from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import Exclusion, Layer
@@ -29,7 +27,8 @@ def _rows(model: Model) -> list[Row]:
     follows: dict[int, int | None] = {}
     rows: list[Row] = []
     for index, (node, layer) in enumerate(zip(model.proto.graph.node, layers, strict=True)):
-        inputs = _feeders(node, producers)
+        read = (*node.input, *sorted(captured(node)))
+        inputs = list(dict.fromkeys(producers[name] for name in read if name in producers))
         follows[index] = _source(layer, inputs, layers, follows)
         rows.append(
             Row(
@@ -45,12 +44,6 @@ def _rows(model: Model) -> list[Row]:
         )
         producers.update(dict.fromkeys(layer.outputs, index))
     return rows
-
-
-def _feeders(node: onnx.NodeProto, producers: Mapping[str, int]) -> list[int]:
-    """Return the nodes that this one reads from, each once, in the order of its inputs."""
-    read = (*node.input, *sorted(captured(node)))
-    return list(dict.fromkeys(producers[name] for name in read if name in producers))
 
 
 def _source(

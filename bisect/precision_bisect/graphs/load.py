@@ -17,15 +17,15 @@ import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill
+from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.spec import TensorSpec
-from precision_bisect.graphs.types import infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -69,7 +69,8 @@ class Model:
     float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
     `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
     graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
-    file and of what its tensors are in files of external data.
+    file and of what its tensors are in files of external data. `pytorch` tells that modules have
+    PyTorch's qualified names.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class Model:
     low_tensors: Mapping[str, int]
     digest: str
     in_file: InFile | None = None
+    pytorch: bool = False
 
     def typed_as_in_file(self) -> "Model":
         """Return the model with the 16-bit floats that its file has; itself where it has none."""
@@ -117,7 +119,8 @@ def _load(path: Path) -> Model:
     # Before anything copies the graph: weights are moved out once and never duplicated.
     weights = take_weights(proto, path.parent)
     digest = _digest(path, parts)
-    proto = _without_holes(proto)
+    # A fresh copy: protobuf keeps the memory of removed weights until a model is gone.
+    proto = copied(proto)
     _check_text(proto)
     # Counted before inlining, which makes up names.
     in_file = Counter(node.name for node in proto.graph.node)
@@ -137,17 +140,21 @@ def _load(path: Path) -> Model:
         unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
         proto, weights = in_fp32(proto, weights)
         elem_types = infer_elem_types(proto, weights)
+    modules = module_names(proto)
     return Model(
         path=path,
         proto=proto,
         weights=weights,
-        table=layer_table(proto.graph, elem_types, named_in_model, frozenset(low_tensors)),
+        table=layer_table(
+            proto.graph, elem_types, named_in_model, frozenset(low_tensors), modules
+        ),
         inputs=inputs,
         outputs=outputs,
         elem_types=elem_types,
         low_tensors=low_tensors,
         digest=digest,
         in_file=unwidened,
+        pytorch=modules is not None,
     )
 
 
@@ -197,13 +204,6 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
     return digest.hexdigest()
 
 
-def _without_holes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a fresh copy: protobuf keeps the memory of removed weights until a model is gone."""
-    fresh = onnx.ModelProto()
-    fresh.CopyFrom(proto)
-    return fresh
-
-
 def _check_text(message: Any) -> None:
     """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
     for field, value in message.ListFields():
@@ -237,8 +237,7 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
     names = {tensor.name for tensor in proto.graph.initializer}
     kept = [value for value in proto.graph.input if value.name not in names]
     if len(kept) < len(proto.graph.input):
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
+        refill(proto.graph.input, kept)
     proto.ir_version = min(max(proto.ir_version, 4), _HIGHEST_IR)
 
 

@@ -1,6 +1,7 @@
-"""A graph read backwards: who makes a tensor, which constant it is, what its shape is."""
+"""The main graph of a model: who makes and who reads a tensor, what it is, and ways in between."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.graph import attribute, captured, constant_of
+from precision_bisect.graphs.graph import attribute, captured, constant_of, copied, inferred
 from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import LayerName
 
 Dims = tuple[int | None, ...]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +27,14 @@ class Reduced:
 
 
 class View:
-    """The main graph of a model, for matchers."""
+    """The main graph of a model: its nodes in order and by name, and the names of its outputs."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.nodes = list(model.proto.graph.node)
-        self._producer = {out: node for node in self.nodes for out in node.output if out}
+        self.by_name = {node.name: node for node in self.nodes}
+        self.outputs = [output.name for output in model.proto.graph.output]
+        self.maker = {out: node.name for node in self.nodes for out in node.output if out}
         self._initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
 
     @cached_property
@@ -43,24 +47,8 @@ class View:
         return found
 
     @cached_property
-    def _outputs(self) -> frozenset[str]:
-        return frozenset(value.name for value in self._model.proto.graph.output)
-
-    @cached_property
     def _shapes(self) -> dict[str, Dims]:
-        try:
-            # `data_prop` follows the values of shape arithmetic, so more dimensions are known.
-            graph = onnx.shape_inference.infer_shapes(self._model.proto, data_prop=True).graph
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            graph = self._model.proto.graph
-        found: dict[str, Dims] = {name: tuple(t.dims) for name, t in self._initializers.items()}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            if value.type.tensor_type.HasField("shape"):
-                found[value.name] = tuple(
-                    dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-                    for dim in value.type.tensor_type.shape.dim
-                )
-        return found
+        return _dimensions(inferred(self._model.proto))
 
     def shape(self, name: str) -> Dims | None:
         """Return the dimensions, None for each that is not known; None for an unknown rank."""
@@ -68,7 +56,7 @@ class View:
 
     def made_by(self, name: str, *op_types: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor if it is a standard one of these types."""
-        node = self._producer.get(name)
+        node = self.by_name.get(self.maker.get(name, ""))
         if node is None or node.domain not in ("", "ai.onnx") or node.op_type not in op_types:
             return None
         return node
@@ -80,7 +68,7 @@ class View:
     def sole_reader(self, name: str, op_type: str) -> onnx.NodeProto | None:
         """Return the one node of this type that alone reads a tensor, once; None otherwise."""
         readers = self.readers.get(name, [])
-        if len(readers) != 1 or name in self._outputs or readers[0].op_type != op_type:
+        if len(readers) != 1 or name in self.outputs or readers[0].op_type != op_type:
             return None
         return readers[0]
 
@@ -158,3 +146,109 @@ class View:
         if node.op_type == "Mul":
             return (node.input[0], node) if node.input[0] == node.input[1] else None
         return (node.input[0], node) if self.scalar(node.input[1]) == 2.0 else None
+
+    def reading(self, node: onnx.NodeProto) -> Iterator[str]:
+        """Yield the names of the nodes that read what a node makes."""
+        for name in filter(None, node.output):
+            yield from dict.fromkeys(reader.name for reader in self.readers.get(name, ()))
+
+    def way(self, start: str, output: str, through: frozenset[str] | None = None) -> list[str]:
+        """Return the nodes of a shortest way from a node to the maker of an output, both included.
+
+        With `through` the way keeps to these nodes. Returns [] where there is none.
+        """
+        end = self.maker.get(output, "")
+        came = self.reached(start, through)
+        return way_back(came, end) if end in came else []
+
+    def carried(
+        self, start: str, output: str, brought: Callable[[onnx.NodeProto, str], float]
+    ) -> list[str]:
+        """Return the nodes of the way on which an error came from one node to an output.
+
+        It is followed back from the output, at each node to the operand that brings in most of the
+        error; `brought` tells how much, for a node and a tensor's name. Returns [] where there is
+        no way.
+        """
+        reached = self.behind(start)
+        way = [self.maker.get(output, "")]
+        if way[0] not in reached:
+            return []
+        while way[-1] != start:
+            node = self.by_name[way[-1]]
+            read = [*node.input, *sorted(captured(node))]
+            came = [name for name in read if self.maker.get(name) in reached]
+            way.append(self.maker[max(came, key=lambda name: brought(node, name))])
+        return way[::-1]
+
+    def behind(self, start: str) -> frozenset[str]:
+        """Return the node and all nodes that its values reach."""
+        return frozenset(self.reached(start))
+
+    def farthest(self, start: str, through: frozenset[str]) -> list[str]:
+        """Return the nodes of the shortest way to the node that is farthest off, through these."""
+        came = self.reached(start, through)
+        # Breadth-first: the last one reached is the farthest.
+        return way_back(came, next(reversed(came)))
+
+    def reached(self, start: str, through: frozenset[str] | None = None) -> dict[str, str]:
+        """Return what each node was first reached from, nearest first, by breadth-first search.
+
+        With `through` the ways keep to these nodes.
+        """
+        came: dict[str, str] = {start: ""}
+        pending = deque([start])
+        while pending:
+            name = pending.popleft()
+            for reader in self.reading(self.by_name[name]):
+                if reader not in came and (through is None or reader in through):
+                    came[reader] = name
+                    pending.append(reader)
+        return came
+
+
+def way_back(came: Mapping[str, str], end: str) -> list[str]:
+    """Return the way to a node, from what each was first reached from."""
+    way = [end]
+    while came[way[-1]]:
+        way.append(came[way[-1]])
+    return way[::-1]
+
+
+def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Return the shape of every tensor of the main graph whose dimensions are all known.
+
+    `inputs` are the shapes that are fed, by name. Where ONNX's inference fails, only inputs and
+    weights have one.
+    """
+    proto = copied(model.proto)
+    graph = proto.graph
+    # The shapes in the file hold for any input, and may be symbolic.
+    del graph.value_info[:]
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for value in graph.input:
+        if value.name in inputs:
+            value.type.tensor_type.ClearField("shape")
+            for size in inputs[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = size
+    found = _dimensions(inferred(proto)).items()
+    return {
+        name: tuple(size for size in dims if size is not None)
+        for name, dims in found
+        if None not in dims
+    }
+
+
+def _dimensions(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """Return the dimensions of the tensors of known rank, None for each that is not known."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found: dict[str, Dims] = {
+        value.name: tuple(
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            for dim in value.type.tensor_type.shape.dim
+        )
+        for value in values
+        if value.type.tensor_type.HasField("shape")
+    }
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

@@ -22,7 +22,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.settings.reading import CUSTOM_OPS
@@ -157,7 +157,6 @@ class Session:
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
         self.raw = _open(graph, options, providers)
-        self.stoppable = StoppableSession(self.raw)
         self._input_names = [given.name for given in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
@@ -171,12 +170,8 @@ class Session:
         names = self.output_names if wanted is None else list(wanted)
         if not names:
             return {}
-        try:
-            values = self.stoppable.run(names, dict(feed))
-        except Stopped:
-            raise
-        except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise RuntimeError(ort_message(error)) from error
+        with _running() as how:
+            values = self.raw.run(names, dict(feed), how)
         return dict(zip(names, values, strict=True))
 
     def run_values(
@@ -187,46 +182,30 @@ class Session:
         Raises as `run` does.
         """
         binding = self.raw.io_binding()
-        try:
+        with _running() as how:
             for name in self._input_names:
                 if name in given:
                     binding.bind_ortvalue_input(name, given[name])
             for name in self.output_names:
                 binding.bind_output(name)
-            with _stoppable() as how:
-                self.raw.run_with_iobinding(binding, how)
-        except Stopped:
-            raise
-        except Exception as error:  # onnxruntime's classes share no base but Exception
-            raise RuntimeError(ort_message(error)) from error
+            self.raw.run_with_iobinding(binding, how)
         # Iterating over the vector takes 80 us, an element by its index 1 us.
         values = binding.get_outputs_as_ortvaluevector()
         wrap = runtime().OrtValue
         return {name: wrap(values[i]) for i, name in enumerate(self.output_names)}
 
 
-class StoppableSession:
-    """A session whose runs end where signals and limits say so; all else is as in the session."""
-
-    def __init__(self, raw: "onnxruntime.InferenceSession") -> None:
-        self._raw = raw
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-    def run(self, names: Sequence[str] | None, feed: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """Return the values. Raises Stopped, and what ONNX Runtime raises."""
-        with _stoppable() as how:
-            values: list[Any] = self._raw.run(names, feed, how)
-        return values
-
-
 @contextmanager
-def _stoppable() -> "Iterator[onnxruntime.RunOptions]":
+def _running() -> "Iterator[onnxruntime.RunOptions]":
     """Yield options that end the run between two nodes; a node goes on to its own end."""
     options = runtime().RunOptions()
-    with stoppable(partial(setattr, options, "terminate", True)):
-        yield options
+    try:
+        with stoppable(partial(setattr, options, "terminate", True)):
+            yield options
+    except Stopped:
+        raise
+    except Exception as error:  # onnxruntime's classes share no base but Exception
+        raise RuntimeError(ort_message(error)) from error
 
 
 def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
@@ -329,8 +308,7 @@ def _pointing_to_files(
 
     ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
     """
-    pointing = onnx.ModelProto()
-    pointing.CopyFrom(proto)
+    pointing = copied(proto)
     for tensor in pointing.graph.initializer:
         if tensor.name in mapped:
             array = mapped[tensor.name]

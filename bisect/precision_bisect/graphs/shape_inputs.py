@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import onnx
 
 from precision_bisect.graphs.graph import all_graphs
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 
 _OF_SHAPES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "OneHot", "Split", "CumSum"), (1,)),

@@ -12,6 +12,7 @@ import onnx
 
 from precision_bisect.graphs.classify import FOLLOWERS
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import View
 
 _GROWING = frozenset(
     ("Sin", "Cos", "Tan", "CumSum", "Range", "Mod", "Floor", "Ceil", "Round", "GridSample")
@@ -47,17 +48,11 @@ class SizedInput(NamedTuple):
 
 def sized_inputs(model: Model) -> list[SizedInput]:
     """Return the nearest such operator of each input, one for each kind, in network order."""
-    graph = model.proto.graph
-    constants = {each.name for each in graph.initializer}
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in dict.fromkeys(node.input):
-            readers.setdefault(name, []).append(node)
+    readers = View(model).readers
     found: dict[tuple[str, str], SizedInput] = {}
-    for value in graph.input:
-        if value.name not in constants:
-            for each in _reached(model, readers, value.name):
-                found.setdefault((each.input, each.op_type), each)
+    for given in model.inputs:
+        for each in _reached(model, readers, given.name):
+            found.setdefault((each.input, each.op_type), each)
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import all_graphs, opset
+from precision_bisect.graphs.graph import all_graphs, inner_nodes, opset
 
 LOWEST_OPSET = 9
 MOST_NODES = 2**18
@@ -138,7 +138,7 @@ def _expanded(
     calls: Counter[_Id] = Counter()
     for outer in nodes:
         bytes_found += outer.ByteSize()
-        for node in (outer, *_inside(outer)):
+        for node in (outer, *inner_nodes(outer)):
             called = (node.domain, node.op_type, node.overload)
             if called in functions:
                 calls[called] += 1
@@ -160,11 +160,3 @@ def _expanded(
     if depth > _DEEPEST:
         raise ModelError("the model's local functions call each other too deep", "export without")
     return _Size(nodes_found, bytes_found, depth)
-
-
-def _inside(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
-    """Yield the nodes in a node's graphs, at any depth."""
-    for attribute in node.attribute:
-        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-            for inner in all_graphs(graph):
-                yield from inner.node

@@ -1,6 +1,10 @@
-"""Element types of a model's tensors, as far as ONNX, or else ONNX Runtime, infers them."""
+"""What a model says of its inputs and outputs, and the element types of all its tensors.
+
+These are known as far as ONNX, or else ONNX Runtime, infers them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, cycle
 from typing import Any
 
@@ -8,26 +12,26 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.graphs.graph import all_graphs, opset
+from precision_bisect.graphs.graph import all_graphs, copied, inferred, opset, refill
 
 ElemTypes = Mapping[str, int]
 
-_BY_ORT_NAME = {
-    "tensor(float)": onnx.TensorProto.FLOAT,
-    "tensor(float16)": onnx.TensorProto.FLOAT16,
-    "tensor(bfloat16)": onnx.TensorProto.BFLOAT16,
-    "tensor(double)": onnx.TensorProto.DOUBLE,
-    "tensor(int64)": onnx.TensorProto.INT64,
-    "tensor(int32)": onnx.TensorProto.INT32,
-    "tensor(int16)": onnx.TensorProto.INT16,
-    "tensor(int8)": onnx.TensorProto.INT8,
-    "tensor(uint64)": onnx.TensorProto.UINT64,
-    "tensor(uint32)": onnx.TensorProto.UINT32,
-    "tensor(uint16)": onnx.TensorProto.UINT16,
-    "tensor(uint8)": onnx.TensorProto.UINT8,
-    "tensor(bool)": onnx.TensorProto.BOOL,
-    "tensor(string)": onnx.TensorProto.STRING,
-}
+_KINDS = onnx.TensorProto.DataType.items()
+_BY_ORT_NAME = {f"tensor({name.lower()})": kind for name, kind in _KINDS}
+"""Element types by what ONNX Runtime and schemas of operators call a tensor of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A model input or output: its name, numpy type name, and shape.
+
+    A dimension is an int, the name of a symbolic one, or None where the file says nothing.
+    `shape` is None for a tensor of unknown rank, `dtype` None for a type numpy does not have.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
 
 
 def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> ElemTypes:
@@ -36,10 +40,7 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     ONNX's own inference stops at operators of other domains. ONNX Runtime knows its own operators,
     so it is asked about what is left. Tensors that neither knows, and sequences, are absent.
     """
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        graph = proto.graph
+    graph = inferred(proto, data_prop=False)
     types: dict[str, int] = {}
     known: set[str] = set()
     for inner in all_graphs(graph):
@@ -94,10 +95,8 @@ def _ask_runtime(
 ) -> ElemTypes:
     from precision_bisect.graphs.ort import output_types
 
-    shown = onnx.ModelProto()
-    shown.CopyFrom(proto)
-    del shown.graph.output[:]
-    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    shown = copied(proto)
+    refill(shown.graph.output, [onnx.ValueInfoProto(name=name) for name in names])
     try:
         found = output_types(shown, weights)
     except PrecisionBisectError:

@@ -7,10 +7,11 @@ external data). Sessions get both together, see `precision_bisect.graphs.ort`.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.graph import all_graphs, refill
 from precision_bisect.graphs.soundness import refuse_segments
 from precision_bisect.machine.plain_files import too_large
 
@@ -113,20 +114,6 @@ def external_parts(model: onnx.ModelProto) -> list[Part]:
     return sorted(parts, key=lambda part: (part.location, part.offset, part.length or 0))
 
 
-def external_files(model: onnx.ModelProto) -> list[str]:
-    """Return the locations of the model's external data, sorted, as the file gives them."""
-    tensors = (*model.graph.initializer, *_nested_tensors(model))
-    return sorted(
-        {
-            entry.value
-            for tensor in tensors
-            if _is_external(tensor)
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    )
-
-
 def drop_unused(graph: onnx.GraphProto, weights: Weights) -> None:
     """Remove the initializers that nothing reads; ONNX Runtime refuses values for them."""
     used: set[str] = set()
@@ -135,8 +122,7 @@ def drop_unused(graph: onnx.GraphProto, weights: Weights) -> None:
         used.update(name for node in inner.node for name in node.input)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     if len(kept) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+        refill(graph.initializer, kept)
     for name in [name for name in weights if name not in used]:
         del weights[name]
 
@@ -154,9 +140,8 @@ def make_stub(tensor: onnx.TensorProto) -> None:
 
 def stub(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:
     """Return a stub initializer for an array that is handed to the session separately."""
-    tensor = onnx.TensorProto(name=name)
-    tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    tensor.dims.extend(array.shape)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
     make_stub(tensor)
     return tensor
 
@@ -275,33 +260,17 @@ def _densify(graph: onnx.GraphProto) -> None:
 
 
 def _nested_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors in attributes, subgraphs and local functions, and parts of sparse ones."""
-    yield from _of_sparse(model.graph.sparse_initializer)
-    yield from _in_nodes(model.graph.node)
-    for function in model.functions:
-        for attribute in function.attribute_proto:
-            yield from _in_attribute(attribute)
-        yield from _in_nodes(function.node)
+    """Yield all tensors but the main graph's: in nodes and functions, and parts of sparse ones."""
+    graph = model.graph
+    for message in (*graph.sparse_initializer, *graph.node, *model.functions):
+        yield from _tensors_in(message)
 
 
-def _in_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from _in_attribute(attribute)
-
-
-def _in_attribute(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    single = (attribute.sparse_tensor,) if attribute.HasField("sparse_tensor") else ()
-    yield from _of_sparse((*single, *attribute.sparse_tensors))
-    for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-        yield from graph.initializer
-        yield from _of_sparse(graph.sparse_initializer)
-        yield from _in_nodes(graph.node)
-
-
-def _of_sparse(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorProto]:
-    for each in sparse:
-        yield from (each.values, each.indices)
+def _tensors_in(message: Any) -> Iterator[onnx.TensorProto]:
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for each in (value,) if hasattr(value, "ListFields") else value:
+                if isinstance(each, onnx.TensorProto):
+                    yield each
+                else:
+                    yield from _tensors_in(each)

@@ -10,12 +10,44 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
+from onnx import helper
 
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill, subgraphs
 from precision_bisect.graphs.weights import Weights
 
 _FLOAT = onnx.TensorProto.FLOAT
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "stash_type"))
+
+
+def round_trip(source: str, out: str, low_type: int) -> list[onnx.NodeProto]:
+    """Return the two Casts that round `source` to `low_type` and give it back as FP32.
+
+    ONNX Runtime removes no explicit round trip at any optimisation level; `self_test` checks it.
+    """
+    low = f"{out}/16bit"
+    return [
+        helper.make_node("Cast", [source], [low], to=low_type),
+        helper.make_node("Cast", [low], [out], to=onnx.TensorProto.FLOAT),
+    ]
+
+
+def rounded_where_declared(
+    node: onnx.NodeProto, declared: dict[str, int], marker: str
+) -> list[onnx.NodeProto]:
+    """Return a copy of the node whose outputs are rounded to the types that the file declares.
+
+    Nodes inside its subgraphs are treated in the same way.
+    """
+    copy = copied(node)
+    for inner in subgraphs(copy):
+        nodes = [n for old in inner.node for n in rounded_where_declared(old, declared, marker)]
+        refill(inner.node, nodes)
+    rounded = []
+    for i, name in enumerate(node.output):
+        if name in declared:
+            copy.output[i] = f"{marker}/{name}"
+            rounded += round_trip(copy.output[i], name, declared[name])
+    return [copy, *rounded]
 
 
 def declared_low(elem_types: Mapping[str, int]) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """What code is installed: a version says nothing of a checkout, or of a file that was changed."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +18,8 @@ _OURS = ("precision_bisect", "precision_bisect_strategies")
 def code_digest(used: frozenset[tuple[str, str]] = frozenset()) -> str:
     """Return the SHA-256 of our sources, and of the plug-ins used: each its group and its name."""
     digest = hashlib.sha256()
-    found = {entry.module.partition(".")[0]: entry.dist for entry in _entries(used)}
+    entries = (installed(group).get(name) for group, name in used)
+    found = {entry.module.partition(".")[0]: entry.dist for entry in entries if entry is not None}
     others = {package: found[package] for package in sorted(found.keys() - set(_OURS))}
     for place, told in (
         *((package, _sources(package)) for package in (*_OURS, *others)),
@@ -28,13 +29,6 @@ def code_digest(used: frozenset[tuple[str, str]] = frozenset()) -> str:
             digest.update(f"{place}\0{name}\0{len(content)}\0".encode())
             digest.update(content)
     return digest.hexdigest()
-
-
-def _entries(used: Iterable[tuple[str, str]]) -> Iterator[EntryPoint]:
-    for group, name in used:
-        entry = installed(group).get(name)
-        if entry is not None:
-            yield entry
 
 
 def _sources(package: str) -> Iterator[tuple[str, bytes]]:

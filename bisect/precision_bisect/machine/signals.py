@@ -28,7 +28,7 @@ class AnswersSignals(ABC):
     def __enter__(self) -> Self:
         handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.interrupt)
         if hasattr(signal, "SIGHUP"):  # not every system has it
-            handled[signal.SIGHUP] = _hang_up
+            handled[signal.SIGHUP] = lambda *_: let_go()
         for number, handler in handled.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._former[number] = signal.signal(number, handler)
@@ -57,10 +57,6 @@ def kill_group(pid: int) -> None:
     """Kill a process that leads a session, and what it has started there."""
     with suppress(OSError, AttributeError):  # not every system has groups
         os.killpg(pid, signal.SIGKILL)
-
-
-def _hang_up(number: int, frame: FrameType | None) -> None:
-    let_go()
 
 
 def let_go() -> None:

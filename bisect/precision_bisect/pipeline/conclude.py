@@ -126,7 +126,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     prepared, ending, plan, late = run.prepared, run.ending, run.answer.plan, run.budget.late
     curve = retraced(prepared, run.driver, ending)
     told.chart = charted(prepared, run.driver, curve, ending, plan)
-    exported, told.missing = _exported(prepared, told.chart, run.answer)
+    exported, told.missing = _exported(run, told.chart)
     found = Explained(told.findings)
     check = ending.status is not Status.INTERRUPTED
     answer = plan if ending.status.answers else None
@@ -200,6 +200,8 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         layers_total=len(table.layers),
         candidates=len(table.candidates),
         kept=answer.kept,
+        modules=_modules(run),
+        by_modules=ending.by_modules,
         asked=asked_layers(table),
         rungs=_rungs(prepared, answer),
         export_point=told.written.point,
@@ -239,6 +241,13 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
     )
 
 
+def _modules(run: _Ended) -> Mapping[str, str]:
+    """Return the modules of the kept layers by PyTorch's names; none where the model has none."""
+    model = run.prepared.model
+    modules = {each.name: each.module for each in model.table.candidates}
+    return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
+
+
 def _notes(run: _Ended, told: _Explanation) -> list[str]:
     decided = decided_remark(run.prepared.comparator, run.driver.trials)
     return [
@@ -266,12 +275,13 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
     ]
 
 
-def _exported(
-    prepared: Prepared, chart: Charted, answer: JudgedAnswer
-) -> tuple[ExportedPoint | None, list[str]]:
+def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[str]]:
     """Return the plan to export, with a remark if the point asked for does not exist."""
-    own = None if answer.plan is None else ExportedPoint(kept=answer.kept)
-    point = prepared.options.export_point
+    whole = run.ending.by_modules
+    modules = () if whole is None else whole.names
+    answer = ExportedPoint(kept=run.answer.kept, modules=modules)
+    own = None if run.answer.plan is None else answer
+    point = run.prepared.options.export_point
     if point == ANSWER:
         return own, []
     try:

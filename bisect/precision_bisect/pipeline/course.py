@@ -19,6 +19,7 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.preflight import one, preflight, settled
 from precision_bisect.pipeline.risk import judged_by_pool, safer
 from precision_bisect.pipeline.stability import StabilityCheck, clear_limit
+from precision_bisect.pipeline.whole_modules import Modules, searched_by_module
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.endings import (
@@ -52,8 +53,9 @@ class Course:
     answer is certified as `certify` says. With `copies` it is judged on copies of the samples,
     too, of which `copies_failing` may fail. Of many samples some of the `pool` are chosen to
     search with, and all `others` judge the answer (see `choosing`); without a pool all search.
-    Samples `held_out` judge the answer last, and decide nothing. The answer is widened for a
-    `risk` (see `safer`). A run that goes `until` less than the answer needs a curve.
+    The search decides on whole `modules`, where there are some. Samples `held_out` judge the
+    answer last, and decide nothing. The answer is widened for a `risk` (see `safer`). A run that
+    goes `until` less than the answer needs a curve.
     """
 
     certify: Certify = "full"
@@ -64,6 +66,7 @@ class Course:
     copies: bool = False
     copies_failing: int = 0
     curve: bool = False
+    modules: Modules | None = None
     until: Until = "answer"
 
 
@@ -73,6 +76,8 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     An engine is built afresh for the re-check, since builders may choose other kernels each time.
     """
     holding = StabilityCheck(problem=problem, copies=course.copies, rebuilds=problem.builds)
+    if course.modules is not None:
+        holding.whole = course.modules.closed
     chosen = yield from first_chosen(problem, course.pool)
     if course.until == "answer":
         search = _held(problem, strategy, course, holding)
@@ -306,9 +311,12 @@ def _certified(
     their own. Failures of the search count where they are clear. An answer that does not hold is
     widened; rounding decides which layers it keeps then, so nothing is certified.
     """
-    mode = course.certify if strategy.minimal else "none"
+    mode = course.certify if strategy.minimal and course.modules is None else "none"
     known = problem.passing if problem.settled else None
-    search = strategy.search(problem) if known is None else given(known)
+    if course.modules is not None:
+        search = searched_by_module(problem, strategy, course.modules)
+    else:
+        search = strategy.search(problem) if known is None else given(known)
     # Where speed counts, plans that fail are timed, too.
     spared = mode == "forecasts" and problem.speed is None
     plan = yield from sparing(search, seen) if spared else search
@@ -324,7 +332,7 @@ def _certified(
     held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
     if held.failed:
         wider = yield from _widened(plan, held, holding)
-        drawn = problem.passing
+        drawn = None if course.modules else problem.passing
         # The curve adds layers in another order, and its plan has passed on copies of its own.
         if drawn is None or len(drawn) >= len(wider) or holding.refuted(drawn):
             return wider

@@ -76,6 +76,7 @@ def deploying(
         diagnosis=(),
         shapes=sample_shapes(prepared.model, prepared.sets.feeds),
         run=prepared.told_fingerprint,
+        modules=held.modules,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from precision_bisect.backends.choose_backend import choose_backend
+from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.errors import in_words
 from precision_bisect.layer_table import LayerName

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.backends.choose_backend import choose_backend, pick_backend
+from precision_bisect.backends.backend_plugin import choose_backend, pick_backend
 from precision_bisect.errors import ModelError, UsageError
-from precision_bisect.execution.survey import isolated
-from precision_bisect.exports.golden import Golden
+from precision_bisect.execution.local_executor import isolated
+from precision_bisect.exports.judging import Golden
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.judging.inputs.given_outputs import of_model, read_outputs
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.options import DEFAULT_CALIBRATION, Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample

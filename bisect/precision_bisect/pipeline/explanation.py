@@ -12,8 +12,7 @@ from typing import NamedTuple
 import onnx
 
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import DiagnosedModel
-from precision_bisect.explaining.advice.variants import Variants
+from precision_bisect.explaining.advice.case import DiagnosedModel, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.near import NearMiss, near_misses

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from precision_bisect.backends.choose_backend import availabilities
+from precision_bisect.backends.backend_plugin import availabilities
 from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model

@@ -172,6 +172,8 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
     untested, uncertified = "not tried", None
     if prepared.options.until == "culprits":
         uncertified = Uncertified.CULPRITS
+    elif prepared.options.by == "module":
+        uncertified = Uncertified.MODULES
     elif prepared.certify == "none":
         uncertified = Uncertified.ASKED
     elif ending.spread is not None:

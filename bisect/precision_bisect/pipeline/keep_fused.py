@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.pipeline.loading import Loaded
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.runs.runfolder import REFERENCE, RunFolder

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from precision_bisect.errors import InputError, UsageError, counted, first_of, shortened
 from precision_bisect.exports.autocast import write_autocast
-from precision_bisect.exports.layer_precisions import NotWritable, parse_layer_precisions, select
+from precision_bisect.exports.export import NotWritable
+from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
 from precision_bisect.graphs.layer_patterns import layers_of, matches
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers

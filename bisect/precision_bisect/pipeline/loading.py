@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.backends.choose_backend import backend_plugin
+from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.classes import class_outputs
@@ -31,7 +31,7 @@ from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
-from precision_bisect.machine.freed_memory import trim
+from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.known_layers import Known, with_known
@@ -130,6 +130,11 @@ def load_run(
     comparator = choose_comparator(options, [each.name for each in original.outputs], classes)
     each = judges_each(comparator)
     _refuse_for_judge(options, comparator, each=each)
+    if options.by == "module" and not original.table.modules:
+        raise UsageError(
+            f"--by module: the names in {options.model} tell no modules",
+            "leave it out, or export it by PyTorch",
+        )
     refuse_inputs(options, original)
 
     def settled(model: Model) -> Known:

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.emulator_plugin import (
+    choose_forecasts,
+    choose_target,
+    forecaster,
+)
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
-from precision_bisect.backends.forecasting import choose_forecasts, choose_target, forecaster
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor
@@ -38,6 +42,7 @@ from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed, with_builds
+from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
@@ -98,6 +103,7 @@ class Prepared(Loaded):
         """What the strategy may know."""
         return Problem(
             names=self.model.table.names,
+            modules=self.model.table.modules,
             tolerance=self.comparator.tolerance,
             seed=self.options.seed,
             builds=not self.backend.emulated,
@@ -112,6 +118,11 @@ class Prepared(Loaded):
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
             large=total_bytes(self.model.weights) > LARGE_BYTES,
         )
+
+    @property
+    def modules(self) -> Modules:
+        """The modules of the layers."""
+        return Modules.in_table(self.model.table, self.pair)
 
     @property
     def told_fingerprint(self) -> Mapping[str, Any]:

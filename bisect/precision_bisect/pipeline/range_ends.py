@@ -95,8 +95,8 @@ def _largest(
     if not feeds:
         return found
     instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
-    for _, values in instrument.exactly(tensors, feeds):
-        for each, array in values.items():
+    for shown in instrument.shown(tensors, feeds, None):
+        for each, array in shown.exact.items():
             found[each] = max(found[each], float(np.abs(array).max(initial=0.0)))
     return found
 

@@ -15,7 +15,12 @@ from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer
-from precision_bisect.pipeline.choosing import judged_by_held_out, judged_by_others, on_samples
+from precision_bisect.pipeline.choosing import (
+    error_of_others,
+    judged_by_held_out,
+    judged_by_others,
+    on_samples,
+)
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
@@ -24,6 +29,8 @@ from precision_bisect.pipeline.loading import load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.whole_modules import by_modules
+from precision_bisect.plan import Plan
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -93,6 +100,7 @@ def run_prepared(
             ending = _search(prepared, driver, part=part)
             if not part:
                 ending = _charted(prepared, driver, ending)
+                ending = _by_modules(prepared, driver, ending)
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
@@ -147,15 +155,47 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
             curve = prepared.curve
             driver.run(chart(prepared, driver, curve, ending))
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
-            # widened for unseen inputs.
+            # widened for unseen inputs, and one of whole modules.
             named = prepared.strategy.name != DEFAULT_STRATEGY
-            if not found or named or options.risk is not None:
+            if not found or named or options.risk is not None or options.by == "module":
                 break
             better = _better(prepared, driver, curve, ending)
             if better is None:
                 break
             ending = better
     return ending
+
+
+def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+    """Return the ending with its answer as whole modules of PyTorch, if they hold."""
+    asked = prepared.options.by == "module"
+    if ending.status is not Status.FOUND or not (asked or prepared.model.pytorch):
+        return ending
+    problem = prepared.problem
+    holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
+    # The answer stands, as in `_charted`.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        assert ending.plan is not None
+        judged = by_modules(ending.plan, prepared.modules, holding, every=asked)
+        found = driver.run(on_samples(ending.samples, judged))
+        if found is None:
+            return ending
+        plan = prepared.modules.whole(found.names)
+        if _passes_others(prepared, driver, plan, ending):
+            others = error_of_others(driver.trials, plan)
+            error = None if found.error is None else max(found.error, others)
+            return replace(ending, by_modules=replace(found, error=error))
+    return ending
+
+
+def _passes_others(prepared: Prepared, driver: Driver, plan: Plan, ending: Ending) -> bool:
+    """Judge a plan by all other samples than those that an answer was searched with, if any."""
+    if not prepared.sets.others:
+        return True
+    problem = prepared.problem
+    holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
+    judged = judged_by_others(plan, holding, ending.samples, widen=False)
+    return driver.run(judged).outcome.passed
 
 
 def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Ending | None:
@@ -182,13 +222,8 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
     better = driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
     if better is None or better.plan is None:
         return None
-    if prepared.sets.others:
-        holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
-        told = driver.run(
-            judged_by_others(better.plan, holding, ending.samples, widen=False)
-        ).outcome
-        if not told.passed:
-            return None
+    if not _passes_others(prepared, driver, better.plan, ending):
+        return None
     if options.holdout:
         driver.run(judged_by_held_out(better.plan, builds=problem.builds))
     return better
@@ -201,6 +236,7 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
             message=f"the FP32 reference itself is not finite: {trouble}; "
             "mend the model or the inputs first",
         )
+    by_module = prepared.options.by == "module"
     try:
         return driver.run(
             flow(
@@ -216,7 +252,8 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
                     copies_failing=prepared.options.copies_failing,
                     # Only the default strategy begins at the curve's plan; one rung of a ladder
                     # has no curve to show.
-                    curve=not part and prepared.strategy.name == DEFAULT_STRATEGY,
+                    curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+                    modules=prepared.modules if by_module else None,
                     until=prepared.options.until,
                 ),
             )

@@ -59,6 +59,7 @@ def fingerprint(
         "target": options.target if backend.emulated else None,
         "engine": {} if backend.emulated else _plain(options.engine),
         "strategy": options.strategy,
+        **({} if options.by == "layer" else {"by": options.by}),
         "seed": options.seed,
         "comparator": dict(comparator.settings()),
         "machine": platform.machine(),

@@ -7,6 +7,7 @@ soon as a sum is ordered otherwise. An accepted plan is judged on a fresh draw o
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from precision_bisect.errors import counted
@@ -27,12 +28,17 @@ SPARE = 2.0
 builds +6%; double: no more than chance, in benchmarks/constants.py."""
 
 
+def _as_it_is(plan: Plan) -> Plan:
+    return plan
+
+
 @dataclass(slots=True, kw_only=True)
 class StabilityCheck:
     """Judges plans of one problem on draws of copies, each draw once.
 
     Where plans are built it `rebuilds` each. Without `copies` a fresh build is judged on the
-    samples alone. `drawn` is the number of the last draw. `spread` is that of an `Ending`.
+    samples alone. `drawn` is the number of the last draw. `spread` is that of an `Ending`. A plan
+    that is widened is made `whole`, as the units of the search ask.
     """
 
     problem: Problem
@@ -40,6 +46,7 @@ class StabilityCheck:
     rebuilds: bool = False
     drawn: int = 0
     spread: str | None = None
+    whole: Callable[[Plan], Plan] = _as_it_is
     _errors: dict[Plan, list[tuple[float, float]]] = field(init=False, default_factory=dict)
     _steps: list[float] = field(init=False, default_factory=list)
     _passed: dict[Plan, bool] = field(init=False, default_factory=dict)
@@ -119,7 +126,7 @@ class StabilityCheck:
         """
         known = [each for each, passed in self._passed.items() if passed and len(each) > len(plan)]
         if known:
-            return min(known, key=len)
+            return self.whole(min(known, key=len))
         told = yield from rank(self.problem)
         law = Law.of(told.scores, without=plan)
         if self.spread is None:
@@ -130,7 +137,8 @@ class StabilityCheck:
             added = law.next(added, outcome, self.problem.tolerance, self.builds)
             outcome = yield from self._wider(plan, law, added)
             if outcome.passed and self.leaves_room(plan.with_(law.order[:added])):
-                return (yield from self._narrowed(plan, law, fails, (added, outcome)))
+                found = yield from self._narrowed(plan, law, fails, (added, outcome))
+                return self.whole(found)
         return None
 
     def _wider(self, plan: Plan, law: Law, added: int) -> Search[Outcome]:

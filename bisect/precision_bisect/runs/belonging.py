@@ -29,6 +29,7 @@ from precision_bisect.runs.runfolder import (
     RUN_SCRIPT,
     RUNG_FOLDER,
     SCALES,
+    TORCH_AUTOCAST,
     TRTEXEC,
     refuse_links,
 )
@@ -40,7 +41,7 @@ _TABLES = b"CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRI
 _RESULT_KEYS = ("schema", "status", "low", "high", "kept", "layers_total", "fingerprint")
 _OWNER_KEYS = ("pid", "host", "process_started", "since")
 _MARK = b"Written by precision-bisect"
-_MARKED = (TRTEXEC, POLYGRAPHY_SCRIPT, RUN_SCRIPT)
+_MARKED = (TRTEXEC, POLYGRAPHY_SCRIPT, RUN_SCRIPT, TORCH_AUTOCAST)
 _LOG = re.compile(r"\d{6}-[a-z_]+\.log")
 _ENGINE = re.compile(r"[0-9a-f]{16}")
 _NAMED = 3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.atomic import remove_debris, whole
+from precision_bisect.machine.plain_files import remove_debris, whole
 from precision_bisect.runs import belonging, plain_json
 from precision_bisect.runs.belonging import RUN, Claim
 from precision_bisect.runs.runfolder import LOCK, OWN_FILES, OWNER, RunFolder, folder_errors

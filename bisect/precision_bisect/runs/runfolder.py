@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError, first_of
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"
@@ -20,6 +20,7 @@ LAYER_PRECISIONS = "layerPrecisions.txt"
 TRTEXEC = "trtexec.sh"
 AUTOCAST = "autocast-exclude.txt"
 POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
+TORCH_AUTOCAST = "torch_autocast.py"
 MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
 GOLDEN_INPUTS = "golden_inputs.json"
@@ -47,7 +48,7 @@ JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
     *(MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST),
-    *JUDGING,
+    *(TORCH_AUTOCAST, *JUDGING),
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),

@@ -33,10 +33,9 @@ FILLED = 3
 FILLED_BY_BUILDS = 2
 """Points that complete the curve below the answer; fewer where each is a build. Half and double
 change no more than chance does in benchmarks/constants.py."""
-TIGHTENED = 4
 LEAST_GAIN = 0.03
-"""Plans with fewer layers that are tried after one passes, while each keeps less by `LEAST_GAIN`
-(a share of its layers). Half and double change no more than chance does in
+"""Plans with fewer layers are tried after one passes, while each keeps less by `LEAST_GAIN` (a
+share of its layers). Half and double change no more than chance does in
 benchmarks/constants.py."""
 WIDE_RATIO = 3.0
 """Ratio of two neighbouring points' errors from which a point between them is evaluated. Half and
@@ -190,7 +189,7 @@ def _tightened(
 ) -> Search[None]:
     """Go back to fewer layers, as long as a much smaller plan should pass in nearly any draw."""
     limit = curve.problem.tolerance or 0.0
-    for _ in range(TIGHTENED):
+    while True:
         # One standard deviation of ln(error) below the tolerance: a median there passes mostly.
         below = limit * math.exp(-jitter(passes[1]))
         high, low = (worst(each[1]) or 0.0 for each in (fails, passes))

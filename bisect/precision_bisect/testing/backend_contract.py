@@ -12,12 +12,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
 
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Sample
-from precision_bisect.testing.driving import ContractError
+from precision_bisect.testing.driving import require
 
 SQUARE_OVERFLOWS = 1000.0
 """Squared it is beyond FP16's largest value, 65504."""
@@ -40,14 +39,14 @@ def check_backend(make: Callable[[Model], Backend]) -> None:
 
 
 def _describes_itself(backend: Backend, model: Model) -> None:
-    _require(bool(backend.name), "it has no name")
+    require(bool(backend.name), "it has no name")
     said = backend.versions()
-    _require(
+    require(
         all(isinstance(text, str) for pair in said.items() for text in pair),
         f"versions are no texts: {said}",
     )
     strange = backend.unbuildable().keys() - set(model.table.names)
-    _require(not strange, f"it calls unbuildable what is no candidate: {sorted(strange)}")
+    require(not strange, f"it calls unbuildable what is no candidate: {sorted(strange)}")
 
 
 def _computes_what_it_is_asked(backend: Backend, model: Model) -> None:
@@ -65,12 +64,12 @@ def _computes_what_it_is_asked(backend: Backend, model: Model) -> None:
             got = _outputs(backend, plan)
             for name, array in expected.items():
                 limit = CLOSE if title == "all high" else 2.0**-9
-                _require(
+                require(
                     np.allclose(got[name], array, rtol=limit, atol=0),
                     f"with {title}, {name} is {got[name]}, not {array}",
                 )
     low = _outputs(backend, Plan.of(()))
-    _require(
+    require(
         not np.isfinite(low["y"]).any(),
         f"with every layer in FP16 the square of {SQUARE_OVERFLOWS} does not overflow: {low['y']}",
     )
@@ -80,14 +79,14 @@ def _outputs(backend: Backend, plan: Plan) -> Sample:
     with backend.build(plan) as engine:
         first, again = engine.run(_feed()), engine.run(_feed())
         evidence = engine.evidence()
-    _require({"y", "z"} == set(first), f"outputs are {sorted(first)}, not y and z")
+    require({"y", "z"} == set(first), f"outputs are {sorted(first)}, not y and z")
     for name, array in first.items():
-        _require(array.shape == (4,), f"{name} has the shape {array.shape}, not (4,)")
-        _require(array.dtype == np.float32, f"{name} is {array.dtype}, not float32")
+        require(array.shape == (4,), f"{name} has the shape {array.shape}, not (4,)")
+        require(array.dtype == np.float32, f"{name} is {array.dtype}, not float32")
         same = np.array_equal(array, again[name], equal_nan=True)
-        _require(same, f"{name} differs from one run of an engine to the next")
+        require(same, f"{name} differs from one run of an engine to the next")
     honoured = {each.layer for each in evidence.honours}
-    _require(len(honoured) == len(evidence.honours), "a layer is judged twice in the evidence")
+    require(len(honoured) == len(evidence.honours), "a layer is judged twice in the evidence")
     return first
 
 
@@ -102,25 +101,15 @@ def _expected() -> Sample:
 
 def _written(folder: Path) -> Path:
     """Write y = sqrt((1000 x)^2), and z = x / x + 2^-12, for x of the shape (4,)."""
-    nodes = [
-        helper.make_node("Mul", ["x", "wide"], ["scaled"], name="scale"),
-        helper.make_node("Mul", ["scaled", "scaled"], ["squared"], name="square"),
-        helper.make_node("Sqrt", ["squared"], ["y"], name="root"),
-        helper.make_node("Div", ["x", "x"], ["one"], name="divide"),
-        helper.make_node("Add", ["one", "fine"], ["z"], name="add"),
-    ]
-    constants = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("wide", SQUARE_OVERFLOWS), ("fine", FINE))
-    ]
-    x, y, z = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xyz")
-    graph = helper.make_graph(nodes, "contract", [x], [y, z], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        contract (float[4] x) => (float[4] y, float[4] z)
+        <float wide = {{{SQUARE_OVERFLOWS}}}, float fine = {{{FINE}}}> {{
+            [scale] scaled = Mul(x, wide)
+            [square] squared = Mul(scaled, scaled)
+            [root] y = Sqrt(squared)
+            [divide] one = Div(x, x)
+            [add] z = Add(one, fine)
+        }}"""
     path = folder / "contract.onnx"
-    onnx.save(model, path)
+    onnx.save(onnx.parser.parse_model(text), path)
     return path
-
-
-def _require(kept: bool, message: str) -> None:
-    if not kept:
-        raise ContractError(message)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from precision_bisect.layer_table import scope_of
 from precision_bisect.protocols import Problem
 from precision_bisect.testing import oracles
 from precision_bisect.testing.oracles import Oracle
@@ -114,7 +115,12 @@ def _case(what: str, seed: int, size: int, oracle: Oracle) -> Case:
     return Case(
         name=f"{what} of {size} layers, seed {seed}",
         seed=seed,
-        problem=Problem(names=names, tolerance=oracles.TOLERANCE, seed=seed),
+        problem=Problem(
+            names=names,
+            modules=[scope_of(name) for name in names] if seed % 2 else (),
+            tolerance=oracles.TOLERANCE,
+            seed=seed,
+        ),
         oracle=oracle,
         emulator=oracle,
     )

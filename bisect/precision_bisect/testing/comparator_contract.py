@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.protocols import Comparator, Judgement, Sample
-from precision_bisect.testing.driving import ContractError
+from precision_bisect.testing.driving import ContractError, require
 from precision_bisect.trial import Verdict
 
 _THREADS = 4
@@ -33,14 +33,14 @@ def check_comparator(comparator: Comparator, reference: Sequence[Sample]) -> Non
 def _the_reference_passes(comparator: Comparator, reference: Sequence[Sample]) -> None:
     """The reference itself passes."""
     found = _judged(comparator, reference, reference)
-    _require(found.verdict is Verdict.PASS, f"the reference itself fails: error {found.error}")
+    require(found.verdict is Verdict.PASS, f"the reference itself fails: error {found.error}")
 
 
 def _damage_fails(comparator: Comparator, reference: Sequence[Sample]) -> None:
     """Outputs that are turned round and ten times as large fail."""
     damaged = _each(reference, lambda array: 1 - 10 * array)
     found = _judged(comparator, damaged, reference)
-    _require(found.verdict is Verdict.FAIL, f"1 - 10 * reference passes: error {found.error}")
+    require(found.verdict is Verdict.FAIL, f"1 - 10 * reference passes: error {found.error}")
 
 
 def _nothing_infinite_passes(comparator: Comparator, reference: Sequence[Sample]) -> None:
@@ -52,7 +52,7 @@ def _nothing_infinite_passes(comparator: Comparator, reference: Sequence[Sample]
                 outputs[number][name].flat[0] = bad
                 found = _judged(comparator, outputs, reference)
                 where = f"output {name!r} of sample {number}"
-                _require(found.verdict is Verdict.FAIL, f"{bad} in {where} passes")
+                require(found.verdict is Verdict.FAIL, f"{bad} in {where} passes")
 
 
 def _it_repeats_itself(comparator: Comparator, reference: Sequence[Sample]) -> None:
@@ -64,7 +64,7 @@ def _it_repeats_itself(comparator: Comparator, reference: Sequence[Sample]) -> N
             found = {"in threads": [job.result() for job in jobs]}
         found["when pickled"] = [_judged(_sent(comparator), outputs, reference)]
         for how, judgements in found.items():
-            _require(
+            require(
                 all(each == expected for each in judgements),
                 f"{how} it says {judgements[0]}, not {expected}",
             )
@@ -87,7 +87,7 @@ def _arrays_stay(comparator: Comparator, reference: Sequence[Sample]) -> None:
     for was, samples in zip(before, (outputs, reference), strict=True):
         for one, other in zip(was, samples, strict=True):
             same = all(np.array_equal(one[name], other[name]) for name in one)
-            _require(same, "it changes the arrays that it judges")
+            require(same, "it changes the arrays that it judges")
 
 
 def _settings_are_plain(comparator: Comparator, reference: Sequence[Sample]) -> None:
@@ -116,10 +116,10 @@ def _judged(
     """Judge, and check that figure and verdict agree."""
     found = comparator.judge(outputs, reference)
     if comparator.tolerance is not None:
-        _require(found.error is not None, "there is a tolerance and no figure")
+        require(found.error is not None, "there is a tolerance and no figure")
     if comparator.tolerance is not None and found.error is not None:
         within = found.error <= comparator.tolerance
-        _require(
+        require(
             within == (found.verdict is Verdict.PASS),
             f"error {found.error} against {comparator.tolerance} is called {found.verdict.value}",
         )
@@ -146,8 +146,3 @@ def _each(
         {n: change(a).astype(a.dtype) if a.dtype.kind == "f" else a.copy() for n, a in s.items()}
         for s in samples
     ]
-
-
-def _require(kept: bool, what: str) -> None:
-    if not kept:
-        raise ContractError(what)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Strategy
+from precision_bisect.protocols import Problem, Search, Strategy, T
+from precision_bisect.search.combinators import feed
 from precision_bisect.testing.cases import Case
-from precision_bisect.testing.simulation import Simulation
-from precision_bisect.trial import Kind, Outcome, Proposal
+from precision_bisect.testing.oracles import Oracle, outcome
+from precision_bisect.trial import Kind, Outcome, Proposal, Trial
 
 PREDICTIONS = 100_000
 """No search of so few layers may ask the emulator more often."""
@@ -20,8 +21,78 @@ SHOWN = 8
 Batches: TypeAlias = Sequence[Sequence[Proposal]]
 
 
+class Simulation:
+    """Answers proposals by an oracle, each trial once; the preflight's two are known and free.
+
+    `emulator` answers what is asked of the emulator, and is the oracle itself by default.
+    `scores`, one per layer, make it one whose errors add up instead.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        oracle: Oracle,
+        scores: Sequence[float] | None = None,
+        emulator: Oracle | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self.emulator = emulator or oracle
+        self.scores = scores
+        self.everything = Plan.all_high(size)
+        self.trials: list[Trial] = []
+        self._known = {
+            Proposal(plan=plan).identity: oracle(plan.kept)
+            for plan in (self.everything, Plan.of(()))
+        }
+
+    def answer(self, proposal: Proposal) -> Outcome:
+        """Return the outcome of one proposal."""
+        if proposal.identity not in self._known:
+            found = self._evaluate(proposal)
+            self._known[proposal.identity] = found
+            self.trials.append(Trial(proposal=proposal, outcome=found))
+        return self._known[proposal.identity]
+
+    def run(self, search: Search[T]) -> T:
+        """Feed a search until it ends, and return its result."""
+
+        def answer(batch: tuple[Proposal, ...]) -> tuple[Outcome, ...]:
+            assert batch, "a strategy proposed nothing"
+            return tuple(map(self.answer, batch))
+
+        return feed(search, answer)
+
+    def passed(self, plan: Plan) -> bool:
+        """Tell whether a plan was tried on the judging samples and passed."""
+        known = self._known.get(Proposal(plan=plan).identity)
+        return known is not None and known.passed
+
+    def count(self, *, predicted: bool = False) -> int:
+        """Return the number of judged trials, or of those that the emulator was asked for."""
+        return sum((t.proposal.kind is Kind.PREDICT) is predicted for t in self.trials)
+
+    def _evaluate(self, proposal: Proposal) -> Outcome:
+        if self.scores is not None and proposal.kind is Kind.PREDICT:
+            low = self.everything.kept - proposal.plan.kept
+            return outcome(sum(self.scores[layer] for layer in low))
+        judge = self.emulator if proposal.kind is Kind.PREDICT else self.oracle
+        return judge(proposal.plan.kept)
+
+
+def simulate(strategy: Strategy, asked: Problem, oracle: Oracle) -> tuple[Plan, list[Trial]]:
+    """Drive a strategy alone; return its plan and its trials, each distinct one once."""
+    simulation = Simulation(asked.size, oracle)
+    return simulation.run(strategy.search(asked)), simulation.trials
+
+
 class ContractError(AssertionError):
     """A promise is broken; the message is one line that says which, how, and on what."""
+
+
+def require(kept: bool, what: str) -> None:
+    """Raise ContractError unless a promise is kept."""
+    if not kept:
+        raise ContractError(what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +101,6 @@ class Driven:
 
     plan: Plan | None
     batches: Batches
-
-
-def most_trials(size: int) -> int:
-    """Return how many trials, predictions not counted, a search of so many layers may take."""
-    return 100 + 10 * size**2
 
 
 def drive(strategy: Strategy, case: Case, *, cut: int | None = None) -> Driven:
@@ -101,7 +167,7 @@ def _checked(batch: object, case: Case) -> Sequence[Proposal]:
 
 def _check_number(trials: int, predictions: int, case: Case) -> None:
     """Raise ContractError where a search goes on for too long."""
-    most = most_trials(case.problem.size)
+    most = 100 + 10 * case.problem.size**2
     if trials > most:
         raise ContractError(f"does not end within {most} trials ({case.name})")
     if predictions > PREDICTIONS:

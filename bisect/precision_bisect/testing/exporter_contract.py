@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 import onnx
 from onnx import helper
 
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.layer_precisions import NotWritable
+from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
 from precision_bisect.precisions import Pair
@@ -78,5 +77,6 @@ def _export(folder: Path, names: Sequence[str], kept: Sequence[str]) -> Export:
         kept=[LayerName(name) for name in kept],
         pair=Pair(low="fp16", high="fp32"),
         settings=EngineSettings(),
+        modules=kept,
         folder=folder,
     )

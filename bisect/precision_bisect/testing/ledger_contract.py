@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger
-from precision_bisect.testing.driving import ContractError
+from precision_bisect.testing.driving import require
 from precision_bisect.trial import Kind, Outcome, Proposal, Trial, TrialStatus, Verdict
 
 _PASSED = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=0.5, message="é\n")
@@ -25,7 +25,7 @@ def check_ledger(reopen: Callable[[], AbstractContextManager[Ledger]]) -> None:
     plans = [Proposal(plan=Plan.of((i,))) for i in range(4)]
     told = dict(zip(plans, (_PASSED, _FAILED, _BROKEN), strict=False))
     with reopen() as ledger:
-        _require(not ledger.trials() and not ledger.orphans(), "it is not empty at first")
+        require(not ledger.trials() and not ledger.orphans(), "it is not empty at first")
         for proposal, outcome in told.items():
             ledger.start(proposal)
             ledger.finish(proposal, outcome)
@@ -35,19 +35,14 @@ def check_ledger(reopen: Callable[[], AbstractContextManager[Ledger]]) -> None:
         ledger.withdraw(plans[3])
     expected = [Trial(proposal=each, outcome=outcome) for each, outcome in told.items()]
     with reopen() as ledger:
-        _require(list(ledger.trials()) == expected, "trials do not come back as they were told")
+        require(list(ledger.trials()) == expected, "trials do not come back as they were told")
         orphans = {Proposal(plan=plans[0].plan, kind=Kind.PREDICT).identity}
-        _require(set(ledger.orphans()) == orphans, f"orphans are {list(ledger.orphans())}")
+        require(set(ledger.orphans()) == orphans, f"orphans are {list(ledger.orphans())}")
         ledger.start(plans[0])
         ledger.finish(plans[0], _FAILED)
-        _require(list(ledger.trials()) == expected, "a finished trial changes")
+        require(list(ledger.trials()) == expected, "a finished trial changes")
         for proposal in (plans[1], plans[2]):
             ledger.reopen(proposal)
-        _require(list(ledger.trials()) == expected[:2], "reopened is not what has no verdict")
+        require(list(ledger.trials()) == expected[:2], "reopened is not what has no verdict")
     with reopen() as ledger:
-        _require(plans[2].identity in ledger.orphans(), "a trial that is reopened is no orphan")
-
-
-def _require(kept: bool, message: str) -> None:
-    if not kept:
-        raise ContractError(message)
+        require(plans[2].identity in ledger.orphans(), "a trial that is reopened is no orphan")

@@ -61,7 +61,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
         "holds": f"Holds {holds_text(result.stability)}." if result.stability else "",
-        "proof": proof(result.certificate) if result.kept else "",
+        "proof": proof(result) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
         "speed": result.speed,

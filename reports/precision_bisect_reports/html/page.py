@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import refuse_replacing
 from precision_bisect.runs.runfolder import REPORT

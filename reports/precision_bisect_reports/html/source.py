@@ -22,11 +22,12 @@ from precision_bisect.runs.runfolder import (
     RESULT,
     RUN_SCRIPT,
     STATUS,
+    TORCH_AUTOCAST,
     TRTEXEC,
 )
 from precision_bisect.runs.typed_json import T, read_typed
 
-COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, RUN_SCRIPT)
+COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, TORCH_AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024
 """Bytes: a longer file is named in the report, and not copied into it."""
 

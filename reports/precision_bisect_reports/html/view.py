@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Hurt
-from precision_bisect.layer_table import Exclusion
+from precision_bisect.layer_table import Exclusion, scope_of
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, FrontPoint, Result
@@ -87,9 +87,14 @@ class Network:
 
 def _bare(name: str, place: int) -> Row:
     """Return the row of a layer of which only the name is known."""
-    module = name.rpartition("/")[0]
     return Row(
-        name=name, op="", module=module, candidate=place, exclusion=None, follows=None, inputs=()
+        name=name,
+        op="",
+        module=scope_of(name),
+        candidate=place,
+        exclusion=None,
+        follows=None,
+        inputs=(),
     )
 
 
@@ -144,6 +149,7 @@ def _view(source: Source) -> dict[str, Any]:
         "front": [_without_layers(each) for each in result.front] if result else [],
         "curve": _curve(result),
         "groups": _groups(result) if result else [],
+        "by_modules": result.by_modules if result else None,
         "islands": _islands(result),
         "confirm": _confirm(result),
         **_diagnosed(source.diagnosis, network.index),
@@ -241,7 +247,12 @@ def _islands(result: Result | None) -> dict[str, Any]:
     if costs.left_out:
         return {"words": f"What they cost was not profiled: {costs.left_out}", "rows": []}
     rows = [
-        {"name": each.name, "ms": each.ms, "casts_ms": each.casts_ms, "saves_ms": each.saves_ms}
+        {
+            "name": each.name(result.module_of),
+            "ms": each.ms,
+            "casts_ms": each.casts_ms,
+            "saves_ms": each.saves_ms,
+        }
         for each in costs.islands
     ]
     return {"words": cost(result), "rows": rows}

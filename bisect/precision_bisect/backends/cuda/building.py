@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
 from precision_bisect.graphs.graph import opset
@@ -18,12 +19,11 @@ from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
-from precision_bisect.machine.freed_memory import trim
-from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
+from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.trial import Opening, Outcome, TrialStatus
+from precision_bisect.trial import Opening, TrialStatus
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -203,10 +203,3 @@ def not_honoured(stray: Sequence[LayerName]) -> BackendFailure:
     first, *others = stray
     more = f" (and {len(others)} more)" if others else ""
     return failure(TrialStatus.NOT_HONOURED, f"{first!r}{more} does not run low: {_ON_CPU}")
-
-
-def failure(status: TrialStatus, message: str) -> BackendFailure:
-    """Return the outcome of an unfinished trial, to be raised; want of memory is called so."""
-    starved = full(message)
-    message = f"{OUT_OF_MEMORY * starved}{message}"
-    return BackendFailure(Outcome(status=status, message=message, retry=starved))

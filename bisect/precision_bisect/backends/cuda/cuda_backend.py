@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.cuda_check import require_cuda
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.node_times import times_of
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, searching
+from precision_bisect.backends.cuda.provider import (
+    deployed_provider,
+    on_cuda,
+    require_cuda,
+    searching,
+)
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName

@@ -6,7 +6,7 @@ from precision_bisect.backends.backend_plugin import (
     Builder,
     MakeBackend,
 )
-from precision_bisect.backends.cuda.cuda_check import why_no_cuda
+from precision_bisect.backends.cuda.provider import why_no_cuda
 from precision_bisect.errors import RefusedError
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings

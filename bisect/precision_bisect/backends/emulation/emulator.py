@@ -17,15 +17,15 @@ import numpy as np
 
 from precision_bisect.backends.emulation.segmented import Segmented
 from precision_bisect.backends.emulation.segments import cut
-from precision_bisect.backends.emulation.self_test import self_test
 from precision_bisect.backends.emulation.semantics import distinct
+from precision_bisect.backends.emulation.snippets import self_test
 from precision_bisect.backends.emulation.switched import (
     FLAGS_INPUT,
     SwitchedGraph,
     Switches,
     switch,
 )
-from precision_bisect.backends.tensorrt.low_kernels import refused_by_every_parser
+from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.convert import at_least_opset, hint_to_export
 from precision_bisect.graphs.load import Model
@@ -34,7 +34,7 @@ from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cp
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
-from precision_bisect.machine.freed_memory import trim
+from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, Sample

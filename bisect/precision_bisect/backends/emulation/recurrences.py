@@ -13,11 +13,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.graphs.graph import attribute, opset
+from precision_bisect.graphs.graph import attribute, copied, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.round_trips import round_trip
+from precision_bisect.graphs.widen import round_trip
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INT32 = onnx.TensorProto.INT32
@@ -158,8 +158,7 @@ class _Cells:
         """Return the states after a step."""
         stepped = []
         for value in values:
-            step = onnx.NodeProto()
-            step.CopyFrom(self._node)
+            step = copied(self._node)
             step.name = ""
             inputs = [self._unsqueezed(value), *self._node.input[1:_LENGTHS]]
             inputs += [""] * (_FIRST_STATE - len(inputs))

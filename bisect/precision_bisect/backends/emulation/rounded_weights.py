@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.constant_values import Constants
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.quantization.rounding import dequantized, quantized
-from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.quantization.scales import Scales, dequantized, quantized
 from precision_bisect.graphs.weights import INLINE_BYTES, Weights, stub
 from precision_bisect.precisions import Form
 

@@ -16,7 +16,7 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
-from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
+from precision_bisect.graphs.graph import RANDOM, captured, copied, inferred, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, check
 from precision_bisect.graphs.weights import total_bytes
@@ -185,15 +185,10 @@ class _Declared:
     """Types and shapes of crossing tensors: ONNX Runtime chooses some kernels by shapes."""
 
     def __init__(self, graph: SwitchedGraph, model: Model) -> None:
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
+        proto = copied(model.proto)
         # The file's own declarations of tensors in between may be wrong.
         del proto.graph.value_info[:]
-        try:
-            inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.value_info
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            inferred = proto.graph.value_info
-        self._types = {value.name: value.type for value in inferred}
+        self._types = {value.name: value.type for value in inferred(proto).value_info}
         self._elem_types = model.elem_types
         # Convolutions are chosen by the number of channels.
         self._images = any("Conv" in n.op_type or "Pool" in n.op_type for n in proto.graph.node)

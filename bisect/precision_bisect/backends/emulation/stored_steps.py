@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 from onnx.inliner import inline_selected_functions
 
-from precision_bisect.graphs.graph import attribute, opset
+from precision_bisect.graphs.graph import attribute, copied, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import View
@@ -87,8 +87,7 @@ class StoredSteps:
 
         Inputs are called x0, x1 and so on, outputs y0, y1 and so on.
         """
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         inputs, outputs = [], []
         for i, name in enumerate(node.input):
             if name:

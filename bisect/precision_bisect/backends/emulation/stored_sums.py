@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import Dims, View
-from precision_bisect.graphs.round_trips import round_trip
+from precision_bisect.graphs.widen import round_trip
 from precision_bisect.layer_table import LayerName
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -88,8 +89,7 @@ class StoredSums:
         shape = self._view.shape(node.input[0])
         dims = shape or _of_any_rank(axes)
         mean, count, total = f"{out}/mean", f"{out}/count", f"{out}/sum"
-        plain = onnx.NodeProto()
-        plain.CopyFrom(renamed)
+        plain = copied(renamed)
         plain.output[0] = mean
         conditions: list[list[onnx.NodeProto]] = []
         if not adjacent(dims, axes):

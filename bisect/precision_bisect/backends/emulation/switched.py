@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.backends.emulation.edges import Edges
-from precision_bisect.backends.emulation.factors import take_factors
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.rounded_weights import LayerWeights
 from precision_bisect.backends.emulation.semantics import Semantics
@@ -33,14 +32,14 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.graphs.constant_values import as_declared, read_constants
-from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.node_settings import settings_of
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import Weights, drop_unused
+from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.settings.targets import Inside, TargetName
@@ -51,6 +50,7 @@ _LARGEST_KERNEL = 2**22
 """Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB: 512
 of this size fit. Answers are the same with half and double (`benchmarks/constants.py`)."""
 _EXACT = Form(stored="fp32")
+_FLOAT = onnx.TensorProto.FLOAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,7 @@ class _Builder:
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer with its edges, in two versions if its weights differ by its form."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         settings = settings_of(node)
         low: dict[int, str] = {}
         high: dict[int, str] = {}
@@ -276,8 +275,41 @@ class _Builder:
 
 def _reading(node: onnx.NodeProto, inputs: dict[int, str]) -> onnx.NodeProto:
     """Return a copy of the node with these names at these positions of its inputs."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     for i, name in inputs.items():
         copy.input[i] = name
     return copy
+
+
+def take_factors(proto: onnx.ModelProto, model: Model, raw: Mapping[str, str]) -> None:
+    """Give the graph the input FACTORS, shape (layers,), and multiply each layer's outputs by it.
+
+    Inputs that are all integers cannot be changed a little; a factor of 1 +- 1e-6 on each layer,
+    before its value is rounded, does the same to rounding: another draw of it.
+    `raw` has the name of each output before it is stored, by its name in the model.
+    """
+    graph = proto.graph
+    index = {name: i for i, name in enumerate(model.table.names)}
+    layer_of = {
+        raw.get(output, output): index[LayerName(node.name)]
+        for node in model.proto.graph.node
+        if LayerName(node.name) in index
+        for output in node.output
+        if model.elem_types.get(output) == _FLOAT
+    }
+    factors = [f"precision_bisect/factor/{i}" for i in range(len(index))]
+    nodes = []
+    for i, factor in enumerate(factors):
+        # A scalar leaves the shape of the other operand as it is.
+        place = onnx.numpy_helper.from_array(np.array(i), f"{factor}/place")
+        graph.initializer.append(place)
+        nodes.append(helper.make_node("Gather", [FACTORS, place.name], [factor]))
+    for node in graph.node:
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            if name in layer_of:
+                node.output[i] = f"{name}/exact"
+                operands = [node.output[i], factors[layer_of[name]]]
+                nodes.append(helper.make_node("Mul", operands, [name]))
+    refill(graph.node, nodes)
+    graph.input.append(helper.make_tensor_value_info(FACTORS, _FLOAT, [len(index)]))

@@ -5,21 +5,176 @@ nothing. What it built shows in the text that it gives of its engine; `rules` ha
 evidence.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain, product
 
-from precision_bisect.backends.inspection.engine_kernels import Kernel, find_kernels
-from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.engine_kernels import (
+    CAST,
+    Kernel,
+    find_kernels,
+    float_types,
+    unlisted_kernel,
+)
+from precision_bisect.backends.inspection.engine_layers import (
+    BELOW_FP32,
+    EngineLayer,
+    EngineTensor,
+)
 from precision_bisect.backends.inspection.graph_nodes import GraphNodes
-from precision_bisect.backends.inspection.inner_products import HOLDERS, InnerProducts
-from precision_bisect.backends.inspection.rules import AskedType, Observation, computes, type_shown
+from precision_bisect.backends.inspection.rules import (
+    PRODUCT_OPERATIONS,
+    PRODUCTS,
+    AskedType,
+    Observation,
+    computes,
+    is_product,
+    type_shown,
+)
+from precision_bisect.errors import printable
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import Exclusion, LayerName, LayerTable
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, Pair
 from precision_bisect.trial import Honour, LayerHonour
+
+_RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+_FUSED_ATTENTION = "_gemm_mha"
+HOLDERS = _RECURRENT | {"Attention"}
+"""Operators with products inside."""
+_WEIGHTS = (1, 2)
+"""Positions of a recurrence's weights, of what it reads and of its state."""
+_ATTENTION_PRODUCTS = 2
+
+
+class InnerProducts:
+    """The products of an engine, by the node inside which they are. `kernels` list nodes.
+
+    Builders make recurrences and Attention of many layers, and most of these list no node at all.
+    So a layer that lists the node proves nothing by itself, such as one that sums the biases. What
+    counts is the products: those that list the node, and those that can be no other node's by what
+    they read and who reads them.
+    """
+
+    def __init__(
+        self, graph: GraphNodes, layers: Sequence[EngineLayer], kernels: Sequence[Kernel]
+    ) -> None:
+        self._graph = graph
+        self._layers = layers
+        self._listed = {id(kernel.layer): kernel for kernel in kernels}
+        self._claimed = {number for kernel in kernels for number in kernel.span}
+        self._makers = _by_tensor(layers, lambda layer: layer.outputs)
+        self._readers = _by_tensor(layers, lambda layer: layer.inputs)
+        self._found: dict[int, list[Kernel]] = defaultdict(list)
+        for layer in layers:
+            kernel = self._listed.get(id(layer)) or unlisted_kernel(layer)
+            if is_product(kernel) or layer.name.startswith(_FUSED_ATTENTION):
+                owners = self._owners(kernel)
+                if len(owners) == 1:
+                    self._found[owners.pop()].append(kernel)
+
+    def examine(self, asked: AskedType) -> Observation:
+        """Return what the products inside a node show."""
+        found = self._found[asked.number]
+        if not found:
+            return Observation(
+                honour=Honour.NOT_OBSERVABLE, reason="no engine layer is seen to do its products"
+            )
+        wanted = frozenset((asked.wanted, "fp32"))
+        types = [_multiplied(kernel) for kernel in found]
+        for kernel, read in zip(found, types, strict=True):
+            if read and read <= BELOW_FP32 - wanted:
+                return Observation(
+                    honour=Honour.DEMOTED,
+                    reason=f"engine layer {_name(kernel)} multiplies {' and '.join(sorted(read))}",
+                )
+        many = f"{len(found)} engine layers, such as {_name(found[0])}"
+        if not all(read and read <= wanted for read in types):
+            honour, reason = Honour.NOT_OBSERVABLE, f"{many}, do not all show what they multiply"
+        elif not self._complete(asked.number, found):
+            honour, reason = Honour.NOT_OBSERVABLE, f"{many}, are not all of its products"
+        else:
+            shown = " and ".join(sorted(frozenset().union(*types)))
+            honour, reason = Honour.HONOURED, f"{many}, multiply {shown}"
+        return Observation(honour=honour, reason=reason)
+
+    def _owners(self, kernel: Kernel) -> set[int]:
+        """Return the nodes that a product can belong to."""
+        if kernel.span:
+            return {n for n in kernel.span if self._op_type(n) in PRODUCTS | HOLDERS}
+        before = self._nearest(kernel.layer, self._makers, lambda layer: layer.inputs)
+        after = self._nearest(kernel.layer, self._readers, lambda layer: layer.outputs)
+        ends = {n for each in before for n in self._graph.last_of(each.span)}
+        ends |= {n for each in after for n in self._graph.first_of(each.span)}
+        among = ends | self._graph.between(ends, -1) if ends else set()
+        # A product that has engine layers of its own needs no other.
+        return {
+            n
+            for n in among
+            if self._op_type(n) in HOLDERS
+            or (self._op_type(n) in PRODUCTS and n not in self._claimed)
+        }
+
+    def _nearest(
+        self,
+        start: EngineLayer,
+        neighbours: Mapping[str, Sequence[EngineLayer]],
+        tensors: Callable[[EngineLayer], Iterable[EngineTensor]],
+    ) -> Iterator[Kernel]:
+        """Yield the first layers that list nodes on each way from a layer."""
+        pending, seen = [start], {id(start)}
+        while pending:
+            for tensor in tensors(pending.pop()):
+                for layer in neighbours.get(tensor.name, ()):
+                    if id(layer) in seen:
+                        continue
+                    seen.add(id(layer))
+                    if id(layer) in self._listed:
+                        yield self._listed[id(layer)]
+                    else:
+                        pending.append(layer)
+
+    def _complete(self, number: int, found: Sequence[Kernel]) -> bool:
+        """Tell whether these are all products of a node, by their number or their weights."""
+        if self._op_type(number) not in _RECURRENT:
+            return len(found) >= _ATTENTION_PRODUCTS
+        held = {c.name: c.elements for kernel in found for c in kernel.weights}
+        node, sizes = self._graph.nodes[number], self._graph.weights[number]
+        read = [sizes.get(node.input[i], 0) for i in _WEIGHTS]
+        # Builders may hold those of a GRU's hidden gate by themselves.
+        ways = [[(n,), (n - n // 3, n // 3)][: 1 + (node.op_type == "GRU")] for n in read]
+        return all(read) and any(
+            Counter(chain(*way)) <= Counter(held.values()) for way in product(*ways)
+        )
+
+    def _op_type(self, number: int) -> str:
+        return self._graph.nodes[number].op_type
+
+
+def _multiplied(kernel: Kernel) -> frozenset[str]:
+    """Return the float types that a product multiplies, without any where that is not shown."""
+    read = float_types((*kernel.layer.inputs, *kernel.weights))
+    if not kernel.fused or kernel.layer.name.startswith(_FUSED_ATTENTION):
+        return read
+    names = kernel.operations
+    first = next((i for i, name in enumerate(names) if name in PRODUCT_OPERATIONS), 0)
+    return frozenset() if kernel.unlisted or CAST in names[:first] else read
+
+
+def _by_tensor(
+    layers: Iterable[EngineLayer], tensors: Callable[[EngineLayer], Iterable[EngineTensor]]
+) -> Mapping[str, Sequence[EngineLayer]]:
+    found = defaultdict(list)
+    for layer in layers:
+        for tensor in tensors(layer):
+            found[tensor.name].append(layer)
+    return found
+
+
+def _name(kernel: Kernel) -> str:
+    return repr(printable(kernel.layer.name))
 
 
 def judge_layers(

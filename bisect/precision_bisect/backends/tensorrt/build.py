@@ -12,23 +12,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from precision_bisect.backends.backend_plugin import Message
+from precision_bisect.backends.backend_plugin import Message, failure
 from precision_bisect.backends.tensorrt.build_remarks import Remarks, builder_remarks
-from precision_bisect.backends.tensorrt.config_script import with_script
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.log import LAYERS_HEADING, collected
-from precision_bisect.backends.tensorrt.messages import cuda_failed, first_error, out_of_memory
+from precision_bisect.backends.tensorrt.log import (
+    LAYERS_HEADING,
+    collected,
+    cuda_failed,
+    first_error,
+    out_of_memory,
+)
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
-from precision_bisect.backends.tensorrt.timing_cache import private
-from precision_bisect.backends.tensorrt.watch import BuildWatch
+from precision_bisect.backends.tensorrt.watch import BuildWatch, private
 from precision_bisect.backends.tensorrt.weak import mark, to_mark
-from precision_bisect.errors import RefusedError, printable
+from precision_bisect.errors import RefusedError, UsageError, printable
 from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import OUT_OF_MEMORY
+from precision_bisect.machine.user_scripts import ScriptFailed, load_function, running_script
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.reading import CONFIG_SCRIPT, script_and_function
 from precision_bisect.trial import Outcome, TrialStatus
 
 
@@ -87,6 +92,7 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     """
     start = time.perf_counter()
     limit_s = recipe.settings.build_timeout_s
+    late = f"the build took longer than {limit_s or 0:g} s"
     unmarked: list[LayerName] = []
     with collected(flavour) as messages, BuildWatch(limit_s) as watch:
         from polygraphy.exception import PolygraphyException
@@ -99,11 +105,11 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
         except PolygraphyException as error:
             # A cancelled build fails with a message of its own: the deadline is the cause.
             if watch.expired:
-                raise _timed_out(limit_s) from error
+                raise failure(TrialStatus.TIMED_OUT, late) from error
             raise _build_failed(messages, error, recipe.settings.workspace_mib) from error
         # Some libraries cannot be cancelled: the engine is there, but too late.
         if watch.expired:
-            raise _timed_out(limit_s)
+            raise failure(TrialStatus.TIMED_OUT, late)
     return BuiltEngine(
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS_HEADING)), ""),
@@ -128,12 +134,6 @@ def _build_failed(
         text = f"CUDA failed: {text}"
     retry = starved or broken
     return BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=text, retry=retry))
-
-
-def _timed_out(limit_s: float | None) -> BackendFailure:
-    return BackendFailure(
-        Outcome(status=TrialStatus.TIMED_OUT, message=f"the build took longer than {limit_s:g} s")
-    )
 
 
 def _loader(
@@ -186,13 +186,9 @@ def prepare_network(marks: Marks | None, unmarked: list[LayerName], network: Any
     found = to_mark(network, marks.high)
     unmarked += [name for name in marks.kept if not found.get(name)]
     if marks.kept and len(unmarked) == len(marks.kept):
-        raise BackendFailure(
-            Outcome(
-                status=TrialStatus.BUILD_FAILED,
-                message=f"TensorRT has no layer to mark for any kept layer, such as "
-                f"{printable(unmarked[0])!r}",
-            )
-        )
+        one = repr(printable(unmarked[0]))
+        message = f"TensorRT has no layer to mark for any kept layer, such as {one}"
+        raise failure(TrialStatus.BUILD_FAILED, message)
     for name, layers in found.items():
         for layer in layers:
             mark(layer, marks.high[name][0])
@@ -296,3 +292,32 @@ def _common(flavour: Flavour, recipe: Recipe, monitor: Any) -> dict[str, Any]:
             trt.MemoryPoolType.WORKSPACE: settings.workspace_mib * 2**20
         }
     return arguments
+
+
+def with_script(config: Callable[..., Any], script: str | None) -> Callable[..., Any]:
+    """Return a callable that makes the same configuration and lets the script change it, if any.
+
+    It is the script of Polygraphy's `--trt-config-postprocess-script`, for flags of deployed
+    engines: version or hardware compatibility, refit, weight streaming, DLA.
+    Raises UsageError if the script does not run or lacks the function and, when a configuration is
+    made, if the function fails.
+    """
+    if script is None:
+        return config
+    from polygraphy.backend.trt import PostprocessConfig
+
+    path, name = script_and_function(script)
+    function = load_function(path, name)
+
+    def changed(builder: Any, network: Any, made: Any) -> None:
+        try:
+            with running_script(path):
+                function(builder, network, made)
+        except ScriptFailed as failed:
+            raise UsageError(
+                f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {failed}",
+                "it is given the builder, the network and the configuration",
+            ) from failed
+
+    loader: Callable[..., Any] = PostprocessConfig(config, changed)
+    return loader

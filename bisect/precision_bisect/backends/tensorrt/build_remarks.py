@@ -10,8 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from precision_bisect.backends.backend_plugin import Message
-from precision_bisect.backends.tensorrt.log import AFFECTED, IMPORTED, LOUD, UNLISTED
-from precision_bisect.backends.tensorrt.messages import printable_line
+from precision_bisect.backends.tensorrt.log import (
+    AFFECTED,
+    IMPORTED,
+    LOUD,
+    UNLISTED,
+    printable_line,
+)
 from precision_bisect.errors import counted, printable
 from precision_bisect.trial import Listed
 

@@ -15,13 +15,23 @@ from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
 from precision_bisect.errors import PluginError, RefusedError, in_words
+from precision_bisect.graphs.load import Model
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import GpuDevice, cuda_version, devices, driver_version
+from precision_bisect.precisions import HALF_NAMES, PrecisionName
 
 FlavourName: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 NAMES: tuple[FlavourName, ...] = get_args(FlavourName)
 _MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _CUDAS = ("", "_cu11", "_cu12", "_cu13")
 _PARTS = ("", "_bindings", "_libs")
+FP8_CAPABILITY = "8.9"
+"""The lowest compute capability with FP8; for lower ones every build fails."""
+_WITHOUT_KERNEL = {"int8": "ConvTranspose", "fp8": "ConvTranspose", "bf16": "ConvTranspose"}
+"""Operators that TensorRT-RTX 1.7.1 parses in a type, and does not build or builds in another."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_LENGTHS = 4
+"""The position of a recurrence's `sequence_lens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +142,9 @@ def use_in_polygraphy(flavour: Flavour) -> None:
         )
     config.USE_TENSORRT_RTX = rtx
     # Modules that Polygraphy's comparators import hold a lazy reference to the earlier library.
-    for user in _polygraphy_modules():
-        if "trt" in vars(user):
+    for name, user in list(sys.modules.items()):
+        if name.startswith("polygraphy.") and "trt" in vars(user):
             setattr(user, "trt", lazy_import_trt())  # noqa: B010 - a module's global
-
-
-def _polygraphy_modules() -> Sequence[ModuleType]:
-    return [module for name, module in sys.modules.items() if name.startswith("polygraphy.")]
 
 
 def _import(name: FlavourName) -> ModuleType:
@@ -208,3 +214,38 @@ def _why_not(library: str, gpu: GpuDevice | None, targets: Sequence[str]) -> str
             f"{gpu.compute_capability}; use TensorRT or ONNX Runtime on this GPU"
         )
     return ""
+
+
+def has_fp8(capability: str) -> bool:
+    """Tell whether GPUs of a compute capability, such as "8.9", compute in FP8."""
+    return _number(capability) >= _number(FP8_CAPABILITY)
+
+
+def without_kernel(name: FlavourName, model: Model, kind: PrecisionName) -> dict[LayerName, str]:
+    """Return the candidates that the library parses in a type without a kernel, and why."""
+    return {
+        layer.name: f"{name} has no {kind} kernel for {layer.op_type}"
+        for layer in model.table.candidates
+        if name == "tensorrt-rtx" and layer.op_type == _WITHOUT_KERNEL.get(kind)
+    }
+
+
+def refused_by_every_parser(model: Model, kind: PrecisionName) -> dict[LayerName, str]:
+    """Return the candidates that no parser of TensorRT takes in a type that ONNX has, and why.
+
+    It masks short sequences with an FP32 zero: RNNHelpers.cpp of github.com/onnx/onnx-tensorrt for
+    10.0 to 10.10, and TensorRT-RTX 1.7.1. To a library that is there, its parser says so itself.
+    """
+    if kind not in HALF_NAMES:
+        return {}
+    nodes = {node.name: node for node in model.proto.graph.node}
+    return {
+        layer.name: f"TensorRT's parser takes no {layer.op_type} with sequence_lens in {kind}"
+        for layer in model.table.candidates
+        if layer.op_type in _RECURRENT and any(nodes[layer.name].input[_LENGTHS : _LENGTHS + 1])
+    }
+
+
+def _number(capability: str) -> tuple[int, ...]:
+    # As numbers: "12.0" sorts before "8.9" as text.
+    return tuple(map(int, capability.split(".")))

@@ -10,8 +10,7 @@ from pathlib import Path
 import onnx
 
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.messages import parser_error
+from precision_bisect.backends.tensorrt.log import collected, parser_error
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName

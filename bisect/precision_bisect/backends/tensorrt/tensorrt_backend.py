@@ -1,6 +1,6 @@
 """The TensorRT backends: real engines of TensorRT or TensorRT-RTX, by what the library can do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -8,18 +8,20 @@ from typing import ClassVar, Literal
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
-from precision_bisect.backends.tensorrt.flavour import Flavour, FlavourName, use_in_polygraphy
-from precision_bisect.backends.tensorrt.layer_times import timed_layers
-from precision_bisect.backends.tensorrt.low_kernels import (
+from precision_bisect.backends.tensorrt.flavour import (
     FP8_CAPABILITY,
+    Flavour,
+    FlavourName,
     has_fp8,
+    use_in_polygraphy,
     without_kernel,
 )
+from precision_bisect.backends.tensorrt.layer_times import timed_layers
+from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.parsing import refused_low
-from precision_bisect.backends.tensorrt.plugin_libraries import load_plugin_libraries
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
-from precision_bisect.errors import RefusedError, UsageError
+from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.high_nodes import told, with_precision
@@ -32,6 +34,7 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import TIMING_CACHE
 from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.reading import PLUGINS
 
 
 class TensorRTBackend:
@@ -214,3 +217,25 @@ def _target(flavour: Flavour, settings: EngineSettings) -> str:
             else "it builds for the GPU at hand only; leave --compute-capability out",
         )
     return asked
+
+
+def load_plugin_libraries(flavour: Flavour, paths: Sequence[Path]) -> None:
+    """Load libraries of plugins, once a process, for the parser and the runtime alike.
+
+    A library registers its plugins as it is loaded (REGISTER_TENSORRT_PLUGIN), as for Polygraphy's
+    `--plugins` and trtexec's `--staticPlugins`. Raises PluginError for one that does not load.
+    """
+    if not paths:
+        return
+    with collected(flavour):
+        from polygraphy.backend.trt import load_plugins
+
+        for path in paths:
+            try:
+                load_plugins(plugins=[str(path.absolute())])
+            except OSError as error:
+                raise PluginError(
+                    f"{PLUGINS} {path} does not load: {error}",
+                    f"it must be built for {flavour.name} {flavour.version}, with what it needs "
+                    "on LD_LIBRARY_PATH",
+                ) from error

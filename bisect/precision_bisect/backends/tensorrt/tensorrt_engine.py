@@ -1,5 +1,7 @@
 """A built TensorRT engine: loaded only when it is run, timed or looked into."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -7,26 +9,22 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from precision_bisect.backends.inspection.engine_layers import EngineLayer
-from precision_bisect.backends.inspection.verbose_text import parse_layers
-from precision_bisect.backends.launches import LaunchError, launches
+from precision_bisect.backends.backend_plugin import failure
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
 from precision_bisect.backends.tensorrt.build import BuiltEngine
-from precision_bisect.backends.tensorrt.cuda_runtime import load_cuda_runtime
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.inspector import information, inspected
-from precision_bisect.backends.tensorrt.layer_times import layer_times
-from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.messages import first_error
-from precision_bisect.backends.timing import measure_by
+from precision_bisect.backends.tensorrt.layer_times import information, inspected, layer_times
+from precision_bisect.backends.tensorrt.log import collected, first_error
+from precision_bisect.backends.timing import LaunchError, launches, measure_by
 from precision_bisect.errors import RefusedError, printable
-from precision_bisect.machine.atomic import whole
-from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
-from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.machine.plain_files import whole
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import ENGINE, TIMING_CACHE
-from precision_bisect.trial import Evidence, Latency, LayerHonour, Outcome, TrialStatus
+from precision_bisect.trial import Evidence, Latency, LayerHonour, TrialStatus
 
 Judge: TypeAlias = Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]]
 """Tells from the layers of an engine which kept layers were honoured."""
+_SEARCHED = "LD_LIBRARY_PATH"
 
 
 class TensorRTEngine:
@@ -165,7 +163,8 @@ class TensorRTEngine:
                     self._runner = _activated(self._built.engine)
                 yield self._runner
             except (PolygraphyException, LaunchError) as error:
-                raise _run_failed(first_error(messages) or str(error)) from error
+                text = " ".join((first_error(messages) or str(error)).split())
+                raise failure(TrialStatus.RUN_FAILED, printable(text)) from error
 
 
 def _activated(engine: bytes) -> Any:
@@ -200,8 +199,27 @@ def _as_bound(runner: Any, feed: Sample) -> Sample:
     }
 
 
-def _run_failed(text: str) -> BackendFailure:
-    starved = full(text)
-    message = f"{OUT_OF_MEMORY * starved}{printable(' '.join(text.split()))}"
-    outcome = Outcome(status=TrialStatus.RUN_FAILED, message=message, retry=starved)
-    return BackendFailure(outcome)
+def load_cuda_runtime() -> None:
+    """Make Polygraphy load the library, for the rest of the process.
+
+    Polygraphy looks into the search path and into pip's packages for CUDA 12; those for CUDA 13
+    are laid out differently. Raises RefusedError where there is none.
+    """
+    from polygraphy import cuda
+
+    before = os.environ.get(_SEARCHED)
+    folders = [before] if before else []
+    folders += [str(f) for entry in sys.path for f in Path(entry).glob("nvidia/cu[0-9]*/lib")]
+    os.environ[_SEARCHED] = os.pathsep.join(folders)
+    try:
+        cuda.wrapper()
+    except OSError as error:
+        raise RefusedError(
+            f"Polygraphy cannot load CUDA's runtime library: {error}",
+            f"put the folder of libcudart.so on {_SEARCHED}",
+        ) from error
+    finally:
+        # Processes started from here must not search what this one needed once.
+        del os.environ[_SEARCHED]
+        if before is not None:
+            os.environ[_SEARCHED] = before

@@ -9,13 +9,13 @@ from precision_bisect.backends.backend_plugin import (
     MakeBackend,
 )
 from precision_bisect.backends.tensorrt.flavour import (
+    FP8_CAPABILITY,
     Flavour,
     FlavourName,
     absent,
     load_flavour,
 )
 from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.low_kernels import FP8_CAPABILITY
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import PluginError
 from precision_bisect.precisions import LowName
@@ -65,18 +65,8 @@ class TensorRTPlugin:
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Return what builds engines, for this machine's GPU or without it."""
-        flavour = self._loaded()
-        settings, remark = _target(flavour, settings, low)
-        return Builder(
-            name=flavour.name,
-            remark=remark,
-            settings=settings,
-            listening=lambda: collected(flavour),
-        )
-
-    def _loaded(self) -> Flavour:
         try:
-            return load_flavour(self._name)
+            flavour = load_flavour(self._name)
         except PluginError as error:
             if not absent(self._name):
                 raise
@@ -84,6 +74,13 @@ class TensorRTPlugin:
                 f"{self._name} is not installed, so no engine can be built",
                 "pip install tensorrt_rtx, which builds without a GPU, too",
             ) from error
+        settings, remark = _target(flavour, settings, low)
+        return Builder(
+            name=flavour.name,
+            remark=remark,
+            settings=settings,
+            listening=lambda: collected(flavour),
+        )
 
 
 def _target(

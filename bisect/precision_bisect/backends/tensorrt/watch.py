@@ -1,18 +1,23 @@
-"""Ending a build early: at its deadline, by Ctrl-C, or by SIGTERM if it is handled.
+"""Around one build: its end, at a deadline, by Ctrl-C or SIGTERM, and its timing cache.
 
 A build is one call into C++. Python would raise KeyboardInterrupt in the next callback of the
 build, where the bindings print and swallow it. So the interrupt is noted, the build is cancelled
 by its progress monitor, and the interrupt is raised once the build has returned.
 """
 
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Self, TypeAlias
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+_NUMBERS = count()
 
 
 class BuildWatch:
@@ -79,3 +84,29 @@ class BuildWatch:
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._interrupted = number
+
+
+@contextmanager
+def private(shared: Path | None, *, afresh: bool = False) -> Iterator[Path | None]:
+    """Yield a copy of the cache for one build; it becomes the shared one if the build succeeds.
+
+    Polygraphy locks the file against other processes, but not against other threads, and writes it
+    in place.
+    A build `afresh` begins without timings, and leaves the shared ones as they are. Of builds side
+    by side the last one to end wins; what the others timed is then timed again.
+    """
+    if shared is None:
+        yield None
+        return
+    own = shared.with_name(f"{shared.name}.{next(_NUMBERS)}")
+    if not afresh:
+        with suppress(FileNotFoundError):
+            shutil.copyfile(shared, own)
+    try:
+        yield own
+        if not afresh:
+            with suppress(FileNotFoundError):
+                own.replace(shared)
+    finally:
+        own.unlink(missing_ok=True)
+        own.with_name(f"{own.name}.lock").unlink(missing_ok=True)

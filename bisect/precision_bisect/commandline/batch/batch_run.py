@@ -16,7 +16,7 @@ from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, J
 from precision_bisect.commandline.batch.job_process import Stop, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.machine.atomic import remove_debris
+from precision_bisect.machine.plain_files import remove_debris
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder

@@ -14,10 +14,13 @@ from precision_bisect.explaining.advice.circumstances import (
     never_reached,
 )
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
-from precision_bisect.explaining.advice.pieces import in_pieces
-from precision_bisect.explaining.advice.quantizing import calibration, fp16_instead, smoothing
-from precision_bisect.explaining.advice.ranges import bf16_instead
-from precision_bisect.explaining.advice.scaling import scaling
+from precision_bisect.explaining.advice.quantizing import (
+    bf16_instead,
+    calibration,
+    fp16_instead,
+    smoothing,
+)
+from precision_bisect.explaining.advice.scaling import in_pieces, scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
 
@@ -49,11 +52,6 @@ EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
 """The same for INT8 and FP8."""
 
 
-def _left(advice: Advice) -> float:
-    """Return how many layers stay kept with an advice that holds; infinity for others."""
-    return advice.tried.kept if advice.tried and advice.holds else math.inf
-
-
 def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
@@ -64,7 +62,9 @@ def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
     for adviser in advisers:
         if time.monotonic() - begun < most_s:
             (cures if adviser in CURES else others).extend(adviser(case))
-    advice = [*sorted(cures, key=_left), *others]
+    # The fewer layers stay kept, the better; what does not hold comes last.
+    cures.sort(key=lambda each: each.tried.kept if each.tried and each.holds else math.inf)
+    advice = [*cures, *others]
     layers = [
         replace(
             finding,

@@ -1,6 +1,10 @@
-"""What an adviser looks at, and how it tries out what it would say."""
+"""What an adviser looks at, and how it tries out what it would say.
 
-from collections.abc import Collection, Mapping, Sequence
+Beside the samples, what took no part in the search judges: samples held out, and copies.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,21 +13,18 @@ import onnx
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.explaining.advice.variants import Variants
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
-from precision_bisect.explaining.diagnosis.wiring import Wiring
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.found import Decomposed
-from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
-from precision_bisect.judging.inputs.copies import FACTORS
+from precision_bisect.graphs.typed.model_files import save_rewritten
+from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
@@ -32,7 +33,57 @@ from precision_bisect.protocols import BackendFailure, Comparator, Sample
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
-from precision_bisect.trial import Listed, Verdict
+from precision_bisect.trial import Listed, SampleSet, Verdict
+
+COPIES_PER_CHANGE = 8
+"""Copies that judge one change, at most: half of an answer's. A bound on inferences."""
+FEWEST_VARIANTS = 2
+"""Variants that judge a change however late it is. Half and double change nothing in
+benchmarks/constants.py."""
+ADVICE_DRAW = 2 * 10**6
+"""The draw of copies that advice is judged on; searches count theirs from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variants:
+    """Samples that took no part, with their reference outputs, and `copies`, None for none.
+
+    No further ones are made after `until`, by `time.monotonic`.
+    """
+
+    unseen: tuple[Sequence[Sample], Sequence[Sample]] = ((), ())
+    copies: Copies | None = None
+    until: float = float("inf")
+
+    @property
+    def factors(self) -> bool:
+        """Whether copies change what layers compute instead of the inputs."""
+        return self.copies is not None and self.copies.layers > 0
+
+    def pairs(
+        self, layers: int, refer: Callable[[Sample], Sample] | None = None
+    ) -> Iterator[tuple[Sequence[Sample], Sequence[Sample]]]:
+        """Yield feeds and reference outputs of each variant for a model of so many layers.
+
+        A changed model that has a reference of its own computes it by `refer`.
+        """
+        for number, (feed, known) in enumerate(zip(*self.unseen, strict=True)):
+            if self._late(number):
+                return
+            yield [feed], [known if refer is None else refer(feed)]
+        if self.copies is None:
+            return
+        before = len(self.unseen[0])
+        of_layers = layers if self.copies.layers else 0
+        copies = replace(self.copies, layers=of_layers, refer=refer or self.copies.refer)
+        for number in range(min(COPIES_PER_CHANGE, self.copies.count)):
+            if self._late(before + number):
+                return
+            feeds, reference = copies.make(SampleSet.JUDGED, ADVICE_DRAW, number)
+            yield feeds, [refer(each) for each in feeds] if refer and copies.layers else reference
+
+    def _late(self, number: int) -> bool:
+        return number >= FEWEST_VARIANTS and time.monotonic() > self.until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +147,8 @@ class DiagnosedModel:
 
     @cached_property
     def view(self) -> View:
-        """The graph, for looking at operands."""
+        """The graph, for looking at operands and readers."""
         return View(self.model)
-
-    @cached_property
-    def wiring(self) -> Wiring:
-        """The graph, for looking at readers."""
-        return Wiring(self.model)
 
     def tried(self, kept: Collection[str], change: ModelChange | None = None) -> Tried | None:
         """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
@@ -111,23 +157,16 @@ class DiagnosedModel:
         scales = change.scales or self.scales
         if not emulates(model):
             return None
-        if change.model is not None and not self._fits(change):
+        # A changed file computes as this one if it has neither scales nor fixed layers.
+        own_scales = self.pair.low in QUANTIZED and change.scales is None
+        if change.model is not None and (self.on_ladder or own_scales):
             return None
         # A changed file knows nothing of what was asked for.
         model = replace(model, table=model.table.asking(self.model.table.asked))
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
         try:
-            backend = EmulatedBackend(
-                model,
-                pair.low,
-                self.threads,
-                pair.high,
-                scales,
-                targets=self.targets,
-                factors=self.variants.factors,
-                whole=True,
-            )
+            backend = self.emulator(model, pair, scales, factors=self.variants.factors)
             reference = change.reference or self.reference
             judge = change.comparator or self.comparator
             found = judged_once(backend, plan, self.samples, reference, judge)
@@ -142,6 +181,21 @@ class DiagnosedModel:
             before=len(self.kept),
             variants=len(failing),
             failed=sum(failing),
+        )
+
+    def emulator(
+        self, model: Model, pair: Pair, scales: Scales, *, factors: bool = False
+    ) -> EmulatedBackend:
+        """Return the emulator of a model, for some plans; raises as `EmulatedBackend` does."""
+        return EmulatedBackend(
+            model,
+            pair.low,
+            self.threads,
+            pair.high,
+            scales,
+            targets=self.targets,
+            factors=factors,
+            whole=True,
         )
 
     def _on_variants(
@@ -162,10 +216,6 @@ class DiagnosedModel:
             for feeds, reference in pairs
         ]
 
-    def _fits(self, change: ModelChange) -> bool:
-        """Whether a changed file computes as this one: it has neither scales nor fixed layers."""
-        return not self.on_ladder and (self.pair.low not in QUANTIZED or change.scales is not None)
-
     @property
     def on_ladder(self) -> bool:
         """Whether other rungs of a ladder have fixed layers of the model."""
@@ -180,7 +230,7 @@ class DiagnosedModel:
             return None
         try:
             model = self.loaded(proto, "applied")
-        except (PrecisionBisectError, OSError):
+        except PrecisionBisectError:
             return None
         model = replace(model, low_tensors=self.model.low_tensors)
         change = ModelChange(model=model)
@@ -194,10 +244,7 @@ class DiagnosedModel:
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.
 
-        Raises ModelError, OSError.
+        Raises ModelError.
         """
         path = self.work / f"{name}.onnx"
-        weights = self.model.weights.items()
-        stored = {key: TypedWeight(source=w, dtype=w.dtype) for key, w in weights}
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
-        return load_model(path)
+        return save_rewritten(proto, self.model.weights, path, "a changed model")

@@ -37,7 +37,7 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
     if not case.findings.selections:
         yield from _raw_head(case)
     for each in case.findings.selections:
-        behind = case.wiring.behind(each.layer) - {each.layer}
+        behind = case.view.behind(each.layer) - {each.layer}
         found = _fitting(case, _checks(case, each), behind)
         before = f"before {each.operator}"
         judge = f"Judge {before}, or by what counts in the task"
@@ -53,7 +53,7 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
             id=CHOSEN_ROWS,
             title=judge,
             text=f"Judge a model that ends before {each.layer}{ends}, {text}.",
-            layers=[one for one in case.by_name if each.layer in case.wiring.behind(one)],
+            layers=[one for one in case.by_name if each.layer in case.view.behind(one)],
             evidence=f"{each.words}{told}",
             tried=found.tried if found else None,
         )
@@ -63,9 +63,9 @@ def _raw_head(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
     if not is_head(list(case.reference)) or not all(map(_in_pixels, case.reference)):
         return
-    found = _fitting(case, [("boxes", case.wiring.outputs)], ())
+    found = _fitting(case, [("boxes", case.view.outputs)], ())
     if found is not None:
-        (name,) = case.wiring.outputs
+        (name,) = case.view.outputs
         yield Advice(
             id=CHOSEN_ROWS,
             title=f"Judge by {found.flags}, if {name} has the boxes of a detector",
@@ -104,7 +104,7 @@ def _fitting(
         for kept in ((), behind):
             tried = case.tried(kept, ModelChange(comparator=judge))
             if tried is not None and tried.holds:
-                left = [name for name in case.wiring.outputs if name not in outputs]
+                left = [name for name in case.view.outputs if name not in outputs]
                 return _Fitting(flags, left, tried)
     return None
 
@@ -114,6 +114,6 @@ def _checks(case: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequ
 
     Only whole numbers are classes: the largest of a row of features says nothing of them.
     """
-    yield from (("boxes", each) for each in (case.wiring.outputs, chosen.outputs))
+    yield from (("boxes", each) for each in (case.view.outputs, chosen.outputs))
     if all(case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
         yield "top1", chosen.outputs

@@ -1,19 +1,39 @@
-"""What does not lie in the layers: inputs, what the file already rounds, builders' warnings."""
+"""What does not lie in the layers: inputs, what the file already rounds, builders' warnings.
+
+How many layers the FP32 form of a file needs is searched for, by the emulator.
+"""
 
 import re
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
-from precision_bisect.explaining.advice.other_form import searched
 from precision_bisect.explaining.diagnosis.findings import Advice, listed
+from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import KINDS, QUANTIZED
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.options import DEFAULT_STRATEGY
+from precision_bisect.plan import Plan
+from precision_bisect.plugins import load_strategy
+from precision_bisect.protocols import BackendFailure, Problem, Sample
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, Tried
+from precision_bisect.search.combinators import feed
+from precision_bisect.search.evaluation import judged_once
+from precision_bisect.trial import Outcome, TrialStatus
 
 _ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
+MOST_SEARCHED = 256
+"""Candidates of a form that is searched, at most. A limit of what the user waits."""
+
+
+class _Late(Exception):
+    """The time for advice is over."""
 
 
 def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
@@ -25,7 +45,7 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
         if layer.outputs and all(still.get(name) is not None for name in layer.outputs)
     ]
     if layers:
-        values = {still[case.wiring.nodes[name].output[0]] for name in layers}
+        values = {still[case.view.by_name[name].output[0]] for name in layers}
         value = f"{values.pop():g}" if len(values) == 1 else "one value"
         yield Advice(
             id="inputs",
@@ -44,11 +64,11 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
     """
     rounding = {str(layer.name) for layer in case.model.table.layers if _rounds(case, layer)}
     layers, beside = [], ""
-    for name, node in case.wiring.nodes.items():
+    for name, node in case.view.by_name.items():
         if name not in case.kept:
             continue
-        makers = [case.wiring.maker.get(each, "") for each in node.input]
-        found = [n for n in (*makers, *case.wiring.readers(node)) if n in rounding]
+        makers = [case.view.maker.get(each, "") for each in node.input]
+        found = [n for n in (*makers, *case.view.reading(node)) if n in rounding]
         if found:
             layers.append(name)
             beside = beside or found[0]
@@ -80,20 +100,67 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
     try:
         model = case.loaded(editor.edited(), "unrounded")
         reference = reference_outputs(model, case.samples, case.threads)
-    except (PrecisionBisectError, OSError):
+    except PrecisionBisectError:
         return None
     change = ModelChange(model=model, reference=reference)
     tried = case.tried(case.kept.difference(layers), change)
     if tried is not None and tried.holds:
         return tried
-    return searched(case, change) or tried
+    return _searched(case, model, reference) or tried
+
+
+def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -> Tried | None:
+    """Search a changed model by the default strategy; return what its answer comes to.
+
+    `before` is the number of its candidates then. None where it cannot be tried, or takes longer
+    than advice may take.
+    """
+    names, pair = model.table.names, case.pair
+    if case.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
+        return None
+
+    def judged(plan: Plan) -> Outcome:
+        if time.monotonic() > case.variants.until:
+            raise _Late
+        try:
+            told = judged_once(backend, plan, case.samples, reference, case.comparator)
+        except BackendFailure as failure:
+            return failure.outcome
+        return Outcome(
+            status=TrialStatus.FINISHED,
+            verdict=told.verdict,
+            error=told.error,
+            message=told.message,
+        )
+
+    beyond = partial(
+        out_of_range, model, pair, case.samples, (), case.threads, targets=case.targets
+    )
+    problem = Problem(
+        names=names,
+        modules=model.table.modules,
+        tolerance=case.comparator.tolerance,
+        unit=KINDS[pair.low].unit,
+        beyond_range=beyond,
+    )
+    try:
+        backend = case.emulator(model, pair, case.scales)
+        plan = Plan.of(())
+        if not judged(plan).passed:
+            search = load_strategy(DEFAULT_STRATEGY).search(problem)
+            plan = feed(search, lambda batch: tuple(judged(each.plan) for each in batch))
+    except (PrecisionBisectError, _Late):
+        return None
+    change = ModelChange(model=model, reference=reference)
+    tried = case.tried([names[i] for i in plan.indices], change)
+    return None if tried is None else replace(tried, before=len(names))
 
 
 def _rounds(case: DiagnosedModel, layer: Layer) -> bool:
     """Tell whether the file has a node compute or convert in a lower type than FP32."""
     if layer.exclusion is not Exclusion.CAST:
         return layer.exclusion in _ROUNDING
-    node = case.wiring.nodes[layer.name]
+    node = case.view.by_name[layer.name]
     return not case.model.low_tensors.keys().isdisjoint((*node.input, *node.output))
 
 
@@ -141,7 +208,7 @@ def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
                 id=kind.id,
                 title="What TensorRT warned of",
                 text=kind.text,
-                layers=_named(case, kind) or _kept(case, meant),
+                layers=_named(case, kind) or [name for name in meant if name in case.kept],
                 evidence=f"the builder says: {'; '.join(notes.values())}",
             )
 
@@ -151,16 +218,10 @@ def _named(case: DiagnosedModel, kind: _Warning) -> list[str]:
     listed = {
         name for each in case.listed if kind.pattern.search(each.note) for name in each.names
     }
-    readers = {
-        node.name for node in case.wiring.nodes.values() if not listed.isdisjoint(node.input)
-    }
+    readers = {node.name for node in case.view.nodes if not listed.isdisjoint(node.input)}
     weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
     text = "\n".join((*(n for n in case.notes if kind.pattern.search(n)), *weightless))
     return [name for name in case.by_name if name in readers or _names(text, name)]
-
-
-def _kept(case: DiagnosedModel, names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in case.kept]
 
 
 def _names(text: str, name: str) -> bool:

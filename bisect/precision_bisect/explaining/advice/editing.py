@@ -7,15 +7,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.names import Names
+from precision_bisect.graphs.graph import Names, copied, refill
 
 
 class Editor:
     """Edits a copy of a model's main graph; `edited` gives it. The model itself stays as it is."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        self._proto = onnx.ModelProto()
-        self._proto.CopyFrom(proto)
+        self._proto = copied(proto)
         self._names = Names(self._proto.graph)
         self._nodes = list(self._proto.graph.node)
         self._number = 0
@@ -56,9 +55,7 @@ class Editor:
 
     def edited(self) -> onnx.ModelProto:
         """Return the model with every change."""
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
-        del self._proto.graph.node[:]
-        self._proto.graph.node.extend(nodes)
+        refill(self._proto.graph.node, self._nodes)
         return self._proto
 
     def _reroute(self, name: str, other: str, readers: Collection[str] | None) -> None:

@@ -9,6 +9,7 @@ from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.editing import Editor
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
+from precision_bisect.graphs.node_views import way_back
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
@@ -74,7 +75,9 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
             continue
         for name in node.input:
             value = case.view.scalar(name)
-            if value is None or not 0 < value or float(_low(case, value)) != 0:
+            if value is None or not 0 < value:
+                continue
+            if case.low.round(np.array([value], np.float32))[0] != 0:
                 continue
             near = [node.name, *_guards(case, node)]
             hit = [each for each in near if each in case.kept]
@@ -125,11 +128,6 @@ def raised(case: DiagnosedModel, names: Iterable[str], epsilon: float) -> onnx.M
     return editor.edited()
 
 
-def _low(case: DiagnosedModel, value: float) -> np.float32:
-    rounded: np.float32 = case.low.round(np.array([value], np.float32))[0]
-    return rounded
-
-
 def _largest(case: DiagnosedModel, name: str) -> float:
     """Return the number of a constant that is furthest from 0; 0 for other tensors."""
     array = case.view.array(name)
@@ -142,24 +140,13 @@ def _largest(case: DiagnosedModel, name: str) -> float:
 
 def _until_softmax(case: DiagnosedModel, start: str) -> list[str]:
     """Return the nodes from one to the nearest softmax, both included; [] where none is near."""
-    way = [start]
-    came = {start: ""}
-    for name in way:
-        node = case.wiring.nodes[name]
-        if node.op_type in _ENDS:
-            back = [name]
-            while came[back[-1]]:
-                back.append(came[back[-1]])
-            return back[::-1] if len(back) <= _MOST_HOPS else []
-        for reader in case.wiring.readers(node):
-            if reader not in came and _passes(case.wiring.nodes[reader]):
-                came[reader] = name
-                way.append(reader)
-    return []
-
-
-def _passes(node: onnx.NodeProto) -> bool:
-    return node.op_type in (_MASKING | _ENDS) or is_follower(node)
+    view = case.view
+    passing = _MASKING | _ENDS
+    through = (n.name for n in view.nodes if n.op_type in passing or is_follower(n))
+    came = view.reached(start, frozenset(through))
+    end = next((name for name in came if view.by_name[name].op_type in _ENDS), None)
+    way = way_back(came, end) if end else []
+    return way if len(way) <= _MOST_HOPS else []
 
 
 def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
@@ -167,20 +154,20 @@ def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
 
     Exporters put an Expand, a Cast or a Clip between them.
     """
-    first = [n for n in _beyond_moves(case, node) if case.wiring.nodes[n].op_type in _GUARDED]
+    first = [n for n in _beyond_moves(case, node) if case.view.by_name[n].op_type in _GUARDED]
     second = [
         name
         for each in first
-        for name in _beyond_moves(case, case.wiring.nodes[each])
-        if case.wiring.nodes[name].op_type in (*_GUARDED, "Mul")
+        for name in _beyond_moves(case, case.view.by_name[each])
+        if case.view.by_name[name].op_type in (*_GUARDED, "Mul")
     ]
     return list(dict.fromkeys((*first, *second)))
 
 
 def _beyond_moves(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
     """Yield the nodes that read what a node makes, and what is only moved, cast or clipped."""
-    for name in case.wiring.readers(node):
+    for name in case.view.reading(node):
         yield name
-        reader = case.wiring.nodes[name]
+        reader = case.view.by_name[name]
         if reader.op_type in _BETWEEN or is_follower(reader):
             yield from _beyond_moves(case, reader)

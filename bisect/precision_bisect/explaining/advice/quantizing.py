@@ -1,4 +1,4 @@
-"""Where INT8 or FP8 is short: channels brought to one size, other scales, FP16 instead of FP32."""
+"""Other types in place of FP32; where 8 bits are short, channels of one size and other scales."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
-from precision_bisect.explaining.diagnosis.eight_bit_causes import CHANNEL_RATIO
+from precision_bisect.explaining.diagnosis.causes import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
@@ -21,10 +21,12 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
-from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.advised import EVERYWHERE, Tried
 
 _METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
 """What is tried: the entropy method takes more than a second for each tensor."""
+_RANGE = frozenset(("overflow", "underflow"))
+"""Causes that BF16, with the range of FP32 at half its size, does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,8 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
 def calibration(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield another way to calibrate, where with it the layers that lack range pass."""
     causes = ("outliers", "clipping", "underflow")
-    hit = [each.layer for each in case.findings.layers if _lacks(case, each, causes)]
+    lacking = (each.layer for each in case.findings.layers if each.cause in causes)
+    hit = [name for name in lacking if name in case.kept]
     if case.pair.low != "int8" or not hit:
         return
     for method in _METHODS:
@@ -107,8 +110,37 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         )
 
 
-def _lacks(case: DiagnosedModel, finding: Finding, causes: tuple[str, ...]) -> bool:
-    return finding.layer in case.kept and finding.cause in causes
+def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield BF16 for the kept layers, or for all layers, where it passes on the samples."""
+    if case.pair != Pair(low="fp16", high="fp32"):
+        return
+    kept = [each for each in case.findings.layers if each.layer in case.kept]
+    if not kept or not all(each.cause in _RANGE for each in kept):
+        return
+    layers = [each.layer for each in kept]
+    how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"
+    high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")))
+    if high is not None and high.on_samples:
+        yield Advice(
+            id="bf16-kept",
+            title="Keep these layers in BF16 instead of FP32",
+            text=f"{how}: BF16 has the range of FP32 at half its size.",
+            layers=layers,
+            evidence=f"range is short here, not digits; kept in BF16: {high}",
+            tried=high,
+        )
+    if case.on_ladder:
+        return
+    low = case.tried([], ModelChange(pair=Pair(low="bf16", high="fp32")))
+    if low is not None and low.on_samples:
+        yield Advice(
+            id=EVERYWHERE,
+            title="Run the whole model in BF16",
+            text="Search with --low bf16, where the hardware has it.",
+            layers=layers,
+            evidence=f"every layer in BF16: {low}",
+            tried=low,
+        )
 
 
 def _hit(case: DiagnosedModel) -> list[Finding]:
@@ -129,7 +161,7 @@ def _ratio(finding: Finding) -> float:
 
 def _smoothed(case: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     """Return the factors of a layer; None where its weight is not constant, or has groups."""
-    node = case.wiring.nodes[finding.layer]
+    node = case.view.by_name[finding.layer]
     weight = case.view.array(node.input[1])
     seen = case.watched.magnitudes.get(node.input[0])
     group, transposed = attribute(node, "group"), attribute(node, "transB")
@@ -159,13 +191,13 @@ def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None
     """Try the model with these layers smoothed, calibrated again, and not kept."""
     editor = Editor(case.model.proto)
     for each in found:
-        node = case.wiring.nodes[each.layer]
+        node = case.view.by_name[each.layer]
         editor.scale_reads(node.input[0], {each.layer}, np.float32(1) / each.factors)
         editor.replace(node.input[1], each.weight, {each.layer})
     try:
         model = pin_formless(case.loaded(editor.edited(), "smoothed"), case.pair)
         scales = _scales(case, model, case.pair, case.calibration)
-    except (PrecisionBisectError, OSError):
+    except PrecisionBisectError:
         return None
     left = case.kept.difference(each.layer for each in found)
     return case.tried(left, ModelChange(model=model, scales=scales))

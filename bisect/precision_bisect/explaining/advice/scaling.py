@@ -1,26 +1,69 @@
-"""Squares that overflow although what is made of them does not: a power of two helps.
+"""Norms and activations in pieces, which are better whole, and squares that overflow.
 
-A norm divides by the root of its squares, so a factor before the square cancels, if epsilon takes
-it squared. Elsewhere a root or a constant factor follows, behind which it is taken back.
+Squares may overflow although what is made of them does not: a power of two helps. A norm divides
+by the root of its squares, so a factor before the square cancels, if epsilon takes it squared.
+Elsewhere a root or a constant factor follows, behind which it is taken back.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
-from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.errors import PrecisionBisectError, counted
+from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
 from precision_bisect.explaining.advice.editing import Editor
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
-from precision_bisect.graphs.fusing.found import Decomposed
+from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind
+from precision_bisect.graphs.fusing.fuse import fuse
+from precision_bisect.graphs.graph import opset
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
 _ROOT = 0.5
 _HEADROOM = 2.0
 """Squares are to stay below the low type's largest value by this factor."""
+
+
+def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield one piece of advice for each kind of operator of which kept layers are pieces."""
+    hit: dict[Kind, list[Decomposed]] = {}
+    for each in case.decomposed:
+        if case.kept.intersection(each.members):
+            hit.setdefault(each.kind, []).append(each)
+    fused, tried = None, None
+    # Putting together may be refused.
+    with suppress(PrecisionBisectError):
+        fused = fuse(case.model, case.samples, case.reference, case.work).model if hit else None
+    if fused is not None:
+        left = [name for name in case.kept if name in fused.table.names]
+        tried = case.tried(left, ModelChange(model=fused))
+    flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
+    measured = tried.clause("put together") if tried else ""
+    for kind, every in hit.items():
+        layers = [name for each in every for name in each.members if name in case.kept]
+        yield Advice(
+            id=f"whole-{kind.lower()}",
+            title=f"Export {kind} as one operator",
+            text=f"{_how(case, kind)}{flag}.",
+            layers=layers,
+            evidence=f"of {counted(len(case.kept), 'layer')} here {len(layers)} "
+            f"{'is a piece' if len(layers) == 1 else 'are pieces'} of {kind}, which "
+            f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
+            f"{measured}",
+            tried=tried,
+        )
+
+
+def _how(case: DiagnosedModel, kind: Kind) -> str:
+    if opset(case.model.proto) < SINCE[kind]:
+        return f"Export the model at opset {SINCE[kind]} or newer, where {kind} is one operator"
+    return (
+        f"Have the model call the framework's own {kind}, so that it is exported as one operator"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +144,15 @@ def _fold(
     chain, tensors, bounds, degree = [node.name], [node.output[0]], list[str](), 2
     while True:
         readers = case.view.readers.get(tensors[-1], [])
-        if len(readers) != 1 or tensors[-1] in case.wiring.outputs:
+        if len(readers) != 1 or tensors[-1] in case.view.outputs:
             return None
         reader = readers[0]
-        constant = reader.op_type in ("Mul", "Div") and any(
-            True for _ in _by_constant(case, reader)
+        factors = (
+            reader.input[reader.op_type == "Div" :] if reader.op_type in ("Mul", "Div") else ()
         )
-        root = reader.op_type == "Sqrt" or _is_root(case, reader)
+        constant = any(case.view.array(name) is not None for name in factors)
+        power = case.view.scalar(reader.input[1]) if reader.op_type == "Pow" else None
+        root = reader.op_type == "Sqrt" or power == _ROOT
         ends, bound = root or constant, _bound(case, reader)
         moves = reader.op_type in _REDUCING or is_follower(reader)
         if not (ends or bound or moves):
@@ -127,22 +172,12 @@ def _fold(
         tensors.append(reader.output[0])
 
 
-def _is_root(case: DiagnosedModel, node: onnx.NodeProto) -> bool:
-    return node.op_type == "Pow" and case.view.scalar(node.input[1]) == _ROOT
-
-
 def _bound(case: DiagnosedModel, node: onnx.NodeProto) -> str:
     """Return the one constant that a node adds or holds values above; "" for others."""
     if node.op_type not in ("Add", "Max", "Clip") or len(node.input) != 2:
         return ""
     names = [name for name in node.input if case.view.scalar(name) is not None]
     return names[0] if len(names) == 1 else ""
-
-
-def _by_constant(case: DiagnosedModel, node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the constants that multiply or divide what a node reads."""
-    names = node.input if node.op_type == "Mul" else node.input[1:]
-    yield from (name for name in names if case.view.array(name) is not None)
 
 
 def _largest(case: DiagnosedModel, tensors: Sequence[str]) -> float:

@@ -27,7 +27,9 @@ def advice_text(found: Findings, *, verbose: bool = False) -> str:
     lines = [*_verdict(found), ""]
     for advice in found.advice:
         lines += _advice(advice, verbose=verbose)
-    layers = found.layers if verbose else _first(found.layers)
+    # Kept ones before near misses.
+    first = sorted(found.layers, key=lambda each: not each.kept)[:_MOST_LAYERS]
+    layers = found.layers if verbose else first
     for each in layers:
         lines += _layer(each, found.low, verbose=verbose)
     lines += [""] * (bool(layers) and not verbose)
@@ -45,11 +47,6 @@ def advice_text(found: Findings, *, verbose: bool = False) -> str:
         rest = f"{counted(more, 'more layer')}, " if more else ""
         lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _first(layers: Sequence[Finding]) -> Sequence[Finding]:
-    """Return the layers that are told in any case: kept ones before near misses."""
-    return sorted(layers, key=lambda each: not each.kept)[:_MOST_LAYERS]
 
 
 def _verdict(found: Findings) -> Iterator[str]:

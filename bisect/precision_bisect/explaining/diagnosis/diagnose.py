@@ -5,7 +5,7 @@ search itself never does. Everything is read off ONNX Runtime in FP32 and off th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -16,29 +16,27 @@ from precision_bisect.explaining.diagnosis.causes import (
     cause_of,
     figures_of,
     histogram_of,
-)
-from precision_bisect.explaining.diagnosis.eight_bit_causes import (
     quantized_cause_of,
     quantized_figures_of,
 )
-from precision_bisect.explaining.diagnosis.file_rounding import file_rounding
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.holding import (
     constants_of,
     held_in,
+    magnified,
     read_low,
     stored_low,
+    whole_numbers,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
 from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
 from precision_bisect.explaining.diagnosis.selections import selections
-from precision_bisect.explaining.diagnosis.tensor_roles import magnified, whole_numbers
 from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
     births,
-    measure_exact,
+    file_rounding,
     watch,
+    watched_under,
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -112,20 +110,35 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     emulated = emulates(model)
     brief, chooses = question.brief or not emulated, question.choices and emulated
-    watched = (measure_exact if brief else watch)(instrument, held, question.samples)
+    watched = (
+        watched_under(instrument, held, question.samples, None)
+        if brief
+        else watch(instrument, held, question.samples)
+    )
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
-    spread = births(model, watched)
+    spread = births(instrument.view, watched)
     broken = {each.layer for each in spread if each.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
         harm = alone.get(node.name)
-        seen = _seen(node, pair, watched.magnitudes, constants, harm)
-        steps = instrument.semantics.inside(node) is Inside.STEPS
-        harmless = node.name not in broken and _harmless(question, node.name, harm)
-        seen = replace(seen, summed=summed.get(node.name, 0), steps=steps, harmless=harmless)
-        seen = replace(seen, counts=counts, magnified=small)
+        read, stored = (
+            [(name, watched.magnitudes[name]) for name in names if name in watched.magnitudes]
+            for names in (read_low(node, pair), stored_low(node, pair))
+        )
+        seen = Observed(
+            op_type=node.op_type,
+            inputs=[each for each in read if each[0] not in constants],
+            outputs=stored,
+            weights=[each for each in read if each[0] in constants],
+            error_out=harm.error_out if harm else None,
+            summed=summed.get(node.name, 0),
+            steps=instrument.semantics.inside(node) is Inside.STEPS,
+            counts=counts,
+            magnified=small,
+            harmless=node.name not in broken and _harmless(question, node.name, harm),
+        )
         layers.append(_finding(question, node.name, seen, harm))
     found = Findings(
         low=pair.low,
@@ -223,21 +236,3 @@ def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
         if worst is not None and worst.place is not None:
             return worst.place.sample
     return 0
-
-
-def _seen(
-    node: onnx.NodeProto,
-    pair: Pair,
-    magnitudes: Mapping[str, Magnitudes],
-    constants: Mapping[str, Magnitudes],
-    harm: Harm | None,
-) -> Observed:
-    named = [(name, magnitudes[name]) for name in read_low(node, pair) if name in magnitudes]
-    stored = [(name, magnitudes[name]) for name in stored_low(node, pair) if name in magnitudes]
-    return Observed(
-        op_type=node.op_type,
-        inputs=[each for each in named if each[0] not in constants],
-        outputs=stored,
-        weights=[each for each in named if each[0] in constants],
-        error_out=harm.error_out if harm else None,
-    )

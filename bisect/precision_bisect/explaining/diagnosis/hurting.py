@@ -14,9 +14,9 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Hurt
-from precision_bisect.explaining.diagnosis.instrument import Arrays, Instrument
+from precision_bisect.explaining.diagnosis.instrument import Arrays, Emulator, Instrument
 from precision_bisect.explaining.diagnosis.watched_tensors import computed
-from precision_bisect.explaining.diagnosis.wiring import Wiring
+from precision_bisect.graphs.node_views import View
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 
@@ -93,11 +93,10 @@ def harms(
     are looked at together. For each sample it takes as many to compare with. Raises RuntimeError
     where a run in FP32 fails.
     """
-    wiring = Wiring(instrument.model)
-    trails = dict(_trails(instrument, wiring, cases))
+    trails = dict(_trails(instrument, cases))
     if not trails:
         return {}
-    _see_ends(instrument, wiring, cases, trails, samples)
+    _see_ends(instrument, cases, trails, samples)
     _see_inside(instrument, cases, trails, samples)
     return {
         layer: Harm(
@@ -105,7 +104,7 @@ def harms(
                 (trail.strayed[n].relative for n in cases[layer].outputs if n in trail.strayed),
                 default=None,
             ),
-            hurts=_worst(wiring, layer, trail),
+            hurts=_worst(instrument.view, layer, trail),
             stopped=trail.stopped,
         )
         for layer, trail in trails.items()
@@ -113,34 +112,35 @@ def harms(
 
 
 def _trails(
-    instrument: Instrument, wiring: Wiring, cases: Mapping[str, LoweredLayer]
+    instrument: Instrument, cases: Mapping[str, LoweredLayer]
 ) -> Iterator[tuple[str, _Trail]]:
     """Yield the tensors to look at for each layer: its own, and those behind it."""
     inside = computed(instrument.model)
     for layer, case in cases.items():
         # Nothing else can differ while this layer alone runs low.
-        behind = wiring.behind(layer) if case.follow else frozenset()
-        own = [name for name in inside if wiring.maker.get(name) in behind]
+        behind = instrument.view.behind(layer) if case.follow else frozenset()
+        own = [name for name in inside if instrument.view.maker.get(name) in behind]
         yield layer, _Trail(tensors=list(dict.fromkeys((*case.outputs, *own))))
 
 
 def _see_ends(
     instrument: Instrument,
-    wiring: Wiring,
     cases: Mapping[str, LoweredLayer],
     trails: Mapping[str, _Trail],
     samples: Sequence[Sample],
 ) -> None:
     """Note how far each output is off when the layer runs low and all others as its plan says."""
-    ends = [name for name in wiring.outputs if instrument.model.elem_types.get(name) == _FLOAT]
+    types = instrument.model.elem_types
+    ends = [name for name in instrument.view.outputs if types.get(name) == _FLOAT]
     if not ends:
         return
     # One session after the other: each holds the model's weights.
     exact: dict[int, Arrays] = {}
     numbers = sorted({case.sample for case in cases.values()})
-    for number, values in instrument.exactly(ends, [samples[each] for each in numbers]):
-        exact[numbers[number]] = {**exact.get(numbers[number], {}), **values}
-    emulator = instrument.emulator(ends)
+    for shown in instrument.shown(ends, [samples[each] for each in numbers], None):
+        number = numbers[shown.sample]
+        exact[number] = {**exact.get(number, {}), **shown.exact}
+    emulator = Emulator(instrument, ends)
     for layer, case in cases.items():
         try:
             found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
@@ -164,7 +164,7 @@ def _see_inside(
     wanted = {name for trail in trails.values() for name in trail.tensors}
     names = [name for name in computed(instrument.model) if name in wanted]
     for group in instrument.groups(names, samples[0]):
-        emulator = instrument.emulator(group)
+        emulator = Emulator(instrument, group)
         for layer, values in _visits(cases, samples, partial(emulator.run, plan=high)):
             case, trail = cases[layer], trails[layer]
             own = [name for name in trail.tensors if name in values]
@@ -189,10 +189,10 @@ def _visits(
         yield layer, values
 
 
-def _worst(wiring: Wiring, layer: str, trail: _Trail) -> Hurt | None:
+def _worst(view: View, layer: str, trail: _Trail) -> Hurt | None:
     """Return the output that is hurt most, with the way of the error to it."""
-    reached = wiring.behind(layer)
-    errors = {name: e for name, e in trail.ends.items() if wiring.maker.get(name) in reached}
+    reached = view.behind(layer)
+    errors = {name: e for name, e in trail.ends.items() if view.maker.get(name) in reached}
     if not errors:
         return None
     output = max(errors, key=lambda name: errors[name])
@@ -203,19 +203,19 @@ def _worst(wiring: Wiring, layer: str, trail: _Trail) -> Hurt | None:
             return 0.0
         return seen.error if node.op_type in _ADDING else seen.relative
 
-    followed = any(name in trail.strayed for name in wiring.nodes[wiring.maker[output]].output)
-    path = wiring.carried(layer, output, brought) if followed else wiring.way(layer, output)
+    followed = any(name in trail.strayed for name in view.by_name[view.maker[output]].output)
+    path = view.carried(layer, output, brought) if followed else view.way(layer, output)
     return Hurt(
         output=output,
         error=errors[output],
         path=path,
-        errors=[_error_of(wiring, name, trail) for name in path] if followed else [],
+        errors=[_error_of(view, name, trail) for name in path] if followed else [],
     )
 
 
-def _error_of(wiring: Wiring, layer: str, trail: _Trail) -> float | None:
+def _error_of(view: View, layer: str, trail: _Trail) -> float | None:
     """Return the relative error of a node's outputs; None if none of them is FP32."""
-    seen = [trail.strayed[n] for n in wiring.nodes[layer].output if n in trail.strayed]
+    seen = [trail.strayed[n] for n in view.by_name[layer].output if n in trail.strayed]
     return max((each.relative for each in seen), default=None)
 
 
@@ -224,13 +224,22 @@ def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
 
     The error is infinite where the shapes differ, as behind rows that were chosen otherwise.
     """
-    if exact.shape != emulated.shape:
+    compared = _where_finite(exact, emulated)
+    if compared is None:
         return Strayed(error=float("inf"), size=float("inf"))
+    values, found = compared
+    return Strayed(error=_norm(found - values), size=_norm(values))
+
+
+def _where_finite(
+    exact: NDArray[Any], emulated: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return both where `exact` is finite; None for other shapes, and for NaN and Inf there."""
+    if exact.shape != emulated.shape:
+        return None
     fine = np.isfinite(exact)
     values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
-    if not np.isfinite(found).all():
-        return Strayed(error=float("inf"), size=float("inf"))
-    return Strayed(error=_norm(found - values), size=_norm(values))
+    return (values, found) if np.isfinite(found).all() else None
 
 
 def _norm(values: NDArray[Any]) -> float:
@@ -243,11 +252,9 @@ def peak(exact: NDArray[Any], emulated: NDArray[Any]) -> float:
 
     It is infinite for NaN, Inf and other shapes.
     """
-    if exact.shape != emulated.shape:
+    compared = _where_finite(exact, emulated)
+    if compared is None:
         return float("inf")
-    fine = np.isfinite(exact)
-    values, found = np.asarray(exact[fine], np.float64), emulated[fine]
-    if not np.isfinite(found).all():
-        return float("inf")
+    values = np.asarray(compared[0], np.float64)
     largest = float(np.abs(values).max(initial=0.0))
-    return float(np.abs(values - found).max(initial=0.0)) / (largest or 1.0)
+    return float(np.abs(values - compared[1]).max(initial=0.0)) / (largest or 1.0)

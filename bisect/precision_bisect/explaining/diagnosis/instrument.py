@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.graph import showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
+from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.showing import showing
-from precision_bisect.graphs.tensor_shapes import Shape, tensor_shapes
 from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -41,7 +41,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownTensors:
-    """One sample's values of a group of tensors: exact in FP32, and emulated, each by name."""
+    """One sample's values of some tensors by name: exact in FP32 and, if a plan is, emulated."""
 
     sample: int
     exact: Arrays
@@ -78,6 +78,11 @@ class Instrument:
             if layer.name in forms
             for out in layer.outputs
         }
+
+    @cached_property
+    def view(self) -> View:
+        """The model's main graph."""
+        return View(self.model)
 
     @cached_property
     def graph(self) -> SwitchedGraph:
@@ -120,44 +125,29 @@ class Instrument:
         if group:
             yield group
 
-    def exact(self, names: Sequence[str]) -> Session:
-        """Return an FP32 session that gives these tensors, graph inputs apart, by name."""
-        shown = showing(self.model.proto, names, self.model.elem_types)
-        return Session(shown, self.model.weights, self.threads)
-
-    def exactly(
-        self, names: Sequence[str], samples: Sequence[Sample]
-    ) -> Iterator[tuple[int, Arrays]]:
-        """Yield the number of each sample and the values of each group of tensors in FP32."""
-        for group in self.groups(names, samples[0]):
-            session = self.exact(group)
-            for number, sample in enumerate(samples):
-                computed = [name for name in group if name not in sample]
-                values = {**sample, **session.run(sample, computed)}
-                yield number, {name: np.asarray(values[name]) for name in group}
-
     def shown(
-        self, names: Sequence[str], samples: Sequence[Sample], plan: Plan
+        self, names: Sequence[str], samples: Sequence[Sample], plan: Plan | None
     ) -> Iterator[ShownTensors]:
-        """Yield all samples of each group of tensors, in FP32 and emulated under the plan."""
+        """Yield all samples of each group of tensors: in FP32 and, with a plan, emulated under it.
+
+        Graph inputs may be among the tensors.
+        """
         for group in self.groups(names, samples[0]):
-            session, emulator = self.exact(group), self.emulator(group)
+            shown = showing(self.model.proto, group, self.model.elem_types)
+            session = Session(shown, self.model.weights, self.threads)
+            emulator = None if plan is None else Emulator(self, group)
             for number, sample in enumerate(samples):
                 computed = [name for name in group if name not in sample]
                 exact = {**sample, **session.run(sample, computed)}
                 yield ShownTensors(
                     sample=number,
                     exact={name: np.asarray(exact[name]) for name in group},
-                    emulated=emulator.run(sample, plan),
+                    emulated=emulator.run(sample, plan) if emulator and plan is not None else {},
                 )
-
-    def emulator(self, names: Sequence[str]) -> "Emulator":
-        """Return an emulator of these tensors of the main graph, for any plan."""
-        return Emulator(self, names)
 
 
 class Emulator:
-    """Gives a group of tensors as a plan stores them."""
+    """Gives a group of tensors of the main graph as any plan stores them."""
 
     def __init__(self, instrument: Instrument, names: Sequence[str]) -> None:
         self._names = names

@@ -47,10 +47,9 @@ class Magnitudes:
     """Figures of the finite values of a tensor; every share is one of the non-zero values.
 
     `beyond` counts values larger than the low type's largest, `small` those below its normal
-    range, `flushed` those that become 0 in it, `infinite` those that are NaN or infinite in FP32
-    already. `noise` is the sum of the squared rounding errors, `cut` the part of it that comes
-    from saturation, `faint` that from values below the normal range; `squares` is the sum of the
-    squared values.
+    range, `flushed` those that become 0 in it. `noise` is the sum of the squared rounding errors,
+    `cut` the part of it that comes from saturation, `faint` that from values below the normal
+    range; `squares` is the sum of the squared values.
 
     `exponents` counts values by floor(log2(|x| / scale)), from `LOWEST_EXPONENT` on; zeros are
     only in `count`. `whole` is False once a value was no whole number. `scale` is the largest
@@ -64,7 +63,6 @@ class Magnitudes:
     beyond: int = 0
     small: int = 0
     flushed: int = 0
-    infinite: int = 0
     squares: float = 0.0
     noise: float = 0.0
     cut: float = 0.0
@@ -84,7 +82,6 @@ class Magnitudes:
         values = array if finite.all() else np.where(finite, array, np.float32(0))
         magnitudes = np.abs(values)
         self.count += array.size
-        self.infinite += array.size - int(finite.sum())
         self._find_largest(magnitudes, sample)
         self.whole = self.whole and bool((magnitudes == np.rint(magnitudes)).all())
         there = magnitudes > 0

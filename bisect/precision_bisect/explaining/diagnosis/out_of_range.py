@@ -4,7 +4,7 @@ One run in FP32 with extra outputs, the largest magnitude of each tensor. It nee
 no trial.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -12,6 +12,7 @@ import onnx
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.errors import ModelError
 from precision_bisect.explaining.diagnosis.watched_tensors import computed
+from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View
@@ -53,7 +54,8 @@ def out_of_range(
     summed = _summed(model, pair, targets)
     beyond, sums_beyond = set(), set()
     for each in found:
-        for name, value in _by_tensor(each):
+        for key, found_largest in each.items():
+            name, value = key.removeprefix(_LARGEST), float(found_largest)
             # `not <=` rather than `>`: NaN counts as beyond the range.
             if not value <= limit:  # -inf where the tensor is empty
                 beyond.add(name)
@@ -78,11 +80,6 @@ def out_of_range(
     return Plan.of(layers) if layers else None
 
 
-def _by_tensor(found: Sample) -> Iterator[tuple[str, float]]:
-    """Yield each tensor's name with its largest magnitude."""
-    return ((name.removeprefix(_LARGEST), float(value)) for name, value in found.items())
-
-
 def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:
     """Return the number of values in each mean whose sum is stored, by the mean's output."""
     semantics = Semantics(model, distinct(model, pair, targets)[-1])
@@ -102,8 +99,7 @@ def _with_largest(model: Model) -> onnx.ModelProto:
     The reduction follows right behind the node that makes the tensor, so no tensor is held longer
     than in the model itself.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     graph, wanted = proto.graph, set(computed(model))
     del graph.node[:]
     del graph.output[:]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Selection
 from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.wiring import Wiring
 from precision_bisect.graphs.graph import captured, operators, subgraphs
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import View
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -46,30 +46,30 @@ def selections(
     otherwise. Where the model does not run so, only what leads to the choices is low. Returns []
     where it does not run then, either.
     """
-    model, wiring = instrument.model, Wiring(instrument.model)
+    model, view = instrument.model, instrument.view
     # What shapes and constants choose is no matter of precision.
     fixed = {each.name for each in model.table.layers if each.exclusion in _UNSEEN}
-    nodes = [each for each in wiring.nodes.values() if _chosen(each) and each.name not in fixed]
+    nodes = [each for each in view.nodes if _chosen(each) and each.name not in fixed]
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}
     # An index that lost digits may be out of range.
     seen: dict[str, dict[int, Selection]] = {}
-    for plan in _plans(instrument, wiring, nodes, broken):
+    for plan in _plans(instrument, nodes, broken):
         with suppress(RuntimeError):
             seen = _seen(instrument, makers, samples, plan)
             break
     # In network order: the last one is the nearest.
     otherwise = [node for node in nodes if node.name in seen]
     behind: dict[str, list[str]] = {}
-    for output in wiring.outputs:
-        reaching = [node for node in otherwise if _reaches(wiring, node, output)]
+    for output in view.outputs:
+        reaching = [node for node in otherwise if _reaches(view, node, output)]
         choosing = [node for node in reaching if node.op_type not in _COMPARISONS]
         for node in (choosing or reaching)[-1:]:
             behind.setdefault(node.name, []).append(output)
     found = []
     for layer, outputs in behind.items():
-        node, by_sample = wiring.nodes[layer], seen[layer].values()
+        node, by_sample = view.by_name[layer], seen[layer].values()
         worst = max(by_sample, key=lambda each: (each.shape != each.expected, each.differing))
         found.append(
             replace(
@@ -77,7 +77,7 @@ def selections(
                 layer=layer,
                 operator=_inside(node) or node.op_type,
                 low=instrument.pair.low,
-                reads=_reads(model, wiring, node, fixed),
+                reads=_reads(model, view, node, fixed),
                 outputs=outputs,
                 samples=len(by_sample),
             )
@@ -99,26 +99,20 @@ def _seen(
 
 
 def _plans(
-    instrument: Instrument,
-    wiring: Wiring,
-    nodes: Sequence[onnx.NodeProto],
-    broken: Collection[str],
+    instrument: Instrument, nodes: Sequence[onnx.NodeProto], broken: Collection[str]
 ) -> Iterator[Plan]:
     """Yield the plan with all low that stays finite, and that with none low behind the choices."""
-    high = {
-        node.name
-        for node in wiring.nodes.values()
-        if not {*node.input, *node.output}.isdisjoint(broken)
-    }
-    readers = {name for node in nodes for name in _readers(wiring, node)}
-    behind = {name for reader in readers for name in wiring.behind(reader)}
+    view = instrument.view
+    high = {node.name for node in view.nodes if not {*node.input, *node.output}.isdisjoint(broken)}
+    readers = {name for node in nodes for name in _readers(view, node)}
+    behind = {name for reader in readers for name in view.behind(reader)}
     for kept in (high, high | behind):
         yield Plan.of(place for name, place in instrument.index.items() if name in kept)
 
 
-def _readers(wiring: Wiring, node: onnx.NodeProto) -> list[str]:
+def _readers(view: View, node: onnx.NodeProto) -> list[str]:
     chosen = set(_chosen(node))
-    read = {name: wiring.nodes[name] for name in wiring.readers(node)}
+    read = {name: view.by_name[name] for name in view.reading(node)}
     return [n for n, each in read.items() if not chosen.isdisjoint({*each.input, *captured(each)})]
 
 
@@ -132,9 +126,7 @@ def _chosen(node: onnx.NodeProto) -> list[str]:
     return [node.output[i] for i in places if i < len(node.output) and node.output[i]]
 
 
-def _reads(
-    model: Model, wiring: Wiring, node: onnx.NodeProto, fixed: Collection[str]
-) -> list[str]:
+def _reads(model: Model, view: View, node: onnx.NodeProto, fixed: Collection[str]) -> list[str]:
     """Return the computed FP32 tensors that a node chooses by, behind comparisons and masks.
 
     What the `fixed` nodes make, of shapes and constants, is none of them.
@@ -142,14 +134,14 @@ def _reads(
     found, pending, came = dict[str, None](), [node], set[str]()
     for each in pending:
         for name in (*each.input, *sorted(captured(each))):
-            maker = wiring.maker.get(name, "")
+            maker = view.maker.get(name, "")
             if not maker or maker in fixed:
                 continue
             if model.elem_types.get(name) == onnx.TensorProto.FLOAT:
                 found[name] = None
             elif maker not in came:
                 came.add(maker)
-                pending.append(wiring.nodes[maker])
+                pending.append(view.by_name[maker])
     return list(found)
 
 
@@ -175,7 +167,7 @@ def _compared(exact: NDArray[Any], low: NDArray[Any]) -> Selection | None:
     )
 
 
-def _reaches(wiring: Wiring, node: onnx.NodeProto, output: str) -> bool:
+def _reaches(view: View, node: onnx.NodeProto, output: str) -> bool:
     """Tell whether what a node chooses decides on an output of the model."""
-    end, readers = wiring.maker.get(output, ""), _readers(wiring, node)
-    return output in _chosen(node) or any(end in wiring.behind(name) for name in readers)
+    end, readers = view.maker.get(output, ""), _readers(view, node)
+    return output in _chosen(node) or any(end in view.behind(name) for name in readers)

@@ -1,4 +1,7 @@
-"""One pass over all samples: magnitudes where they are asked for, NaN and Inf everywhere."""
+"""One pass over all samples: magnitudes where they are asked for, NaN and Inf everywhere.
+
+Where a file computes in a 16-bit type by itself, it is a pass with every layer high.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +11,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.explaining.diagnosis.findings import Birth
+from precision_bisect.explaining.diagnosis.findings import Birth, Broken, FileRounding
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.magnitudes import Held, Magnitudes
-from precision_bisect.explaining.diagnosis.wiring import Wiring
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.node_views import View
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
@@ -48,52 +52,45 @@ def watch(
     try:
         return watched_under(instrument, measured, samples, Plan.of(()))
     except RuntimeError as error:
-        found = measure_exact(instrument, measured, samples)
+        found = watched_under(instrument, measured, samples, None)
         found.stopped = str(error)
         return found
 
 
 def watched_under(
-    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample], plan: Plan
+    instrument: Instrument,
+    measured: Mapping[str, Held],
+    samples: Sequence[Sample],
+    plan: Plan | None,
 ) -> WatchedTensors:
-    """Return what `watch` does, under any plan. Raises RuntimeError where a run fails."""
-    names = dict.fromkeys((*computed(instrument.model), *measured))
+    """Return what `watch` does, under any plan; for None that of FP32 on `measured` tensors alone.
+
+    Raises RuntimeError where a run fails.
+    """
+    names = dict.fromkeys((*(() if plan is None else computed(instrument.model)), *measured))
     found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
     for shown in instrument.shown(list(names), samples, plan):
         for name, exact in shown.exact.items():
             if name in found.magnitudes:
                 found.magnitudes[name].add(exact, measured[name], shown.sample)
             _note_still(found.still, name, exact)
-            kind = _broken(exact, shown.emulated[name])
+            kind = _broken(exact, shown.emulated.get(name, exact))
             if kind:
                 found.broken.setdefault(name, {})[shown.sample] = kind
     return found
 
 
-def measure_exact(
-    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
-) -> WatchedTensors:
-    """Run every sample in FP32 alone, and look at these tensors; see `watch`."""
-    found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
-    for number, values in instrument.exactly(list(measured), samples):
-        for name, exact in values.items():
-            found.magnitudes[name].add(exact, measured[name], number)
-            _note_still(found.still, name, exact)
-    return found
-
-
-def births(model: Model, watched: WatchedTensors) -> list[Birth]:
+def births(view: View, watched: WatchedTensors) -> list[Birth]:
     """Return the layers in which NaN or Inf first appears, in network order, with its ways."""
-    wiring = Wiring(model)
-    spoilt = frozenset(wiring.maker[name] for name in watched.broken if name in wiring.maker)
+    spoilt = frozenset(view.maker[name] for name in watched.broken if name in view.maker)
     found = []
-    for node in wiring.nodes.values():
+    for node in view.nodes:
         kinds = _born(node, watched.broken)
         if not kinds:
             continue
-        ways = [(out, wiring.way(node.name, out, spoilt)) for out in wiring.outputs]
+        ways = [(out, view.way(node.name, out, spoilt)) for out in view.outputs]
         # On the way to every output the values may become finite again, as behind a Clip.
-        end = (None, wiring.farthest(node.name, spoilt))
+        end = (None, view.farthest(node.name, spoilt))
         output, path = next(((o, w) for o, w in ways if w), end)
         born = "nan" if "nan" in kinds else "inf"
         found.append(Birth(layer=node.name, born=born, path=path, output=output))
@@ -140,3 +137,31 @@ def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
     if not wrong.any():
         return ""
     return "nan" if np.isnan(emulated[wrong]).any() else "inf"
+
+
+def file_rounding(instrument: Instrument, samples: Sequence[Sample]) -> FileRounding | None:
+    """Return what the file rounds with every layer high; None where it declares nothing low.
+
+    Raises RuntimeError where a run fails.
+    """
+    model = instrument.model
+    if not model.low_tensors:
+        return None
+    high = Plan.all_high(len(model.table.candidates))
+    watched = watched_under(instrument, {}, samples, high)
+    broken = []
+    for birth in births(instrument.view, watched):
+        made = next(each.outputs for each in model.table.layers if each.name == birth.layer)
+        seen = {sample for name in made for sample in watched.broken.get(name, ())}
+        broken.append(Broken(layer=birth.layer, born=birth.born, samples=len(seen)))
+    kinds = {LOW_TYPES[name].onnx_type: name for name in LOW_TYPES}
+    return FileRounding(
+        types=sorted({kinds[kind] for kind in model.low_tensors.values() if kind in kinds}),
+        layers=[
+            str(each.name)
+            for each in model.table.layers
+            if not model.low_tensors.keys().isdisjoint(each.outputs)
+        ],
+        broken=broken,
+        of_samples=len(samples),
+    )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import LayerName, scope_of
 
 Kind: TypeAlias = Literal[
     "LayerNormalization", "RMSNormalization", "GroupNormalization", "Softmax", "Gelu"
@@ -53,4 +53,4 @@ class Decomposed:
     @property
     def module(self) -> str:
         """The name scope of the last node."""
-        return self.members[-1].rpartition("/")[0]
+        return scope_of(self.members[-1])

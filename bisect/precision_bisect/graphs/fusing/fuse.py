@@ -5,30 +5,38 @@ on the inputs of the run, the new model must give what the old one gives.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
-from precision_bisect.graphs.fusing.find import find_decomposed
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed
-from precision_bisect.graphs.fusing.fused_graph import fused, is_fusable
-from precision_bisect.graphs.graph import opset
-from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.graph import Names, opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.module_names import SCOPES
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.typed.model_files import save_rewritten
+from precision_bisect.graphs.weights import Weights, drop_unused
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import FUSED_MODEL
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """The fused model, its largest difference in FP32, and what was done, as a sentence."""
+    """The fused model, and what was done, with the largest difference in FP32, as a sentence."""
 
     model: Model
-    difference: float
     remark: str
 
 
@@ -53,21 +61,13 @@ def fuse(
     raised, taken, remark = _raised(model, every)
     path = work / FUSED_MODEL
     proto, weights = fused(raised, taken)
-    stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
-    try:
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
-    except OSError as error:
-        raise ModelError(
-            f"cannot write the fused model: {error.strerror}",
-            "point TMPDIR to a writable folder with free space",
-        ) from error
-    new = load_model(path)
+    new = save_rewritten(proto, weights, path, "the fused model")
     difference = _difference(new, samples, reference)
     counts = Counter(each.kind for each in taken)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     layers = f"{counted(len(model.table.candidates), 'layer')} become {len(new.table.candidates)}"
     told = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
-    return Fused(model=new, difference=difference, remark=f"{told}the largest value{remark}")
+    return Fused(model=new, remark=f"{told}the largest value{remark}")
 
 
 def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Decomposed], str]:
@@ -103,3 +103,135 @@ def _difference(new: Model, samples: Sequence[Sample], reference: Sequence[Sampl
             "leave --fuse-norms out, and report the model's norm",
         )
     return worst
+
+
+def is_fusable(found: Decomposed) -> bool:
+    """Tell whether what was found can be written as the operator of its kind."""
+    if found.kind == "Gelu":
+        return True
+    if found.kind == "Softmax":
+        return len(found.axes) == 1
+    if found.size is None:
+        return False
+    # Norms work on the last axes. Others are moved there by a Transpose, which needs the rank.
+    return _is_suffix(found) or found.rank > 0
+
+
+def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, Weights]:
+    """Return the model with these operators fused, and the values of its stubs.
+
+    The fusion rules of onnxscript know norms along the last axis, with axes as an input. What is
+    found here has channels on any axis, axes in attributes, and other spellings of the quotient.
+    So `norms` matches the pieces, and onnx-ir does the delicate part: it replaces a value
+    everywhere it is read, and removes what nothing reads any more.
+    """
+    import onnx_ir as ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
+
+    rebuilt = ir.from_proto(model.proto)
+    writer = _Writer(model, rebuilt.graph)
+    for found in every:
+        writer.write(found)
+    TopologicalSortPass()(rebuilt)
+    RemoveUnusedNodesPass()(rebuilt)
+    proto = ir.to_proto(rebuilt)
+    weights = dict(model.weights)
+    drop_unused(proto.graph, weights)
+    return proto, weights
+
+
+class _Writer:
+    def __init__(self, model: Model, graph: "ir.Graph") -> None:
+        self._view = View(model)
+        self._names = Names(model.proto.graph)
+        self._numbers: dict[str, int] = {}
+        self._graph = graph
+        self._values = {value.name: value for value in graph.inputs}
+        self._values |= {value.name: value for value in graph.initializers.values()}
+        self._values |= {out.name: out for node in graph for out in node.outputs if out.name}
+
+    def write(self, found: Decomposed) -> None:
+        """Write the operator behind the last node of its pieces, whose output it takes over."""
+        import onnx_ir as ir
+
+        old = self._values[found.output]
+        last = old.producer()
+        assert last is not None
+        nodes = self._written(found)
+        new = nodes[-1].outputs[0]
+        new.type, new.shape = old.type, old.shape
+        self._graph.insert_after(last, nodes)
+        if scopes := last.metadata_props.get(SCOPES):
+            for node in nodes:
+                node.metadata_props[SCOPES] = scopes
+        # The new value takes the old name over: outputs of the graph are found by name.
+        name, old.name = old.name, self._names(f"{old.name}/in_pieces")
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name = name
+        self._values[found.output] = new
+
+    def _written(self, found: Decomposed) -> "list[ir.Node]":
+        source = self._values[found.source]
+        if found.kind == "Softmax":
+            return [self._node(found, "Softmax", [source], {"axis": found.axes[0]})]
+        if found.kind == "Gelu":
+            return [self._node(found, "Gelu", [source], {"approximate": found.approximate})]
+        grouped = found.kind == "GroupNormalization"
+        inputs = [source, self._constant(found, found.scale, "scale", 1.0)]
+        if found.bias or grouped:
+            inputs.append(self._constant(found, found.bias, "bias", 0.0))
+        along = {"num_groups": found.groups} if grouped else {"axis": -len(found.axes)}
+        attributes = {**along, "epsilon": found.epsilon}
+        if grouped or _is_suffix(found):
+            return [self._node(found, found.kind, inputs, attributes)]
+        places = [axis + found.rank for axis in found.axes]
+        there = [i for i in range(found.rank) if i not in places] + places
+        # The inverse permutation puts the axes back.
+        back = [there.index(i) for i in range(found.rank)]
+        moved = self._node(found, "Transpose", [source], {"perm": there})
+        norm = self._node(found, found.kind, [moved.outputs[0], *inputs[1:]], attributes)
+        return [moved, norm, self._node(found, "Transpose", norm.outputs, {"perm": back})]
+
+    def _node(
+        self,
+        found: Decomposed,
+        op_type: str,
+        inputs: "Sequence[ir.Value]",
+        attributes: Mapping[str, int | float | str | Sequence[int]],
+    ) -> "ir.Node":
+        """Return a node whose name is new in the graph and lies in the scope of the pieces."""
+        import onnx_ir as ir
+
+        name = self._name(found, op_type)
+        node = ir.node(op_type, inputs, attributes, name=name)
+        node.outputs[0].name = f"{name}_output_0"
+        return node
+
+    def _constant(self, found: Decomposed, name: str, role: str, default: float) -> "ir.Value":
+        """Return a constant with one value for each place along the axes."""
+        import onnx_ir as ir
+
+        assert found.size is not None
+        array: NDArray[np.float32] = np.full(found.size, default, np.float32)
+        if name:
+            held = self._view.array(name)
+            assert held is not None
+            array = held.astype(np.float32).reshape(found.size)
+            # A constant that has the right shape already is shared, not copied.
+            shape = self._view.shape(name)
+            if shape == found.size and name in self._graph.initializers:
+                return self._values[name]
+        own = self._name(found, role)
+        value = ir.Value(name=own, const_value=ir.tensor(array, name=own))
+        self._graph.register_initializer(value)
+        return value
+
+    def _name(self, found: Decomposed, what: str) -> str:
+        wish = f"{found.module}/{what}" if found.module else what
+        number = self._numbers.get(wish, 0)
+        self._numbers[wish] = number + 1
+        return self._names(f"{wish}_{number}" if number else wish)
+
+
+def _is_suffix(found: Decomposed) -> bool:
+    return found.axes == tuple(range(-len(found.axes), 0))

@@ -17,6 +17,7 @@ import onnx
 from numpy.typing import ArrayLike, NDArray
 
 from precision_bisect.graphs.constant_values import read_constants
+from precision_bisect.graphs.graph import showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
 from precision_bisect.graphs.ort import Session
@@ -26,7 +27,6 @@ from precision_bisect.graphs.quantization.quantized_layers import (
     weight_axis,
 )
 from precision_bisect.graphs.quantization.scales import Scales, WeightScale
-from precision_bisect.graphs.showing import showing
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.options import CalibrationName, Options
 from precision_bisect.precisions import HighName, Pair

@@ -5,13 +5,12 @@ what they return (ArgMax, Greater, DequantizeLinear), read and write the same te
 is told of the layers alone would round there.
 """
 
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Mapping, Set
+from typing import NamedTuple, TypeAlias
 
 import onnx
 
-from precision_bisect.graphs.graph import all_graphs, captured, subgraphs
+from precision_bisect.graphs.graph import all_graphs, captured, inner_nodes, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.layout import Layout, Placement
 from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable
@@ -20,8 +19,12 @@ from precision_bisect.precisions import HighName, Pair
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighNode:
+ToldNode: TypeAlias = tuple[HighName, tuple[str, ...], tuple[str, ...]]
+ToldNodes: TypeAlias = Mapping[str, ToldNode]
+"""By the name of a node its type, and the tensors that it reads and writes."""
+
+
+class HighNode(NamedTuple):
     """A node above the low type: the float type, and the tensors that it reads and writes.
 
     Constants are not among them. `inside` are the nodes of its subgraphs at any depth, which stay
@@ -32,12 +35,7 @@ class HighNode:
     precision: HighName
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    inside: "Mapping[str, HighNode]" = field(default_factory=dict)
-
-
-ToldNode: TypeAlias = tuple[HighName, tuple[str, ...], tuple[str, ...]]
-ToldNodes: TypeAlias = Mapping[str, ToldNode]
-"""By the name of a node its type, and the tensors that it reads and writes."""
+    inside: ToldNodes
 
 
 _TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
@@ -54,11 +52,10 @@ def with_precision(
 
 def told(nodes: Mapping[LayerName, HighNode]) -> ToldNodes:
     """Return what TensorRT's network is searched for: these nodes and those inside them."""
-    every: dict[str, HighNode] = {}
+    found: dict[str, ToldNode] = {}
     for name, node in nodes.items():
-        every[name] = node
-        every.update(node.inside)
-    return {key: (each.precision, each.reads, each.writes) for key, each in every.items()}
+        found |= {name: node[:3], **node.inside}
+    return found
 
 
 def high_nodes(
@@ -119,8 +116,7 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
     """Tell whether a node that is not low reads the values of floats, or writes floats."""
     if Layout.reads_any_type(node):
         return False
-    inner = (each for graph in subgraphs(node) for each in _nodes(graph))
-    written = (name for each in (node, *inner) for name in each.output)
+    written = (name for each in (node, *inner_nodes(node)) for name in each.output)
     names = {*node.input, *captured(node), *written}
     return any(model.elem_types.get(name) in FLOATS for name in names)
 
@@ -128,22 +124,12 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
 def _described(
     node: onnx.NodeProto, kind: HighName, constants: set[str], outside: Set[str]
 ) -> HighNode:
-    inner = {
-        each.name or f"node_of_{each.output[0]}": _read_and_written(each, constants)
-        for graph in subgraphs(node)
-        for each in _nodes(graph)
+    inside = {
+        name: (kind, *_read_and_written(each, constants))
+        for each in inner_nodes(node)
+        if (name := each.name or f"node_of_{each.output[0]}") not in outside
     }
-    reads, writes = _read_and_written(node, constants)
-    return HighNode(
-        precision=kind,
-        reads=reads,
-        writes=writes,
-        inside={
-            name: HighNode(precision=kind, reads=read, writes=written)
-            for name, (read, written) in inner.items()
-            if name not in outside
-        },
-    )
+    return HighNode(kind, *_read_and_written(node, constants), inside)
 
 
 def _read_and_written(
@@ -155,10 +141,6 @@ def _read_and_written(
         tuple(name for name in node.input if name and name not in constants),
         tuple(name for name in (*node.output, *handed) if name),
     )
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterable[onnx.NodeProto]:
-    return (node for each in all_graphs(graph) for node in each.node)
 
 
 def _constants(graph: onnx.GraphProto) -> set[str]:

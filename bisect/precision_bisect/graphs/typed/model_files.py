@@ -4,24 +4,118 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from precision_bisect.errors import RunFolderError
-from precision_bisect.graphs.graph import all_graphs
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
-from precision_bisect.graphs.typed.wire import SelfContained, write_weight
-from precision_bisect.machine.atomic import whole
+from precision_bisect.errors import ModelError
+from precision_bisect.graphs.graph import all_graphs, copied, refill
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.quantization.scales import quantized
+from precision_bisect.graphs.typed.typed_graph import (
+    TypedGraph,
+    TypedWeight,
+    chunks,
+    converted,
+    scales_of,
+    side_by_side,
+)
+from precision_bisect.machine.plain_files import ROOM, whole, written
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096
 """Bytes: the size of a page, so that readers can map each weight by itself."""
 _LARGEST_FILE = 2**31 - 1
 """Bytes: protobuf's limit on a message."""
+_LENGTH_DELIMITED = 2
+"""The wire type of bytes, text and messages: a length, then that many bytes."""
+
+
+def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
+    """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
+    for stored in side_by_side(_stored, _placed(weight)):
+        stream.write(stored.view(np.uint8).data)
+
+
+def _placed(weight: TypedWeight) -> Iterator[tuple[TypedWeight, int, NDArray[Any]]]:
+    """Yield the weight with each of its pieces, and where that begins."""
+    start = 0
+    for part in chunks(weight.source):
+        yield weight, start, part
+        start += part.size
+
+
+def _stored(weight: TypedWeight, start: int, part: NDArray[Any]) -> NDArray[Any]:
+    """Return the values from place `start` on, a part of the weight's source, in its type."""
+    if weight.quantization is None:
+        return converted(part, weight.dtype)
+    scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
+    return quantized(part, scale, weight.quantization.kind)
+
+
+class SelfContained:
+    """A typed graph as the bytes of one ONNX file, its large weights behind the small ones.
+
+    Protobuf would hold the values three times: as they are made, in the message, and as its bytes.
+    Here the large ones are written where the message has them, behind fields that protobuf
+    serialized (https://protobuf.dev/programming-guides/encoding). `nbytes` is the file's size.
+    """
+
+    def __init__(self, typed: TypedGraph) -> None:
+        graph = copied(typed.proto.graph)
+        small = [tensor for tensor in graph.initializer if tensor.name not in typed.weights]
+        stubs = [tensor for tensor in graph.initializer if tensor.name in typed.weights]
+        self._weights = [
+            (_tensor_up_to_values(stub, typed.weights[stub.name]), typed.weights[stub.name])
+            for stub in stubs
+        ]
+        refill(graph.initializer, small)
+        inner = graph.SerializeToString()
+        values = sum(len(head) + weight.nbytes for head, weight in self._weights)
+        model = copied(typed.proto)
+        model.ClearField("graph")
+        # Lengths stand before contents, so all sizes are summed before a byte is written.
+        self._head = (
+            model.SerializeToString()
+            + _field(onnx.ModelProto, "graph", len(inner) + values)
+            + inner
+        )
+        self.nbytes = len(self._head) + values
+
+    def write(self, stream: IO[bytes]) -> None:
+        """Write all bytes."""
+        stream.write(self._head)
+        for head, weight in self._weights:
+            stream.write(head)
+            write_weight(stream, weight)
+
+
+def _tensor_up_to_values(stub: onnx.TensorProto, weight: TypedWeight) -> bytes:
+    """Return the bytes of an initializer up to its values, which end it."""
+    tensor = onnx.TensorProto(name=stub.name, dims=stub.dims, data_type=stub.data_type)
+    # Fields of a message may come in any order: `raw_data` is written last.
+    head = tensor.SerializeToString() + _field(onnx.TensorProto, "raw_data", weight.nbytes)
+    return _field(onnx.GraphProto, "initializer", len(head) + weight.nbytes) + head
+
+
+def _field(message: type, name: str, length: int) -> bytes:
+    """Return what precedes `length` bytes of a field: its number and wire type, and the length."""
+    number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    """Return a number as protobuf's varint: seven bits a byte, lowest first."""
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*digits, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +146,10 @@ class TypedFolder:
         self._places: dict[str, Place] = {}
         self._saving = threading.Lock()
         self._numbers = count()
-        with _explained(path):
+        self._writing = partial(
+            written, f"typed graphs to {path}", f"{ROOM}, then go on with --resume"
+        )
+        with self._writing():
             path.mkdir(parents=True, exist_ok=True)
             (path / _WEIGHTS).write_bytes(b"")
 
@@ -63,7 +160,7 @@ class TypedFolder:
         """
         file = self.path / name
         # One at a time: offsets are those of the file's end.
-        with _explained(self.path), self._saving:
+        with self._writing(), self._saving:
             with (self.path / _WEIGHTS).open("ab") as stream:
                 for weight_name, weight in typed.weights.items():
                     if weight_name not in self._places:
@@ -102,18 +199,6 @@ def _below(root: Path, file: Path) -> str:
     return file.absolute().relative_to(root).as_posix()
 
 
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn OSError into RunFolderError, with the folder and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write typed graphs to {folder}: {error.strerror}",
-            "point TMPDIR to a writable folder with free space, then go on with --resume",
-        ) from error
-
-
 def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
     """Write a typed graph by itself: one file below protobuf's 2 GiB, else with a data file.
 
@@ -139,6 +224,20 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
         stream.write(_pointing_to(typed.proto, places).SerializeToString())
 
 
+def save_rewritten(
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path, what: str
+) -> Model:
+    """Write a graph whose stubs stand for `weights`, and return it as it is read from that file.
+
+    `what` it is stands in the error. The folder is made if it is not there. Raises ModelError.
+    """
+    stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
+    with written(what, ROOM, ModelError):
+        path.parent.mkdir(exist_ok=True)
+        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+    return load_model(path)
+
+
 def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:
     """Append a weight in its type, aligned, to the file at `location`; return where it is."""
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
@@ -158,8 +257,7 @@ def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Place]]:
 
 def _pointing_to(proto: onnx.ModelProto, places: Mapping[str, Place]) -> onnx.ModelProto:
     """Return a copy whose stubs say where their values are."""
-    pointing = onnx.ModelProto()
-    pointing.CopyFrom(proto)
+    pointing = copied(proto)
     for tensor in pointing.graph.initializer:
         if tensor.name in places and tensor.data_location == onnx.TensorProto.EXTERNAL:
             del tensor.external_data[:]

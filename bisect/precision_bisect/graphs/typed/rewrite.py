@@ -10,26 +10,27 @@ the emulator predicts, up to the order and precision of sums inside an operator.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.convert import at_least_opset
+from precision_bisect.graphs.graph import Names, attribute, captured, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.biases import with_float_biases
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
 from precision_bisect.graphs.typed.typed_constants import OutOfRange, TypedConstants
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.typed.writing import Writing
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
-
-__all__ = ["OutOfRange", "TypedGraph", "TypedWeight", "TypedWriter"]
 
 _BF16_OPSET = 22
 """The first opset at which convolutions, pooling and the like take bfloat16."""
@@ -100,14 +101,7 @@ class TypedWriter:
         With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
         turn back into a low one, or fail to build: see `islands`.
         """
-        return self.write_as(self._assignment(plan), guard_islands)
-
-    def write_as(self, assignment: Assignment, guard_islands: bool = True) -> TypedGraph:
-        """Return the typed graph in which each layer has the form that the assignment gives it.
-
-        The forms must be among those of the writer's pair and of the model's fixed layers.
-        """
-        placement = self._layout.place(assignment)
+        placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands)
 
@@ -151,8 +145,7 @@ def _in_matching_format(model: Model) -> Model:
 
     Conversion to a newer opset keeps the old version, which has no 8-bit floats.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     needed = onnx.helper.find_min_ir_version_for(list(proto.opset_import), True)
     proto.ir_version = max(proto.ir_version, needed)
     return replace(model, proto=proto)
@@ -170,3 +163,70 @@ def _lowest_opset(forms: Sequence[Form]) -> tuple[int, str]:
             what = f"{kind.name} between {form.stored} layers"
             needs.append((max(kind.lowest_opset, around), what))
     return max(needs)
+
+
+def with_float_biases(model: Model) -> Model:
+    """Return the model with FP32 constants for dequantized int32 ones; itself if it has none.
+
+    ONNX Runtime's quantizer writes such biases, and TensorRT does not take them. Other runtimes
+    compute the same from the constants.
+    """
+    tensors = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+    found = [node for node in model.proto.graph.node if _is_bias(node, tensors)]
+    if not found:
+        return model
+    proto = copied(model.proto)
+    names = {node.output[0] for node in found}
+    nodes = [node for node in proto.graph.node if names.isdisjoint(node.output)]
+    refill(proto.graph.node, nodes)
+    # Others, subgraphs too, may read the int32 constants as well; then they stay.
+    read = {name for node in nodes for name in (*node.input, *captured(node))}
+    left = {name for node in found for name in node.input} - read
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
+    refill(proto.graph.initializer, kept)
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(_dequantized(node, model, tensors), node.output[0])
+        for node in found
+    )
+    return replace(model, proto=proto)
+
+
+def _is_bias(node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> bool:
+    if node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+        return False
+    read = [name for name in node.input if name]
+    if not all(name in tensors for name in read):
+        return False
+    values, scale = tensors[read[0]], tensors[read[1]]
+    return (
+        values.data_type == onnx.TensorProto.INT32
+        and scale.data_type == onnx.TensorProto.FLOAT
+        and len(scale.dims) <= 1
+    )
+
+
+def _dequantized(
+    node: onnx.NodeProto, model: Model, tensors: Mapping[str, onnx.TensorProto]
+) -> NDArray[np.float32]:
+    """Return the values times their scale, which may be one per channel."""
+    values, scale, *zero = (_values(model, tensors[name]) for name in node.input if name)
+    given = attribute(node, "axis")
+    shape = [1] * values.ndim
+    if scale.size > 1:
+        # Axis 1 is DequantizeLinear's default.
+        axis = 1 if given is None else given.i
+        if not -values.ndim <= axis < values.ndim or values.shape[axis] != scale.size:
+            raise ModelError(
+                f"node {node.name!r} has {scale.size} scales along axis {axis}, and its input has "
+                f"the shape {values.shape}",
+                "export the model again",
+            )
+        shape[axis] = scale.size
+    offsets = [each.reshape(shape if each.size > 1 else [1] * values.ndim) for each in zero]
+    above = values - offsets[0] if offsets else values
+    return np.asarray(above.astype(np.float32) * scale.reshape(shape), np.float32)
+
+
+def _values(model: Model, tensor: onnx.TensorProto) -> NDArray[Any]:
+    held: NDArray[Any] | None = model.weights.get(tensor.name)
+    return numpy_helper.to_array(tensor) if held is None else held

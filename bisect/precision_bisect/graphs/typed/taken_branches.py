@@ -12,13 +12,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from precision_bisect.errors import InputError, ModelError, counted
-from precision_bisect.graphs.graph import all_graphs, attribute, subgraphs
-from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.names import Names
-from precision_bisect.graphs.ort import Session
-from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.typed_graph import TypedGraph, TypedWeight
+from precision_bisect.errors import counted
+from precision_bisect.graphs.fp32_outputs import timed_outputs
+from precision_bisect.graphs.graph import Names, all_graphs, attribute, copied, refill, subgraphs
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import check
+from precision_bisect.graphs.typed.model_files import save_rewritten
 from precision_bisect.layer_table import LayerName
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import TAKEN_MODEL
@@ -88,8 +87,7 @@ def _ways(
     """Return the way that each of these Ifs goes, without those that go both."""
     if not names:
         return {}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     del proto.graph.output[:]
     conditions = {node.name: node.input[0] for node in proto.graph.node if node.name in names}
     free = Names(proto.graph)
@@ -98,18 +96,8 @@ def _ways(
         # An Identity, since a graph input or a constant may not be an output itself.
         proto.graph.node.append(helper.make_node("Identity", [conditions[name]], [out]))
         proto.graph.output.append(helper.make_tensor_value_info(out, onnx.TensorProto.BOOL, None))
-    session = Session(proto, model.weights)
-    found: dict[LayerName, set[bool]] = {name: set() for name in names}
-    for sample in samples:
-        try:
-            values = session.run(sample)
-        except RuntimeError as error:
-            raise InputError(
-                f"ONNX Runtime cannot run the model on these inputs: {error}",
-                "check the inputs' shapes and values",
-            ) from error
-        for name, out in asked.items():
-            found[name].add(bool(np.all(values[out])))
+    answers, _ = timed_outputs(check(proto, model.weights), samples, 0)
+    found = {name: {bool(np.all(each[out])) for each in answers} for name, out in asked.items()}
     return {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
 
 
@@ -117,31 +105,17 @@ def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
     """Return the model with these branches in place, from a file in the new folder `work`."""
     # As in the file: it is written and read again, and widening is not to happen twice.
     source = model.typed_as_in_file()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
+    proto = copied(source.proto)
     for name, way in ways.items():
         _put_in_place(proto.graph, name, _BRANCHES[way])
-    weights = {
-        name: TypedWeight(source=array, dtype=array.dtype)
-        for name, array in source.weights.items()
-    }
     path = work / TAKEN_MODEL
-    try:
-        work.mkdir()
-        save_typed(TypedGraph(proto=proto, weights=weights, guarded=()), path)
-    except OSError as error:
-        raise ModelError(
-            f"cannot write the model without its Ifs: {error.strerror}",
-            "point TMPDIR to a writable folder with free space",
-        ) from error
-    return load_model(path)
+    return save_rewritten(proto, source.weights, path, "the model without its Ifs")
 
 
 def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     """Put a branch of the If of this name in its place."""
     place = next(i for i, node in enumerate(graph.node) if node.name == name)
-    taken = onnx.NodeProto()
-    taken.CopyFrom(graph.node[place])
+    taken = copied(graph.node[place])
     before, after = list(graph.node[:place]), list(graph.node[place + 1 :])
     found = attribute(taken, which)
     assert found is not None
@@ -166,14 +140,12 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     for tensor in branch.initializer:
         tensor.name = renamed[tensor.name]
         graph.initializer.append(tensor)
-    del graph.node[:]
-    graph.node.extend([*before, *nodes, *after])
+    refill(graph.node, [*before, *nodes, *after])
 
 
 def _renamed(node: onnx.NodeProto, renamed: Mapping[str, str], free: Names) -> onnx.NodeProto:
     """Return a copy of a node with new names of tensors, inside its bodies, too."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     if copy.name:
         copy.name = free(copy.name)
     copy.output[:] = [renamed.get(name, name) for name in copy.output]

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.graph import attribute
+from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
-from precision_bisect.graphs.typed.chunks import THREADS, chunks
+from precision_bisect.graphs.typed.typed_graph import THREADS, chunks
 from precision_bisect.layer_table import Exclusion
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -39,6 +39,7 @@ class TypedConstants:
         self._weights = model.weights
         graph = model.proto.graph
         self._tensors = {t.name: t for t in graph.initializer if t.data_type == _FLOAT}
+        self._nodes: dict[str, onnx.NodeProto] = {}
         self._same_as: dict[str, str] = {}
         self._exact: dict[tuple[str, str], bool] = {}
         constant = {
@@ -54,12 +55,12 @@ class TypedConstants:
         self.names.update(floats)
         if not floats or node.domain not in ("", "ai.onnx"):
             return
-        if _keeps_values(node, model):
+        widened = node.op_type == "Cast" and model.elem_types.get(node.input[0]) == _FLOAT
+        # A Cast of weights that the file has in 16 bits keeps them, too.
+        if node.op_type == "Identity" or widened:
             self._same_as[floats[0]] = self.source(node.input[0])
         elif node.op_type == "Constant":
-            tensor = _value(node)
-            if tensor is not None:
-                self._tensors[floats[0]] = tensor
+            self._nodes[floats[0]] = node
 
     def source(self, name: str) -> str:
         """Return the tensor whose values a constant has, `name` itself where it has its own."""
@@ -70,8 +71,10 @@ class TypedConstants:
         name = self.source(name)
         if name in self._weights:
             return self._weights[name]
-        tensor = self._tensors.get(name)
-        return None if tensor is None else onnx.numpy_helper.to_array(tensor)
+        if name in self._tensors:
+            return onnx.numpy_helper.to_array(self._tensors[name])
+        held = constant_of(self._nodes[name]) if name in self._nodes else None
+        return None if held is None else np.asarray(held, np.float32)
 
     def is_exact(self, name: str, low: LowType) -> bool:
         """Tell whether the low type holds every value of a constant exactly."""
@@ -100,28 +103,9 @@ class TypedConstants:
         return 0.0 if array is None else max(map(_magnitude, chunks(array)), default=0.0)
 
 
-def _keeps_values(node: onnx.NodeProto, model: Model) -> bool:
-    """Tell whether a node is an Identity, or a Cast of weights that the file has in 16 bits."""
-    if node.op_type == "Identity":
-        return True
-    return node.op_type == "Cast" and model.elem_types.get(node.input[0]) == _FLOAT
-
-
 def _magnitude(values: NDArray[np.generic]) -> float:
     with np.errstate(invalid="ignore"):
         ends = float(values.max()), float(values.min())
     if not np.isfinite(ends).all():
         ends = (float(np.abs(values[np.isfinite(values)]).max(initial=0)),) * 2
     return max(abs(end) for end in ends)
-
-
-def _value(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return what a Constant node holds, None for a sparse one."""
-    tensor = attribute(node, "value")
-    if tensor is not None:
-        return tensor.t
-    floats = attribute(node, "value_floats")
-    if floats is not None:
-        return onnx.numpy_helper.from_array(np.array(floats.floats, np.float32))
-    number = attribute(node, "value_float")
-    return None if number is None else onnx.numpy_helper.from_array(np.array(number.f, np.float32))

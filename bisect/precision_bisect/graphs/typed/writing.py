@@ -1,21 +1,91 @@
-"""One assignment written into one graph, node by node."""
+"""One assignment written into one graph, node by node, as TensorRT parses and builds it."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import onnx
 
+from precision_bisect.graphs.graph import Names, attribute, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
-from precision_bisect.graphs.names import Names
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.added import PREFIX, Added
-from precision_bisect.graphs.typed.islands import islands
 from precision_bisect.graphs.typed.layout import Layout, Placement, Quantized
-from precision_bisect.graphs.typed.older_parsers import spell_out
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.weights import drop_unused
 from precision_bisect.layer_table import Exclusion, LayerName
 from precision_bisect.precisions import HighName
+
+_DEMOTED = frozenset(("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"))
+_NOT_BUILT = frozenset(("LSTM", "GRU", "RNN"))
+_ATTENDED = frozenset((0, 1, 2))
+"""Query, key and value of an Attention: each that comes from low layers needs a guard."""
+_MAY_BE_IDENTITY = frozenset(
+    [
+        "Mul",
+        "Div",
+        "Pow",
+        "Sum",
+        "Mean",
+        "Max",
+        "Min",
+        "AveragePool",
+        "LpPool",
+        "MaxPool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "Resize",
+        "Upsample",
+        "CumSum",
+    ]
+)
+"""Operators that builders remove for certain constants or shapes, as a product with one."""
+_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
+"""Positions of the initial states."""
+_BIAS = 2
+_BATCH = 1
+"""The axis of a recurrence's input."""
+
+
+def islands(
+    model: Model, placement: Placement, constants: Set[str]
+) -> dict[LayerName, tuple[int, ...]]:
+    """Return the FP32 layers that need guards, each with the positions of the inputs to guard.
+
+    A guard is an addition of zero on an FP32 input from low layers. TensorRT-RTX 1.7.1 turns Cast
+    to FP32, matrix product or convolution, Cast to the low type into one low kernel. It rounds the
+    weights and says nothing. It also cannot build a recurrent layer right behind a Cast. An
+    Attention there becomes a low kernel, or its build fails or crashes. An addition of zero
+    prevents all that; Identity and a product with one do not.
+
+    The value of such an input comes from low layers, directly or through nodes that only move
+    values or may turn out to do nothing. It does not matter whether another FP32 layer reads the
+    result: some of those are folded into this layer and do not protect it.
+    """
+    followers = {
+        layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
+    }
+    rounded = set(placement.tensors)
+    found = {}
+    for node in model.proto.graph.node:
+        if node.name in placement.nodes or node.name in placement.quantized:
+            continue
+        data = [
+            i
+            for i, name in enumerate(node.input)
+            if name not in constants and model.elem_types.get(name) == onnx.TensorProto.FLOAT
+        ]
+        from_low = [i for i in data if node.input[i] in rounded]
+        if not from_low:
+            continue
+        idle = node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")
+        # A node that a builder may remove leaves the next layer right behind the Cast.
+        if node.name in followers or (data == from_low[:1] and idle):
+            rounded.update(node.output)
+        elif node.op_type in _DEMOTED | _NOT_BUILT:
+            found[LayerName(node.name)] = tuple(from_low[:1])
+        elif node.op_type == "Attention" and (attended := _ATTENDED.intersection(from_low)):
+            found[LayerName(node.name)] = tuple(sorted(attended))
+    return found
 
 
 class Writing:
@@ -37,11 +107,9 @@ class Writing:
         guards = islands(self._model, self._placement, constants) if guard_islands else {}
         for node in self._model.proto.graph.node:
             self._write(node, guards.get(LayerName(node.name), ()))
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self._model.proto)
+        proto = copied(self._model.proto)
         graph = proto.graph
-        del graph.node[:]
-        graph.node.extend(self._without_unread_constants())
+        refill(graph.node, self._without_unread_constants())
         graph.initializer.extend(self._added.initializers.values())
         drop_unused(graph, {})
         self._retype(graph)
@@ -55,8 +123,7 @@ class Writing:
     def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
         """Append the node, with what it needs before it, and what its readers need after it."""
         low = self._placement.nodes.get(node.name)
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
@@ -141,5 +208,68 @@ class Writing:
                 value.type.tensor_type.elem_type = kind.onnx_type
             if value.name in made:
                 told.append(value)
-        del graph.value_info[:]
-        graph.value_info.extend(told)
+        refill(graph.value_info, told)
+
+
+def spell_out(
+    added: Added, node: onnx.NodeProto, low: LowType, written: onnx.NodeProto, folds: bool
+) -> None:
+    """Change `written`, which is to be the low form of `node`; add what it reads.
+
+    Every parser of TensorRT 10 is to take it. That of 10.0 to 10.10 brings FP32 constants to some
+    operators, whatever type they have (Gemm, GRU, LSTM and RNN in onnxOpImporters.cpp of
+    github.com/onnx/onnx-tensorrt): for factors of a Gemm other than one, and for states of a
+    recurrence that are not given. Strong typing refuses that. So weights take the factors in, and
+    states are zeros of the low type. TensorRT-RTX 1.7.1 takes both.
+
+    `folds` tells whether weights are constants of the low type, not quantized ones.
+    """
+    if node.domain not in ("", "ai.onnx"):
+        return
+    if node.op_type == "Gemm":
+        _without_factors(added, node, low, written, folds)
+    for position in _STATES.get(node.op_type, ()):
+        _with_state(added, node, low, written, position)
+
+
+def _without_factors(
+    added: Added, node: onnx.NodeProto, low: LowType, written: onnx.NodeProto, folds: bool
+) -> None:
+    biased = len(node.input) > _BIAS and node.input[_BIAS]
+    # The product's factor goes to a weight, or else to what is multiplied first.
+    for name, positions in (("alpha", (1, 0)), ("beta", (_BIAS,) if biased else ())):
+        factor = attribute(node, name)
+        if factor is not None and factor.f != 1 and positions:
+            _take_in(added, node, low, written, (factor.f, positions, folds))
+    kept = [each for each in written.attribute if each.name not in ("alpha", "beta")]
+    refill(written.attribute, kept)
+
+
+def _take_in(
+    added: Added,
+    node: onnx.NodeProto,
+    low: LowType,
+    written: onnx.NodeProto,
+    asked: tuple[float, tuple[int, ...], bool],
+) -> None:
+    """Multiply one input: the first that is a constant, else the last, by a node before."""
+    factor, positions, folds = asked
+    for i in positions:
+        scaled = added.scaled_constant(node.input[i], low, factor) if folds else None
+        if scaled is not None:
+            written.input[i] = scaled
+            return
+    written.input[i] = added.product(f"{node.name}/{i}", written.input[i], low, factor)
+
+
+def _with_state(
+    added: Added, node: onnx.NodeProto, low: LowType, written: onnx.NodeProto, position: int
+) -> None:
+    size, direction, layout = (attribute(node, n) for n in ("hidden_size", "direction", "layout"))
+    given = position < len(node.input) and node.input[position]
+    # Without its size ONNX takes that of the weights; another layout no TensorRT takes.
+    if given or size is None or (layout is not None and layout.i):
+        return
+    ways = 2 if direction is not None and direction.s == b"bidirectional" else 1
+    written.input.extend([""] * (position + 1 - len(written.input)))
+    written.input[position] = added.zero_state(written.input[0], low, (ways, _BATCH, size.i))

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import onnx
 
 from precision_bisect.errors import ModelError, first_of
+from precision_bisect.graphs.classes import TRAINED, changing_nodes
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, distances, non_finite
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.randomness import TRAINED, changing_nodes
 from precision_bisect.judging.comparators.share import shared
 from precision_bisect.judging.inputs.reference import Reference
 from precision_bisect.protocols import Comparator, Judgement, Sample

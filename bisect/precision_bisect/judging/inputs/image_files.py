@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError, UsageError
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import show
 from precision_bisect.judging.inputs.loader_script import NeedsLoader
 from precision_bisect.machine.plain_files import plain_size, too_large

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import fits, show
 from precision_bisect.protocols import Sample
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import InputRead, SamplesRead
 from precision_bisect.settings.image_options import RGB, ImageOptions

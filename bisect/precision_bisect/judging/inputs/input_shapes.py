@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from precision_bisect.errors import InputError
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precision_bisect.errors import InputError, printable
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import show
 
 _NAME = "load_data.py"

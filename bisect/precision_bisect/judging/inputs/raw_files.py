@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
-from precision_bisect.graphs.spec import TensorSpec
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_files import by_input
 from precision_bisect.judging.inputs.input_shapes import Shapes, concrete_shape, show
 from precision_bisect.machine.plain_files import plain_size, too_large

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import onnx
-
+from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.input_shapes import fits, show
 from precision_bisect.protocols import Sample
@@ -28,8 +27,7 @@ def with_true_shapes(model: Model, outputs: Sequence[Sample]) -> tuple[Model, Se
     }
     if not false:
         return model, ()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     specs = []
     for spec, value in zip(model.outputs, proto.graph.output, strict=True):
         if spec.name not in false:

@@ -7,11 +7,15 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from precision_bisect.backends.backend_plugin import BackendTask, Message
-from precision_bisect.backends.choose_backend import backend_plugin, choose_builder
+from precision_bisect.backends.backend_plugin import (
+    BackendTask,
+    Message,
+    backend_plugin,
+    choose_builder,
+)
 from precision_bisect.backends.tensorrt.log import LAYERS_HEADING
 from precision_bisect.errors import InputError, RefusedError
-from precision_bisect.execution.logs import tail
+from precision_bisect.execution.process_evaluator import tail
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from precision_bisect.backends.backend_plugin import Builder
-from precision_bisect.backends.choose_backend import choose_builder
+from precision_bisect.backends.backend_plugin import Builder, choose_builder
 from precision_bisect.errors import (
     PluginError,
     RefusedError,

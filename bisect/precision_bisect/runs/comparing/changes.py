@@ -7,18 +7,16 @@ from typing import Any
 
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import Difference, differing_fields
-from precision_bisect.runs.results.model_layers import ModelLayers
+from precision_bisect.runs.results.model_layers import read_modules
 from precision_bisect.runs.results.saved import Saved, read_saved
-from precision_bisect.runs.runfolder import LAYERS
-from precision_bisect.runs.typed_json import read_typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A run's answer, and the names of all layers of its model, None where they are not known."""
+    """A run's answer, and the modules of its model's layers by name, None if not known."""
 
     saved: Saved
-    layers: frozenset[str] | None
+    layers: Mapping[str, str] | None
 
     @property
     def precisions(self) -> Mapping[str, str]:
@@ -61,16 +59,7 @@ _FIGURES = (
 def read_side(path: Path) -> Side:
     """Read a run folder, or the `result.json` in one. Raises RunFolderError."""
     saved = read_saved(path)
-    return Side(saved=saved, layers=_names(saved.path.with_name(LAYERS)))
-
-
-def _names(path: Path) -> frozenset[str] | None:
-    """Return what `layers.json` lists; None where there is none that can be read."""
-    try:
-        listed = read_typed(ModelLayers, path)
-    except (OSError, ValueError):
-        return None
-    return frozenset(each.name for each in listed.layers)
+    return Side(saved=saved, layers=read_modules(saved.path.parent))
 
 
 COMPARISON_SCHEMA = 1
@@ -146,7 +135,7 @@ def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
     first, second = before.precisions, after.precisions
     known = before.layers is not None and after.layers is not None
-    ours, theirs = before.layers or frozenset(), after.layers or frozenset()
+    ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(
         before=before,
         after=after,

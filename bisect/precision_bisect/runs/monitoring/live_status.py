@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.machine.atomic import whole
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.runs.locking import now, owner_of
 from precision_bisect.runs.monitoring.events import Event, RunStarted
 from precision_bisect.runs.monitoring.run_progress import Progress

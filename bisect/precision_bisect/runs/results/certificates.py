@@ -15,6 +15,7 @@ How: TypeAlias = Literal["dropped", "predicted"]
 class Uncertified(StrEnum):
     """Why no layer of an answer was tried for its certificate.
 
+    MODULES: whole modules were.
     SPREAD: luck decides which layers are kept, or the answer had to be widened. CULPRITS: it is
     the culprits alone, no answer of a search. ASKED: as `--certify none` has it.
     """
@@ -22,6 +23,7 @@ class Uncertified(StrEnum):
     SPREAD = "rounding is spread"
     CULPRITS = "--culprits-only"
     ASKED = "--certify none"
+    MODULES = "--by module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,14 @@ from precision_bisect.runs.results.result import Culprit, CurvePoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPoint:
-    """What exports hold: the point as it was asked for, and the names of its kept layers."""
+    """What exports hold: the point as it was asked for, and the names of its kept layers.
+
+    `modules` are those that hold it whole, which are known of the answer alone.
+    """
 
     kept: Sequence[LayerName]
     point: str = ANSWER
+    modules: Sequence[str] = ()
 
 
 def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]) -> CurvePoint:

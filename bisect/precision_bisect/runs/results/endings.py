@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+
+if TYPE_CHECKING:
+    from precision_bisect.runs.results.module_answer import ModuleAnswer
 
 
 class Status(StrEnum):
@@ -53,6 +57,7 @@ class Ending:
     `spread` is None where the layers can be certified, `NO_SEARCH` where rounding is spread over
     the network, else it says for people why the answer was widened. `passed_over` are answers in
     whose place plans of the curve stand. `unsteady` tells that two builds gave two verdicts.
+    `by_modules` is the answer as whole modules, if they hold.
     """
 
     status: Status
@@ -64,6 +69,7 @@ class Ending:
     spread: str | None = None
     passed_over: Sequence[Plan] = ()
     unsteady: bool = False
+    by_modules: "ModuleAnswer | None" = None
 
     def adding(self, what: str) -> "Ending":
         """Return the ending with more to say."""

@@ -1,11 +1,11 @@
 """What the kept layers of an answer cost, measured kernel by kernel."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from precision_bisect.errors import counted, first_of
+from precision_bisect.layer_table import modules_around
 from precision_bisect.trial import Figure
 
 ProfileMethod: TypeAlias = Literal["onnxruntime_profile", "tensorrt_profiler"]
@@ -41,15 +41,17 @@ class IslandCost:
     casts_ms: Figure
     saves_ms: Figure
 
-    @property
-    def name(self) -> str:
-        """The island in a few words: its layer, their common module, or the first one."""
-        if len(self.layers) == 1:
-            return self.layers[0]
-        scopes = zip(*(name.split("/")[:-1] for name in self.layers), strict=False)
-        shared = "/".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, scopes))
+    def name(self, module_of: Callable[[str], str]) -> str:
+        """Return the island in a few words: its layer, their common module, or the first one."""
+        first, *others = self.layers
+        if not others:
+            return first
+        around = [modules_around(module_of(layer)) for layer in self.layers]
+        shared = [each for each in around[0] if all(each in other for other in around)]
         return (
-            f"{shared} ({counted(len(self.layers), 'layer')})" if shared else first_of(self.layers)
+            f"{shared[-1]} ({counted(len(self.layers), 'layer')})"
+            if shared
+            else first_of(self.layers)
         )
 
 

@@ -1,11 +1,13 @@
 """`layers.json`: every node of the model in the run folder, for readers that have no model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.runs.typed_json import Count
+from precision_bisect.runs.runfolder import LAYERS
+from precision_bisect.runs.typed_json import Count, read_typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +35,12 @@ class ModelLayers:
     schema: Literal[1] = 1
     model: str
     layers: Sequence[Row]
+
+
+def read_modules(folder: Path) -> Mapping[str, str] | None:
+    """Return the module of each node of a run's model, by name; None where no file tells it."""
+    try:
+        listed = read_typed(ModelLayers, folder / LAYERS)
+    except (OSError, ValueError):
+        return None
+    return {each.name: each.module for each in listed.layers}

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from precision_bisect.errors import ExitCode, counted, printable
+from precision_bisect.layer_table import scope_of
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
@@ -23,6 +24,7 @@ from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.typed_json import Count
@@ -203,8 +205,9 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `asked` are no candidates, so not among the `kept`. `costs` are of an
-    engine. `message` and `out` are not part of the file.
+    answer does elsewhere. `modules` has the kept layers' modules by PyTorch's names, where the
+    model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
+    among the `kept`. `costs` are of an engine. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -224,6 +227,8 @@ class Result:
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
+    modules: Mapping[str, str] = field(default_factory=dict)
+    by_modules: ModuleAnswer | None = None
     asked: Sequence[Asked] = ()
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()
@@ -261,6 +266,10 @@ class Result:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
+
+    def module_of(self, layer: str) -> str:
+        """Return the module of a kept layer, the scope of its name where the model tells none."""
+        return self.modules.get(layer, scope_of(layer))
 
     @property
     def limit(self) -> float | None:

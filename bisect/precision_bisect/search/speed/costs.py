@@ -13,7 +13,7 @@ import onnx
 
 from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.tensor_shapes import Shape, tensor_shapes
+from precision_bisect.graphs.node_views import Shape, tensor_shapes
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan_costs import CostGraph, Value
 from precision_bisect.search.speed.roofline import KERNEL_MS, cast_ms, extra_ms, macs

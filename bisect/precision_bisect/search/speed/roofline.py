@@ -12,7 +12,7 @@ from math import prod
 import onnx
 
 from precision_bisect.graphs.graph import attribute
-from precision_bisect.graphs.tensor_shapes import Shape
+from precision_bisect.graphs.node_views import Shape
 
 _BYTES_PER_MS = 1.5e9
 """Bytes a millisecond: 1.5 TB/s."""

@@ -29,7 +29,7 @@ const layers = data.layers;
 const nameOf = (layer) => layers.name[layer];
 const textAt = (column, place) => column.texts[column.at[place]];
 // Out of the list of layers a last name says too little: many modules have a Pow.
-const shortOf = (layer) => nameOf(layer).split("/").slice(-2).join("/");
+const shortOf = (layer) => [textAt(layers.module, layer).split("/").pop(), leafOf(layer)].filter(Boolean).join("/");
 const leafOf = (layer) => nameOf(layer).split("/").pop() || nameOf(layer);
 const layerByName = new Map(layers.name.map((name, place) => [name, place]));
 const keptByLayer = new Map(data.kept.map((row) => [layerByName.get(row.layer), row]));

@@ -4,6 +4,7 @@ const ABOUT = {
   "trtexec.sh": ["trtexec.sh", "The commands for trtexec of each version."],
   "polygraphy_constraints.py": ["Polygraphy constraints", "A script for polygraphy convert --trt-network-postprocess-script."],
   "autocast-exclude.txt": ["ModelOpt AutoCast", "Patterns for --nodes_to_exclude."],
+  "torch_autocast.py": ["PyTorch", "Keeps modules in FP32 in PyTorch and in Torch-TensorRT."],
 };
 
 async function copyText(text) {

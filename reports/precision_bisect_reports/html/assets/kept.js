@@ -31,6 +31,16 @@ function drawGroups() {
   const headings = ["What", "Layers", "Why", ...(tried ? ["Error of the answer without one"] : []), ...(placed ? ["Where"] : [])];
   byId("groups").append(table(headings, data.groups, (each) =>
     [el("b", {}, each.title), String(each.layers), each.cause || "not known", ...(tried ? [each.without ? span(each.without) : "not tried"] : []), ...(placed ? [where(each.places)] : [])], 8));
+  drawModules();
+}
+
+// The answer as PyTorch can be told it.
+function drawModules() {
+  const told = data.by_modules;
+  if (!told) return;
+  const hold = told.error === null ? "they hold" : `error ${spell(told.error)}`;
+  const words = `${told.names.join(", ")} as a whole: ${hold}, ${plural(told.layers, "layer")} instead of ${data.kept.length}${told.minimal ? "; none can be dropped" : ""}.`;
+  byId("groups").append(el("h3", {}, "As whole modules"), el("p", { class: "path" }, words));
 }
 
 // What the kept layers cost that have to go low together, the dearest first.
@@ -86,7 +96,7 @@ function together(rows, cellsOf) {
   return shared;
 }
 
-const scopeOf = (name) => name.split("/").slice(0, -1).join("/");
+const scopeOf = (name) => (layerByName.has(name) ? textAt(layers.module, layerByName.get(name)) : "");
 
 function keptName(names) {
   const links = names.map((name) => (layerByName.has(name) ? layerLink(layerByName.get(name)) : name));

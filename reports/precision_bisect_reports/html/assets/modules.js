@@ -1,4 +1,4 @@
-// The layers as a tree of modules, by the scopes in their names, in network order.
+// The layers as a tree of modules, in network order.
 const FLAT = 200; // a module with more layers of its own is cut into blocks
 const BLOCK = 100;
 
@@ -6,18 +6,24 @@ function moduleNode(label, path) {
   return { label, path, modules: new Map(), items: [], counts: STATES.map(() => 0), open: false };
 }
 
+// A module and all around it, the outermost first: enc, enc.0, enc.0.norm; of scopes /enc.0, /enc.0/norm.
+function modulesAround(module) {
+  const ends = [...module.matchAll(module.includes("/") ? /\//g : /\./g)].map((mark) => mark.index);
+  return [...ends, module.length].map((end) => module.slice(0, end)).filter((path) => /[^/]/.test(path));
+}
+
 function buildModules() {
   const top = moduleNode("", "");
   layers.name.forEach((name, layer) => {
     let node = top;
     node.counts[layers.state[layer]] += 1;
-    for (const scope of textAt(layers.module, layer).split("/").filter(Boolean)) {
-      if (!node.modules.has(scope)) {
-        const made = moduleNode(scope, `${node.path}/${scope}`);
-        node.modules.set(scope, made);
+    for (const path of modulesAround(textAt(layers.module, layer))) {
+      if (!node.modules.has(path)) {
+        const made = moduleNode(path.slice(node.path.length).replace(/^[./]+/, ""), path);
+        node.modules.set(path, made);
         node.items.push(made);
       }
-      node = node.modules.get(scope);
+      node = node.modules.get(path);
       node.counts[layers.state[layer]] += 1;
     }
     node.items.push(layer);
@@ -32,7 +38,7 @@ function compact(node) {
     let inner = item;
     while (inner.items.length === 1 && typeof inner.items[0] !== "number") {
       const only = inner.items[0];
-      only.label = `${inner.label}/${only.label}`;
+      only.label = inner.label + only.path.slice(inner.path.length);
       inner = only;
     }
     return compact(inner);

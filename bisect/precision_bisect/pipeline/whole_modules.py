@@ -1,0 +1,157 @@
+"""Answers as whole modules of the source, which PyTorch can be told to keep.
+
+A module is whole if all layers in it are kept, those of the modules in it among them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precision_bisect.errors import counted
+from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
+from precision_bisect.pipeline.preflight import one
+from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import STARTED, Problem, Search, Strategy
+from precision_bisect.runs.results.module_answer import ModuleAnswer
+from precision_bisect.search.combinators import mapped
+from precision_bisect.trial import Outcome, Phase
+
+MOST_DROPPED = 16
+"""Modules of which each is tried to be dropped, where that was not asked for. A bound."""
+_HIGH = (Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
+"""What stays high whatever the plan is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """The modules of the candidates, in network order; "" is the model itself.
+
+    The modules `high` hold layers that are high in every plan, so PyTorch has to keep them, too.
+    """
+
+    of: Sequence[str]
+    high: Sequence[str] = ()
+
+    @classmethod
+    def in_table(cls, table: LayerTable, pair: Pair) -> "Modules":
+        """Return those of a model's layers, for a search with this pair of types."""
+        high = (
+            layer.module
+            for layer in table.layers
+            if layer.exclusion in _HIGH
+            or (layer.exclusion is Exclusion.ASKED and layer.fixed == pair.high_form)
+        )
+        of = tuple(layer.module for layer in table.candidates)
+        return cls(of=of, high=tuple(dict.fromkeys(high)))
+
+    def around(self, plan: Plan) -> list[str]:
+        """Return the innermost modules that hold all kept layers; none if one lies in none."""
+        own = dict.fromkeys((*(self.of[layer] for layer in plan.indices), *self.high))
+        if "" in own:
+            return []
+        return [name for name in own if own.keys().isdisjoint(modules_around(name)[:-1])]
+
+    def units(self) -> list[list[int]]:
+        """Return the layers of each module that lie in none inside it; those of none alone."""
+        found: dict[str | int, list[int]] = {}
+        for layer, name in enumerate(self.of):
+            found.setdefault(name or layer, []).append(layer)
+        return list(found.values())
+
+    def whole(self, names: Sequence[str]) -> Plan:
+        """Return the plan that keeps all of these modules."""
+        chosen = frozenset(names)
+        inside = (not chosen.isdisjoint(modules_around(module)) for module in self.of)
+        return Plan.of(layer for layer, held in enumerate(inside) if held)
+
+    def closed(self, plan: Plan) -> Plan:
+        """Return the plan with the modules of its layers whole; itself if a layer lies in none."""
+        names = self.around(plan)
+        return self.whole(names) if names else plan
+
+
+def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -> Search[Plan]:
+    """Search with a strategy that decides on modules; end with whole ones, none of which can go.
+
+    What it drops or keeps at once are the layers that lie in a module and in none inside it. The
+    end has other layers only where one of the model's own, in no module, has to be kept.
+    """
+    units = modules.units()
+
+    def layers(plan: Plan) -> Plan:
+        return Plan.of(layer for unit in plan.indices for layer in units[unit])
+
+    def around(plan: Plan | None) -> Plan | None:
+        kept = frozenset() if plan is None else plan.kept
+        found = Plan.of(i for i, unit in enumerate(units) if not kept.isdisjoint(unit))
+        return found if kept else None
+
+    start = around(problem.passing)
+    passes = start and (yield from one(layers(start), Phase.SEARCH, STARTED)).passed
+    names = [modules.of[unit[0]] for unit in units]
+    asked = replace(
+        problem,
+        names=names,
+        modules=names,
+        costs=[sum(problem.costs[i] for i in unit) for unit in units] if problem.costs else (),
+        graph=None,
+        passing=start if passes else None,
+        start=None,
+        beyond_range=lambda: around(problem.beyond_range()),
+        settled=False,
+    )
+    search = strategy.search(asked)
+    found = yield from mapped(search, ask=lambda each: replace(each, plan=layers(each.plan)))
+    whole = modules.around(layers(found))
+    if not whole or not (yield from _judged(modules, whole)).passed:
+        return layers(found)
+    return modules.whole((yield from without_needless(modules, whole)))
+
+
+def by_modules(
+    answer: Plan, modules: Modules, holding: StabilityCheck, *, every: bool = False
+) -> Search[ModuleAnswer | None]:
+    """Judge the modules around an answer as one plan, then without each; None if they fail.
+
+    Drops are left out where trials are builds, or many, unless `every` one is asked for. What is
+    left is judged on copies, too, where no build is needed for that.
+    """
+    problem = holding.problem
+    names = modules.around(answer)
+    if not names or len(modules.whole(names)) == problem.size:
+        return None
+    told = yield from _judged(modules, names)
+    if not told.passed:
+        return None
+    minimal = every or (not problem.builds and len(names) <= MOST_DROPPED)
+    if minimal:
+        names = yield from without_needless(modules, names)
+        told = yield from _judged(modules, names)
+    plan = modules.whole(names)
+    if not problem.builds and holding.copies and plan != answer:
+        held = yield from holding.judge(plan, "whole modules, on copies")
+        if not held.passed:
+            return None
+    return ModuleAnswer(names=names, layers=len(plan), error=told.error, minimal=minimal)
+
+
+def without_needless(modules: Modules, names: Sequence[str]) -> Search[list[str]]:
+    """Drop modules one by one, until none can go but those that must be high."""
+    left = list(names)
+    fixed = {name for each in modules.high for name in modules_around(each)}
+    # From the end, again and again: what failed is known, and asked of the ledger.
+    place = len(left)
+    while place:
+        place -= 1
+        fewer = left[:place] + left[place + 1 :]
+        if left[place] in fixed:
+            continue
+        if (yield from _judged(modules, fewer)).passed:
+            left, place = fewer, len(fewer)
+    return left
+
+
+def _judged(modules: Modules, names: Sequence[str]) -> Search[Outcome]:
+    reason = f"{counted(len(names), 'module')} whole"
+    return (yield from one(modules.whole(names), Phase.SEARCH, reason))

@@ -1,0 +1,154 @@
+"""A model in PyTorch: which of its modules must stay in FP32.
+
+    import precision_bisect.torch
+
+    found = precision_bisect.torch.find(model, samples, tol=1e-2)
+    print(found.modules)
+
+It needs torch and onnxscript, `pip install 'precision-bisect[torch]'`, which it imports when it is
+called.
+"""
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from precision_bisect.api import FindOptions
+from precision_bisect.api import find as find_in_file
+from precision_bisect.errors import InputError, ModelError, PluginError
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import TORCH_AUTOCAST
+from precision_bisect.settings.sample_options import Limits
+
+if TYPE_CHECKING:
+    import torch
+
+Call: TypeAlias = "torch.Tensor | tuple[Any, ...] | Mapping[str, Any]"
+"""What a module is called with: one tensor, positional arguments, or keyword arguments."""
+MODEL, RUN = "model.onnx", "run"
+"""What `find` leaves in its folder: the exported model, and the run folder."""
+_NEEDED = ("torch", "onnxscript")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The answer for a module.
+
+    `modules` are the qualified names of those to keep in FP32, empty where none has to be kept or
+    no whole modules were shown to hold. `script` is the text of `torch_autocast.py`, which keeps
+    them, "" without modules. `result` has all layers of the answer.
+    """
+
+    result: Result
+    modules: Sequence[str]
+    script: str
+
+
+def find(
+    module: "torch.nn.Module",
+    inputs: "Call | list[Call]",
+    *,
+    tol: Limits = None,
+    folder: str | Path | None = None,
+    dynamic_shapes: Any = None,
+    **options: Unpack[FindOptions],
+) -> Found:
+    """Export a module by `torch.export`, and find the modules that must stay in FP32.
+
+    `inputs` is what it is called with, a list for several samples: a tensor, a tuple of positional
+    arguments, or a dict of keyword arguments. The first is exported with, and `dynamic_shapes` is
+    torch.onnx.export's. `folder` keeps the exported model and the run; without it both are
+    removed, and the result has no `out`. `tol` and the options are those of
+    `precision_bisect.find`. The module is exported in evaluation mode, and is not changed.
+
+    Raises a PrecisionBisectError for a module that cannot be exported, and for other bad input.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        what = f"precision_bisect.torch needs {' and '.join(missing)}"
+        raise PluginError(what, "pip install 'precision-bisect[torch]'")
+    calls = _alike(inputs if isinstance(inputs, list) else [inputs])
+    with TemporaryDirectory() as work:
+        place = Path(work if folder is None else folder)
+        place.mkdir(parents=True, exist_ok=True)
+        names = _export(module, calls[0], place / MODEL, dynamic_shapes)
+        samples = [_sample(call, names) for call in calls]
+        result = find_in_file(place / MODEL, tol=tol, inputs=samples, out=place / RUN, **options)
+        told = result.by_modules
+        script = place / RUN / TORCH_AUTOCAST
+        return Found(
+            result=result if folder is not None else replace(result, out=None),
+            modules=() if told is None else told.names,
+            script=script.read_text(encoding="utf-8") if script.is_file() else "",
+        )
+
+
+def _alike(calls: Sequence[Call]) -> Sequence[Call]:
+    """Return the calls, keyword arguments in the order of the first one's. Raises InputError."""
+    if not calls:
+        raise InputError("inputs hold no sample", "give what the module is called with")
+    first = calls[0]
+    if not isinstance(first, Mapping):
+        return calls
+    if not all(isinstance(each, Mapping) and each.keys() == first.keys() for each in calls):
+        raise InputError("samples have other arguments than the first", "name the same in each")
+    return [{name: each[name] for name in first} for each in calls if isinstance(each, Mapping)]
+
+
+def _export(
+    module: "torch.nn.Module", call: Call, path: Path, dynamic_shapes: Any
+) -> Sequence[str]:
+    """Write the module as an ONNX model; return the names of its inputs. Raises ModelError."""
+    import torch
+
+    args, kwargs = _arguments(call)
+    try:
+        # Modes of inner modules may differ, and are not ours to change.
+        module = copy.deepcopy(module).eval()
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                args,
+                kwargs=kwargs,
+                dynamo=True,
+                dynamic_shapes=dynamic_shapes,
+                verbose=False,
+            )
+            assert program is not None
+            program.save(path)
+    except Exception as error:  # PyTorch raises anything: the module's own errors, too
+        cause = error.__cause__ or error
+        first = next(iter(str(cause).splitlines()), "")
+        raise ModelError(
+            f"PyTorch cannot export {type(module).__name__}: {type(cause).__name__}: {first}",
+            "make torch.onnx.export(module, inputs, dynamo=True) work",
+        ) from error
+    return [str(value.name) for value in program.model.graph.inputs]
+
+
+def _arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(call, Mapping):
+        return (), dict(call)
+    return (call if isinstance(call, tuple) else (call,)), {}
+
+
+def _sample(call: Call, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return the arrays of a call by the exported inputs' names. Raises InputError."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    leaves = tree_leaves(_arguments(call))
+    found = [each for each in leaves if isinstance(each, torch.Tensor)]
+    if len(found) != len(names):
+        raise InputError(
+            f"a sample has {len(found)} tensors, and the exported model {len(names)} inputs",
+            "call the module alike in each sample, without arguments that it does not use",
+        )
+    arrays = (each.detach().cpu().numpy() for each in found)
+    return dict(zip(names, arrays, strict=True))

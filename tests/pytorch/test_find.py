@@ -1,0 +1,81 @@
+"""`precision_bisect.torch.find`: from a module to the modules that it keeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.models
+torch: Any = pytest.importorskip("torch", reason="pip install --group models")
+pytest.importorskip("onnxscript", reason="pip install --group models")
+
+import precision_bisect.torch as front  # noqa: E402 - where torch is installed
+import torch_networks as networks  # noqa: E402
+from precision_bisect import PrecisionBisectError  # noqa: E402
+
+
+class Two(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """Takes a dict, a tensor and a number."""
+
+    def forward(self, given: dict[str, Any], other: Any, *, scale: float = 2.0) -> Any:
+        return given["u"] * scale + other @ other
+
+
+def test_modules_are_found_of_a_module(tmp_path: Path) -> None:
+    """The module is exported, searched and left as it was; the script keeps what was found."""
+    model = networks.network("vit").train()
+    samples = [torch.from_numpy(each["x"]) for each in networks.samples("vit")]
+    found = front.find(model, samples, tol=1e-2, folder=tmp_path)
+    assert ["blocks.1.norm2", "blocks.2.norm2"] == list(found.modules)
+    assert model.training
+    assert found.script == (tmp_path / front.RUN / "torch_autocast.py").read_text()
+    scope: dict[str, Any] = {"__name__": "kept"}
+    exec(found.script, scope)
+    assert scope["KEPT"] == tuple(found.modules)
+    assert found.result.out == tmp_path / front.RUN
+
+
+def test_without_a_folder_nothing_is_left() -> None:
+    """The result says all of itself, and names no folder that is gone."""
+    model = networks.network("detector")
+    found = front.find(model, torch.from_numpy(networks.samples("detector")[0]["x"]))
+    assert ["decode"] == list(found.modules)
+    assert found.result.out is None
+    assert "decode" in found.script
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda u, other: ({"u": u}, other),
+        lambda u, other: {"given": {"u": u}, "other": other},
+        lambda u, other: {"other": other, "given": {"u": u}},
+    ],
+    ids=["positional", "by name", "by name in another order"],
+)
+def test_calls_are_given_as_the_module_takes_them(call: Callable[..., Any]) -> None:
+    """Nested arguments reach the inputs that they are; the other one's square is infinite."""
+    u, other = torch.full((2, 2), 1e30), torch.ones(2, 2)
+    first = call(u, other)
+    again = dict(reversed(first.items())) if isinstance(first, dict) else first
+    found = front.find(Two(), [first, again], tol=1e-2)
+    largest = {each.layer: each.largest for each in found.result.diagnosis}
+    assert max(value for value in largest.values() if value) == pytest.approx(2e30)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([], "inputs hold no sample"),
+        ((3, 4), "PyTorch cannot export Detector"),
+        ([{"x": torch.ones(1, 3, 32, 32)}, torch.ones(1)], "samples have other arguments"),
+        ([torch.ones(1, 3, 32, 32), (torch.ones(1, 3, 32, 32),) * 2], "a sample has 2 tensors"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(inputs: Any, said: str) -> None:
+    """A module that cannot be exported and samples that do not fit end in one line."""
+    with pytest.raises(PrecisionBisectError) as told:
+        front.find(networks.network("detector"), inputs)
+    assert str(told.value).startswith(said)
+    assert 1 == len(str(told.value).splitlines())
