@@ -60,7 +60,7 @@ def test_a_misspelt_layer_is_told_before_samples_are_read(
     model = write_model(tmp_path / "tiny.onnx")
     assert ExitCode.USAGE == main(["explain", str(model), "nothing", "--inputs", NOWHERE])
     error = capsys.readouterr().err
-    assert "'nothing' is no layer to explain" in error
+    assert "'nothing' is no layer or module to explain" in error
     assert "Warning" not in error
 
 

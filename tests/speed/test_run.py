@@ -121,7 +121,8 @@ def clocked(folder: Path, samples: int = 1, holdout: int = 0, **limits: Any) -> 
     clocked = Clocked(made.here, Clock(graph, base=0.1, noise=0.002))
     return replace(
         made,
-        options=replace(options, **limits),
+        # The emulator alone has no latency to limit.
+        options=replace(options, backend="auto", **limits),
         backend=clocked,
         here=clocked,
         graph=graph,
