@@ -4,10 +4,11 @@
     python autocast_env.py
     python -m peers --out results/peers.json
     python -m peers --networks nafnet magika --tools AutoCast --out results/peers.json
+    python -m peers --samples 16 --networks pitch --out results/peers.json
 
-It needs the groups `models` and `benchmarks`. The tools get the zoo's judging samples; the zoo's
-evaluator, which shares no code with any of them, judges on copies of these and on 64 fresh ones
-(the example has 14). Seconds are of two cores that nothing else uses. Rows of other networks and
+It needs the groups `models` and `benchmarks`. The tools get the zoo's judging samples, or
+`--samples` drawn alike; the zoo's evaluator, which shares no code with any of them, judges on
+copies of these and on 64 fresh ones (the example has 14). Rows of other networks, samples and
 tools in `--out` stay; the tables come beside it.
 """
 
@@ -30,7 +31,7 @@ from peers.table import markdown, merged
 from peers.tools import TOOLS, FailedError, Job
 from precision_bisect.graphs.load import load_model
 from zoo.judge import COPIES, Sample, judge, load
-from zoo.networks import NETWORKS, SkippedError, prepare
+from zoo.networks import NETWORKS, SEEDS, SkippedError, prepare, save
 
 FRESH, FRESH_SEED = 64, 3
 ANSWER = "answer.json"
@@ -58,16 +59,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SkippedError as reason:
             print(f"{name}: skipped, {reason}", flush=True)
             continue
+        inputs = samples_of(name, folder, given.samples)
+        count = len(load(folder / inputs))
         for bound in given.limits or NETWORKS[name].limits[:1]:
             done = {
-                (row["network"], row["bound"], row["tool"].partition(":")[0])
+                (row["network"], row["bound"], row["samples"], row["tool"].partition(":")[0])
                 for row in document["rows"]
             }
             for tool in given.tools:
-                if given.resume and (name, bound, tool) in done:
+                if given.resume and (name, bound, count, tool) in done:
                     continue
-                rows = measure(tool, name, folder, bound, given.cache / "peers", given.limit_s)
+                rows = measure(
+                    tool, name, folder, inputs, bound, given.cache / "peers", given.limit_s
+                )
                 for row in rows:
+                    row["samples"] = count
                     print(json.dumps(row), flush=True)
                 document["rows"] = merged(document["rows"], rows, list(NETWORKS), list(TOOLS))
                 given.out.write_text(written(document["rows"]))
@@ -87,6 +93,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--limits", nargs="+", type=float, help="instead of each network's first")
+    parser.add_argument("--samples", type=int, help="for the tools (the zoo's own number)")
     parser.add_argument("--limit-s", type=float, default=600.0, help="seconds for each tool")
     parser.add_argument("--cache", type=Path, default=Path("zoo-cache"), help="prepared networks")
     parser.add_argument("--out", type=Path, default=Path("results/peers.json"))
@@ -98,7 +105,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def child(tool: str, out: Path) -> int:
     """Run one tool; its job lies in the folder, and its answer will."""
     told = json.loads((out / "job.json").read_text())
-    job = Job(folder=Path(told["folder"]), limit=told["limit"], bound=told["bound"], out=out)
+    job = Job(**told | {"folder": Path(told["folder"]), "out": out})
     answer: dict[str, Any]
     try:
         found = TOOLS[tool](job)
@@ -114,16 +121,17 @@ def child(tool: str, out: Path) -> int:
 
 
 def measure(
-    tool: str, name: str, folder: Path, bound: float, work: Path, limit_s: float
+    tool: str, name: str, folder: Path, inputs: str, bound: float, work: Path, limit_s: float
 ) -> list[dict[str, Any]]:
     """Run a tool on a network, and judge each model that it wrote."""
     out = (work / f"{name}-{bound:g}" / "".join(c if c.isalnum() else "-" for c in tool)).resolve()
     out.mkdir(parents=True, exist_ok=True)
     (out / ANSWER).unlink(missing_ok=True)
-    job = {"folder": str(folder), "limit": NETWORKS[name].limit, "bound": bound}
+    limit = NETWORKS[name].limit
+    job = {"folder": str(folder), "inputs": inputs, "limit": limit, "bound": bound}
     (out / "job.json").write_text(json.dumps(job))
     took = run(tool, out, limit_s)
-    shared = {"network": name, "limit": NETWORKS[name].limit, "bound": bound}
+    shared = {"network": name, "limit": limit, "bound": bound}
     if took.failed:
         return [{**shared, "tool": tool, **asdict(took)}]
     answer = json.loads((out / ANSWER).read_text())
@@ -136,7 +144,7 @@ def measure(
             **asdict(took),
             "evaluations": answer["evaluations"],
             **counted(folder / "model.onnx", Path(path)),
-            **judged(name, folder, Path(path), bound),
+            **judged(name, folder, inputs, Path(path), bound),
         }
         for point, path in answer["models"].items()
     ]
@@ -186,13 +194,13 @@ def counted(original: Path, mixed: Path) -> dict[str, Any]:
     }
 
 
-def judged(name: str, folder: Path, mixed: Path, bound: float) -> dict[str, Any]:
+def judged(name: str, folder: Path, inputs: str, mixed: Path, bound: float) -> dict[str, Any]:
     """Judge a mixed model on copies and on fresh samples; what cannot run is told."""
     try:
         found = judge(
             folder / "model.onnx",
             mixed,
-            judged=load(folder / "judged"),
+            judged=load(folder / inputs),
             fresh=fresh(name, folder),
             limit=NETWORKS[name].limit,
             bound=bound,
@@ -204,6 +212,17 @@ def judged(name: str, folder: Path, mixed: Path, bound: float) -> dict[str, Any]
         key: str(value) if isinstance(value, float) and math.isinf(value) else value
         for key, value in asdict(found).items()
     }
+
+
+def samples_of(name: str, folder: Path, count: int | None) -> str:
+    """Return the folder's folder with what the tools get, drawn if it is not there."""
+    if count is None:
+        return "judged"
+    drawn = folder / f"judged-{count}"
+    if not drawn.exists():
+        rng = np.random.default_rng(SEEDS["judged"])
+        save(NETWORKS[name].draw(rng, folder / "model.onnx", count), drawn)
+    return drawn.name
 
 
 def fresh(name: str, folder: Path) -> list[Sample]:

@@ -8,7 +8,11 @@ HEAD = (
     "| tool | FP32 layers | holds | fresh over | error | evaluations | CPU s | Casts |",
     "|---|---:|---|---:|---:|---:|---:|---:|",
 )
-_SHORT = {"tol": "tol", "atol": "atol"}
+ALL_OF_IT = (
+    "| network | limit | samples | layers | nothing kept | AutoCast "
+    "| smallest of the others that holds | precision-bisect |",
+    "|---|---:|---:|---:|---|---|---|---|",
+)
 
 
 def merged(
@@ -19,27 +23,68 @@ def merged(
 ) -> list[dict[str, Any]]:
     """Return all rows in the order of networks and tools, new ones in place of older ones."""
 
-    def key(row: dict[str, Any]) -> tuple[str, float, str]:
-        return row["network"], row["bound"], _tool(row)
+    def key(row: dict[str, Any]) -> tuple[str, float, int, str]:
+        return row["network"], row["bound"], row["samples"], _tool(row)
 
     again = {key(row) for row in new}
     both = [*(row for row in rows if key(row) not in again), *new]
     return sorted(
         both,
-        key=lambda row: (networks.index(row["network"]), -row["bound"], tools.index(_tool(row))),
+        key=lambda row: (
+            networks.index(row["network"]),
+            -row["bound"],
+            row["samples"],
+            tools.index(_tool(row)),
+        ),
     )
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return the tables; what holds is within the limit on all copies."""
-    lines = ["# Tools beside each other", ""]
-    for (network, bound), of in groupby(rows, key=lambda row: (row["network"], row["bound"])):
-        here = list(of)
-        layers = next((row["candidates"] for row in here if "candidates" in row), "?")
-        lines += [f"## {network}, {here[0]['limit']} {bound:g}, {layers} layers", "", *HEAD]
-        lines += [_line(row) for row in here]
-        lines.append("")
+    tables = [
+        list(of)
+        for _, of in groupby(rows, key=lambda row: (row["network"], row["bound"], row["samples"]))
+    ]
+    lines = ["# Tools beside each other", "", *ALL_OF_IT, *map(_summary, tables), ""]
+    for here in tables:
+        network, limit, bound, samples = (
+            here[0][key] for key in ("network", "limit", "bound", "samples")
+        )
+        heading = f"## {network}, {limit} {bound:g}, {_layers(here)} layers, {samples} samples"
+        lines += [heading, "", *HEAD, *map(_line, here), ""]
     return "\n".join(lines)
+
+
+def _summary(here: Sequence[dict[str, Any]]) -> str:
+    """Return a network's line: layers in FP32, and what fails of copies and of fresh samples."""
+    ours = [row for row in here if _tool(row) == "precision-bisect"]
+    others = [row for row in here if row not in ours and not row["failed"] and holds(row)]
+    smallest = min(others, key=lambda row: (row["kept"], row["fresh_failed"]), default=None)
+    by_tool = {row["tool"]: row for row in here}
+    first = here[0]
+    cells = [
+        first["network"],
+        f"{first['bound']:g}",
+        first["samples"],
+        _layers(here),
+        *(_says(by_tool.get(tool)) for tool in ("nothing", "AutoCast")),
+        f"{_says(smallest)} ({smallest['tool']})" if smallest else "none",
+        _says(ours[0]),
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _says(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not run"
+    if row["failed"]:
+        return "gave no model"
+    beyond = "" if holds(row) else f", {row['copies_failed']} of {row['copies']} copies over"
+    return f"{row['kept']}{beyond}, fresh {row['fresh_failed']} of {row['fresh']} over"
+
+
+def _layers(here: Sequence[dict[str, Any]]) -> int | str:
+    return next((row["candidates"] for row in here if "candidates" in row), "?")
 
 
 def holds(row: dict[str, Any]) -> bool:

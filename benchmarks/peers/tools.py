@@ -46,9 +46,10 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A prepared network of the zoo, a limit on its errors, and a folder to write into."""
+    """A prepared network, the folder in it with a tool's samples, a limit, where to write."""
 
     folder: Path
+    inputs: str
     limit: Limit
     bound: float
     out: Path
@@ -61,7 +62,7 @@ class Job:
     @property
     def samples(self) -> Path:
         """The samples that a tool is given."""
-        return self.folder / "judged"
+        return self.folder / self.inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ def by_emulator(job: Job, search: Callable[[int], Search[Plan]]) -> Answer:
     """Search with the emulator as the engine, which has all samples."""
     limits = (job.bound,) * 3
     named = Network(
-        model="model.onnx", limit=job.limit, limits=limits, folder=job.folder, inputs="judged"
+        model="model.onnx", limit=job.limit, limits=limits, folder=job.folder, inputs=job.inputs
     )
     emulated = Emulated(named, job.folder)
     bench = Bench(judge=emulated.judge(job.bound), size=emulated.problem.size)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import cpu_sessions
+import precision_bisect.pipeline.prepare as preparing
 import tiny
 from models import normal, parse, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -36,9 +37,15 @@ class Engines(EmulatedBackend):
     emulated = False
 
 
-@pytest.mark.parametrize("tol", [10.0, 1e-2])
-def test_nothing_to_keep_needs_no_forecast(tol: float, tmp_path: Path) -> None:
-    """Neither the emulator nor what leaves the low type's range, from the start to the files."""
+@pytest.mark.parametrize(
+    ("tol", "large", "used"),
+    [(10.0, False, set()), (1e-2, False, {"emulator", "range"}), (1e-2, True, {"range"})],
+)
+def test_no_forecast_where_none_is_needed(
+    tol: float, large: bool, used: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where nothing is kept, nor where a large model keeps what leaves the range."""
+    monkeypatch.setattr(preparing, "LARGE_BYTES", -1 if large else 2**30)
     asked: list[str] = []
 
     def opened() -> Providers:
@@ -62,11 +69,13 @@ def test_nothing_to_keep_needs_no_forecast(tol: float, tmp_path: Path) -> None:
         beyond_range=looked,
     )
     result = run_prepared(run, ignore, Budget(), RunFolder(run.options.folder))
-    expected = (
-        (Status.NOTHING_TO_KEEP, set()) if tol > 1 else (Status.FOUND, {"emulator", "range"})
-    )
-    assert expected == (result.status, {*asked})
-    assert [str(name) for name in result.kept] == ([] if tol > 1 else tiny.KEPT)
+    assert used == {*asked}
+    assert result.status is (Status.FOUND if used else Status.NOTHING_TO_KEEP)
+    assert [str(name) for name in result.kept] == (tiny.KEPT if used else [])
+    assert [each.layer for each in result.culprits] == list(result.kept)
+    named = [each.point for each in result.curve if each.point]
+    beyond = ["margin"] if "emulator" in used else []
+    assert named == (["all_low", "answer", *beyond] if used else [])
 
 
 def large_model(folder: Path) -> Path:

@@ -47,8 +47,14 @@ def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> S
 
 
 def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
-    yield from sweep(curve)
     plan = ending.plan if ending.status is Status.FOUND else None
+    if plan is not None and prepared.problem.large and not _ranked(driver):
+        # What leaves the range is the answer (see `settled`): each layer of it is a culprit.
+        curve.culprits = plan
+        ends = {each: driver.outcome_of(each, ending.samples) for each in (Plan.of(()), plan)}
+        curve.tried |= {each: told for each, told in ends.items() if told is not None}
+    else:
+        yield from sweep(curve)
     for each in ending.passed_over:
         told = outcome_of_answer(driver, each, ending.samples)
         yield from complete(curve, each, told)
@@ -126,9 +132,13 @@ def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:
     """Return the curve of a run, as far as the ledger holds it."""
     curve = prepared.curve
     # A run that ended in its preflight has none, and drawing one begins with inferences.
-    if any(trial.proposal.phase is Phase.RANKING for trial in driver.trials):
+    if _ranked(driver) or (prepared.problem.large and ending.status is Status.FOUND):
         driver.retrace(chart(prepared, driver, curve, ending))
     return curve
+
+
+def _ranked(driver: Driver) -> bool:
+    return any(trial.proposal.phase is Phase.RANKING for trial in driver.trials)
 
 
 def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
