@@ -2,13 +2,15 @@
 
 import os
 import shlex
-import subprocess
-import sys
 import tempfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import onnx.parser
+
+from precision_bisect.commandline.main import main
 
 PAGE = Path(__file__).with_name("mistakes.md")
 WIDTH = "100"
@@ -71,7 +73,7 @@ MISTAKES = (
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page, as wide as COLUMNS says."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _prepare(folder)
@@ -103,19 +105,14 @@ def _prepare(folder: Path) -> None:
 
 
 def _answer(folder: Path, command: str) -> str:
-    """Run a command; return it with what it says and its exit code."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "precision_bisect", *shlex.split(command)],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": WIDTH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = (ran.stdout + ran.stderr).strip()
+    """Run a command in this process; return it with what it says and its exit code."""
+    with chdir(folder), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as error:
+        code = main(shlex.split(command))
+    said = (out.getvalue() + error.getvalue()).strip()
     typed = f"$ precision-bisect {command}".rstrip()
-    return f"{typed}\n{said}\n[exit code {ran.returncode}]"
+    return f"{typed}\n{said}\n[exit code {code}]"
 
 
 if __name__ == "__main__":
+    os.environ["COLUMNS"] = WIDTH
     PAGE.write_text(page(), encoding="utf-8")

@@ -75,6 +75,7 @@ def test_a_worker_is_killed_and_another_joins(alone: Search, pair: Fleet, tmp_pa
         assert f"{run}-1" == trials
 
 
+@pytest.mark.nightly
 def test_a_driver_that_is_killed_leaves_nothing_on_the_workers(
     pair: Fleet, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_unlike_worker_is_refused_or_passed_over(pair: Fleet, tmp_path: Path)
     unlike.kill()
 
 
+@pytest.mark.nightly
 def test_a_lost_scheduler_ends_the_run_in_one_line(alone: Search, tmp_path: Path) -> None:
     """Nothing is lost: the run is resumed without the cluster, to the same answer."""
     search = Search(tmp_path / "search")

@@ -175,6 +175,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "bad shapes": (nothing, ["model.onnx", "--input-shapes", "x:1xx4"], "x:1xx4"),
     "shape that does not fit": (nothing, ["model.onnx", "--input-shapes", "x:1x5"], "(1, 5)"),
     "zero trials": (nothing, ["model.onnx", "--max-trials", "0"], "--max-trials 0"),
+    "zero workers": (nothing, ["model.onnx", "--workers", "0"], "--workers 0 is below 1; give 1"),
     "bad time": (nothing, ["model.onnx", "--max-time", "soon"], "soon"),
     "everything held out": (feed(x=ONES), [*INPUTS, "--holdout", "1"], "--holdout 1"),
     "check without function": (nothing, ["model.onnx", "--check", "metric.py"], "script.py"),

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import tiny
-
-COMMAND = [sys.executable, "-m", "precision_bisect"]
+from precision_bisect.commandline.main import main
 
 SLOW_CHECK = """
 import pathlib, time
@@ -36,19 +35,18 @@ def answer(folder: Path) -> dict[str, Any]:
 
 
 def search(model: Path, out: Path, *more: str) -> list[str]:
-    """Return the command that searches the small model on one sample."""
+    """Return the arguments that search the small model on one sample."""
     inputs = model.with_name("inputs.npz")
     np.savez(inputs, **tiny.samples()[0])  # type: ignore[arg-type]  # named arrays, no allow_pickle
     asked = ["--backend", "emulated", "--tol", "1e-2", "--inputs", inputs, "--out", out]
-    return [str(part) for part in (*COMMAND, model, *asked, *more)]
+    return [str(part) for part in (model, *asked, *more)]
 
 
 def test_workers_change_no_certified_answer(tmp_path: Path) -> None:
     """One worker and three keep the same layers of the small model, all of them certified."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
     for workers in ("1", "3"):
-        command = search(model, tmp_path / workers, "--workers", workers)
-        assert 0 == subprocess.run(command, check=False, capture_output=True).returncode
+        assert 0 == main(search(model, tmp_path / workers, "--workers", workers))
     one, three = (answer(tmp_path / workers) for workers in ("1", "3"))
     assert one["kept"] == three["kept"]
     assert one["certificate"]["minimal"] and three["certificate"]["minimal"]
@@ -59,27 +57,17 @@ def test_a_run_is_resumed_with_other_workers(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "tiny.onnx")
     out = tmp_path / "run"
     for workers, most in (("1", "4"), ("3", "6")):
-        command = search(model, out, "--workers", workers, "--max-trials", most, "--resume")
-        assert 3 == subprocess.run(command, check=False, capture_output=True).returncode
+        assert 3 == main(
+            search(model, out, "--workers", workers, "--max-trials", most, "--resume")
+        )
         assert int(most) == answer(out)["trials"]
-    command = search(model, out, "--workers", "2", "--resume")
-    assert 0 == subprocess.run(command, check=False, capture_output=True).returncode
+    assert 0 == main(search(model, out, "--workers", "2", "--resume"))
     assert answer(out)["certificate"]["minimal"]
 
 
-def test_no_worker_at_all_is_refused(tmp_path: Path) -> None:
-    """Zero workers are wrong usage, said in one line."""
-    ran = subprocess.run(
-        search(tmp_path / "m.onnx", tmp_path, "--workers", "0"),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    told = "precision-bisect: --workers 0 is below 1; give 1 or more\n"
-    assert (2, told) == (ran.returncode, ran.stderr)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -88,7 +76,8 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     check = tmp_path / "slow.py"
     check.write_text(SLOW_CHECK)
     out = tmp_path / "run"
-    command = search(model, out, "--workers", "2", "--check", f"{check}:error")
+    asked = search(model, out, "--workers", "2", "--check", f"{check}:error")
+    command = [sys.executable, "-m", "precision_bisect", *asked]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         calls = tmp_path / "calls"
         while child.poll() is None and not (calls.exists() and len(calls.read_text()) > 3):

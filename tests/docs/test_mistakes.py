@@ -13,6 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_mistakes_are_answered_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/mistakes.md is what the commands say now, with a hint and without a traceback."""
     monkeypatch.syspath_prepend(DOCS)
-    page = importlib.import_module("make_mistakes").page()
+    mistakes = importlib.import_module("make_mistakes")
+    monkeypatch.setenv("COLUMNS", mistakes.WIDTH)
+    page = mistakes.page()
     assert (DOCS / "mistakes.md").read_text(encoding="utf-8") == page
     assert "Traceback" not in page

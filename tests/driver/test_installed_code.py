@@ -62,13 +62,11 @@ def test_an_update_is_told_when_a_run_goes_on(place: Path) -> None:
             REPO / root, site / Path(root).name, ignore=shutil.ignore_patterns("__pycache__")
         )
     assert 3 == search(place, site).returncode
-    assert 3 == search(place, site, "--resume").returncode
     for name in ("precision_bisect/trial.py", "precision_bisect_strategies/guided.py"):
         source = (site / name).read_text()
         (site / name).write_text(f"{source}\n# Changed.\n")
         assert refused(search(place, site, "--resume"), place)
         (site / name).write_text(source)
-    assert 3 == search(place, site, "--resume").returncode
     # The same code, installed elsewhere.
     assert 3 == search(place, place, "--resume").returncode
 
@@ -89,7 +87,6 @@ def test_a_plug_in_that_is_used_counts(place: Path) -> None:
     assert 3 == search(place, site, "--resume", strategy="one-by-one").returncode
     (site / "theirs.py").write_text(f"{STRATEGY}\n# Changed.\n")
     assert refused(search(place, site, "--resume", strategy="one-by-one"), place)
-    assert 3 == search(place, site, "--overwrite", strategy="one-by-one").returncode
 
 
 def test_files_of_a_distribution_count_by_their_recorded_hashes(

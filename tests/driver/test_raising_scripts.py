@@ -1,10 +1,7 @@
 """A script of the user's may raise or return anything: that is one line, wherever it runs."""
 
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 
 import tiny
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.machine.signals import Interrupted
@@ -81,15 +79,12 @@ def write_check(folder: Path, line: str) -> Path:
     return path
 
 
-def run(folder: Path, line: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    """Search the small model with a check that does that."""
+def run(folder: Path, line: str, *more: str) -> int:
+    """Return the exit code of a search of the small model with a check that does that."""
     model = tiny.write_with_samples(folder)
     asked = ["--inputs", folder / "inputs.npz", "--check", f"{write_check(folder, line)}:error"]
     asked += ["--tol", "1e-2", "--threads", "1", "--out", folder / "run", *more]
-    command = [sys.executable, "-m", "precision_bisect", model, *asked]
-    return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=120, check=False
-    )
+    return main([str(part) for part in (model, *asked)])
 
 
 def judge(path: Path) -> Any:
@@ -107,40 +102,31 @@ def test_whatever_a_check_does_is_one_error(line: str, tmp_path: Path) -> None:
     assert caught.value.one_line().isprintable()
 
 
-@pytest.mark.parametrize("line", ["os._exit(3)", "raise MemoryError", "return 10**400"])
-def test_a_run_ends_in_one_line(line: str, tmp_path: Path) -> None:
-    """In the process of the run itself that is exit code 2, and no traceback."""
-    ran = run(tmp_path, line, "--isolate", "never")
-    assert (2, "") == (ran.returncode, ran.stdout)
-    assert ran.stderr.splitlines()[-1].startswith(f"precision-bisect: {WORDS[line]}")
-    assert "Traceback" not in ran.stderr
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("line", ["raise KeyboardInterrupt", "raise Odd('strange')"])
-def test_no_interrupt_is_made_of_what_a_check_raises(
-    line: str, workers: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        *((each, "--isolate never") for each in ("os._exit(3)", "raise MemoryError", *CHILDREN)),
+        *((each, "--workers 2") for each in ("raise KeyboardInterrupt", "raise Odd('strange')")),
+        *((each, "--isolate always") for each in CHILDREN),
+    ],
+)
+def test_a_run_ends_in_one_line(
+    line: str, more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither where the check runs in the main thread nor in others."""
-    ran = run(tmp_path, line, "--workers", workers)
-    assert 2 == ran.returncode
-    assert ran.stderr.splitlines()[-1].startswith(f"precision-bisect: {WORDS[line]}")
-
-
-@pytest.mark.parametrize("line", CHILDREN)
-def test_in_children_it_is_the_same_line(line: str, tmp_path: Path) -> None:
-    """The user's own mistake ends the run as it does without children."""
-    ran = run(tmp_path, line, "--isolate", "always")
-    assert (2, "") == (ran.returncode, ran.stdout)
-    assert ran.stderr.splitlines()[-1].startswith(f"precision-bisect: {WORDS[line]}")
-    assert "Traceback" not in ran.stderr
+    """In whatever thread or process that is exit code 2, no interrupt, and no traceback."""
+    code, said = run(tmp_path, line, *more.split()), capsys.readouterr()
+    assert (2, "") == (code, said.out)
+    assert said.err.splitlines()[-1].startswith(f"precision-bisect: {WORDS[line]}")
+    assert "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [("os._exit(3)", "its process ended: exit code 3"), ("raise MemoryError", "out of memory")],
 )
-def test_the_end_of_a_child_is_an_outcome(line: str, said: str, tmp_path: Path) -> None:
+def test_the_end_of_a_child_is_an_outcome(
+    line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The run ends early, with what the trials came to; the check judges well in the parent."""
     own = f"{tmp_path / 'pid'}"
     there = f"import pathlib; pid = pathlib.Path({own!r})"
@@ -148,10 +134,10 @@ def test_the_end_of_a_child_is_an_outcome(line: str, said: str, tmp_path: Path) 
     else_ = f"if pid.read_text() != str(os.getpid()): {line}"
     pairs = "for o, r in zip(outputs, reference) for n, a in o.items()"
     good = f"return max(float(abs(a - r[n]).max()) {pairs})"
-    ran = run(tmp_path, "\n    ".join((there, first, else_, good)), "--isolate", "always")
-    assert 3 == ran.returncode
-    assert said in re.sub(r"\s+", " ", ran.stdout)
-    assert "Traceback" not in ran.stderr
+    assert 3 == run(tmp_path, "\n    ".join((there, first, else_, good)), "--isolate", "always")
+    shown = capsys.readouterr()
+    assert said in " ".join(shown.out.split())
+    assert "Traceback" not in shown.err
 
 
 def test_a_child_that_a_script_forks_may_end_itself(tmp_path: Path) -> None:
@@ -163,7 +149,9 @@ def test_a_child_that_a_script_forks_may_end_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["importing", "load_data"])
 @pytest.mark.parametrize("line", ["os._exit(3)", "raise KeyboardInterrupt", "sys.exit(0)"])
-def test_scripts_that_give_inputs_are_no_different(where: str, line: str, tmp_path: Path) -> None:
+def test_scripts_that_give_inputs_are_no_different(
+    where: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """While it is loaded and while it gives samples, what such a script does is one line."""
     script = tmp_path / "inputs.py"
     script.write_text(
@@ -172,11 +160,9 @@ def test_scripts_that_give_inputs_are_no_different(where: str, line: str, tmp_pa
         else f"import os, sys\ndef load_data():\n    {line}\n"
     )
     model = tiny.write_model(tmp_path / "m.onnx")
-    command = [sys.executable, "-m", "precision_bisect", str(model), "--inputs", str(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert 2 == ran.returncode
-    assert len(ran.stderr.splitlines()) == 1
-    assert str(script) in ran.stderr
+    assert 2 == main([str(model), "--inputs", str(script)])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert str(script) in said
 
 
 def test_an_interrupt_is_none_of_the_scripts(tmp_path: Path) -> None:

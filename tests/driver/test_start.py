@@ -1,4 +1,4 @@
-"""The plan to start from, of each source on real networks, and what it saves."""
+"""The plan to start from, of each source, and what it saves."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 import onnx
 import pytest
 
-import precision_bisect
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs import layer_patterns
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.known_layers import start_of
+from precision_bisect.pipeline.known_layers import Start, start_of
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
@@ -19,37 +18,41 @@ from precision_bisect.runs.runfolder import AUTOCAST, LAYER_PRECISIONS, LEDGER, 
 from precision_bisect.trial import Kind
 from tiny import KEPT, search, write_model
 
-REPO = Path(__file__).parents[2]
-NAFNET = REPO / "examples" / "nafnet"
-SAMPLE = min((NAFNET / "inputs").iterdir())
 SOURCES = (".", MIXED_MODEL, AUTOCAST, LAYER_PRECISIONS)
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Return a run on the example network, without certificate and copies."""
-    return denoiser(tmp_path_factory.mktemp("first") / "run")
+    """Return a run on the small model, which lies beside it, without certificate and copies."""
+    folder = tmp_path_factory.mktemp("first")
+    return uncertified(write_model(folder / "tiny.onnx"), folder / "run")
 
 
-def denoiser(out: Path, **options: Any) -> Result:
-    """Search the example network."""
-    settings = {"tol": 1e-2, "copies": 0, "certify": "none", "backend": "emulated", **options}
-    return precision_bisect.find(NAFNET / "nafnet.onnx", inputs=SAMPLE, out=out, **settings)
+def uncertified(model: Path, out: Path, **options: Any) -> Result:
+    """Search a model by `ddmin` without certificate and copies."""
+    return search(model, out, copies=0, certify="none", strategy="ddmin", **options)
+
+
+def start_from(first: Result, source: Path) -> Start:
+    """Return what a file or folder makes of a start for the model of a run."""
+    assert first.out is not None
+    model = first.out.with_name("tiny.onnx")
+    return start_of(Options(model=model, start=str(source)), load_model(model))
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_each_export_of_a_run_starts_another(source: str, first: Result, tmp_path: Path) -> None:
+def test_each_export_of_a_run_starts_another(source: str, first: Result) -> None:
     """Run folder, mixed model, AutoCast list and layerPrecisions name what was kept."""
     assert first.out is not None
-    options = Options(model=NAFNET / "nafnet.onnx", start=str(first.out / source))
-    start = start_of(options, load_model(options.model))
+    start = start_from(first, first.out / source)
     assert {*first.kept} == start.layers
     assert not start.remarks
 
 
 def test_a_start_that_passes_saves_trials(first: Result, tmp_path: Path) -> None:
     """The plan is the first that is tried after the ends, and the search goes on below it."""
-    again = denoiser(tmp_path / "run", start=first.out)
+    assert first.out is not None
+    again = uncertified(first.out.with_name("tiny.onnx"), tmp_path / "run", start=first.out)
     assert Status.FOUND is again.status
     assert {*again.kept} <= {*first.kept}
     assert again.trials < first.trials
@@ -132,7 +135,6 @@ def test_a_mixed_model_of_another_export_counts_by_its_names(
     kept = next(node for node in mixed.graph.node if node.name == first.kept[0])
     kept.name = "renamed"
     onnx.save(mixed, tmp_path / "mixed.onnx")
-    options = Options(model=NAFNET / "nafnet.onnx", start=str(tmp_path / "mixed.onnx"))
-    start = start_of(options, load_model(options.model))
+    start = start_from(first, tmp_path / "mixed.onnx")
     assert {*first.kept[1:]} == start.layers
     assert "'renamed'" in start.remarks[0]

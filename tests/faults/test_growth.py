@@ -13,6 +13,7 @@ import pytest
 
 from fleet import PATIENCE_S, Fleet, Search, fleet
 
+KILLS = 20
 MOST = 24
 """Intents and verdicts which a ledger grows by before a kill; a whole run has some 250."""
 SEED = int(os.environ.get("SEED", "30"))
@@ -66,18 +67,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("mode", "kills"),
-    [
-        ("alone", 2),
-        *(
-            pytest.param(mode, 20, marks=pytest.mark.nightly)
-            for mode in ("alone", "children", "cluster")
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["alone", "children", "cluster"])
 def test_kills_on_growth_lose_and_change_nothing(
-    mode: str, kills: int, whole: Search, request: pytest.FixtureRequest, tmp_path: Path
+    mode: str, whole: Search, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """No verdict is lost or another after any kill, and the answer is that of a whole run."""
     modes: ModeOf = {"alone": ["--isolate", "never"], "children": ["--isolate", "always"]}
@@ -86,7 +79,7 @@ def test_kills_on_growth_lose_and_change_nothing(
     search, draw = Search(tmp_path / "search"), random.Random(SEED)
     search.let_go()
     known: set[tuple[object, ...]] = set()
-    for _ in range(kills):
+    for _ in range(KILLS):
         code = killed(search, draw.randint(1, MOST), *modes[mode])
         # Of many kills the last ones find the run at its end.
         assert -signal.SIGKILL == code or (code == 0 and size(search.out) == size(whole.out))

@@ -45,13 +45,10 @@ def search(folder: Path, **options: Any) -> precision_bisect.Result:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"isolate": "always", "copies": 4},
         {"holdout": 2},
-        {"check": "check.py:error", "tol": 1e-2, "copies": 2},
         {"check": "check.py:error", "tol": 1e-2, "copies": 2, "isolate": "always"},
-        *({"metric": metric, "tol": 1e-2} for metric in ("max", "mean", "quantile", "cosine")),
-        *({"metric": metric, "tol": 40} for metric in ("psnr", "snr")),
+        {"metric": "cosine", "tol": 1e-2},
+        {"metric": "psnr", "tol": 40},
         {"tol": {"y": 1e-2, "peak": 2e-2, "place": 0.5}},
         {"fuse_norms": False, "strategy": "ddmin", "workers": 2},
     ],
@@ -144,12 +141,11 @@ def _run(*arguments: object) -> int:
     [
         lambda model, inputs: _run("curve", model, "--inputs", inputs, "--out", "curve"),
         lambda model, inputs: _run("explain", model, "--inputs", inputs),
-        lambda model, inputs: _run("run", model, "--inputs", inputs, "--low", "bf16"),
         lambda model, inputs: _run("run", model, "--inputs", inputs, "--ladder", "bf16,fp16,fp32"),
         lambda model, inputs: _run("run", model, "--inputs", inputs, "--reference", "outputs"),
         lambda _, __: _run("batch", "jobs.toml"),
     ],
-    ids=["curve", "explain", "bf16", "ladder", "reference", "batch"],
+    ids=["curve", "explain", "ladder", "reference", "batch"],
 )
 def test_every_command_takes_them(
     command: Callable[[Path, Path], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,6 +160,7 @@ def test_every_command_takes_them(
     assert 0 == command(model, inputs)
 
 
+@pytest.mark.nightly
 def test_workers_of_a_cluster_are_sent_them(tmp_path: Path) -> None:
     """A worker of Dask finds the same layers."""
     with fleet(tmp_path / "fleet", ["a"]) as made:
