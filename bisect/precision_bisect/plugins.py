@@ -1,7 +1,9 @@
 """Whatever there are several of, found by entry point: others' are the same as ours."""
 
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +29,23 @@ _KINDS = {
 
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, sorted."""
+    return dict(_installed(group, tuple((place, _changed_ns(place)) for place in sys.path)))
+
+
+@cache
+def _installed(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
+    """Read them once: a run asks a dozen times, and all metadata are read for each answer.
+
+    `places` is the path with the times of its folders, to notice what is installed meanwhile.
+    """
     return {entry.name: entry for entry in sorted(entry_points(group=group))}
+
+
+def _changed_ns(place: str) -> int:
+    try:
+        return Path(place).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def load(group: str, name: str) -> Callable[..., Any]:

@@ -47,9 +47,7 @@ class Ended:
 
 def warm() -> None:
     """Import what commands import, once for all children."""
-    import functools
     import importlib
-    import importlib.metadata
     import pkgutil
 
     import filelock  # noqa: F401
@@ -64,8 +62,9 @@ def warm() -> None:
     import precision_bisect_strategies
     from precision_bisect import plugins
 
-    # What is installed stays the same; to look takes longer than many a case.
-    setattr(plugins, "entry_points", functools.cache(importlib.metadata.entry_points))  # noqa: B010
+    # What is installed stays the same, and is looked up once for all cases.
+    for group in (plugins.STRATEGIES, plugins.BACKENDS, plugins.EXPORTERS, plugins.COMPARATORS):
+        plugins.installed(group)
     for package in (precision_bisect, precision_bisect_reports, precision_bisect_strategies):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if any(part in module.name for part in (".testing", "__main__", ".pareto")):

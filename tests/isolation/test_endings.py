@@ -64,7 +64,9 @@ def result(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_an_interrupt_ends_a_hanging_trial(folder: Path, number: signal.Signals) -> None:
     """The run ends at once with the best plan so far, and the child with it."""
     subject.order(folder, {"do": "hang with company", "call": HANGING})
@@ -91,19 +93,6 @@ def test_two_interrupts_end_two_hanging_trials(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert ExitCode.INTERRUPTED == process.wait(timeout=60)
     assert "interrupted" == result(folder)["status"]
-    assert [] == subject.left_over(folder)
-
-
-def test_a_script_that_fails_in_a_child_is_one_line(folder: Path) -> None:
-    """The user's own mistake ends the run as it does without children."""
-    script = folder / "script.py"
-    script.write_text(script.read_text().replace("return worst", "return worst.mistake"))
-    with started(folder) as process:
-        out, said = process.communicate(timeout=60)
-    *_, last = said.splitlines()
-    assert (ExitCode.USAGE, "") == (process.returncode, out)
-    assert last.startswith("precision-bisect: ") and "script.py:error failed: " in last
-    assert "Traceback" not in said
     assert [] == subject.left_over(folder)
 
 

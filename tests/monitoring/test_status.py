@@ -135,7 +135,9 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
     assert ": finished after " in status(run).stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.nightly)]
+)
 def test_a_killed_search_is_told_from_one_that_goes_on(tmp_path: Path, number: int) -> None:
     """When its process is gone the status says so, and what to do; resumed it is finished."""
     run = tmp_path / "run"
@@ -157,6 +159,7 @@ def test_a_killed_search_is_told_from_one_that_goes_on(tmp_path: Path, number: i
     assert seen["run"]["resumed_trials"] > 0
 
 
+@pytest.mark.nightly
 def test_an_interrupted_search_says_so(tmp_path: Path) -> None:
     """Ctrl-C is an ending like others."""
     with searching(tmp_path) as child:
@@ -185,10 +188,10 @@ def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
 
 
 def test_looking_is_quick(tmp_path: Path) -> None:
-    """The quickest of five looks takes less than 0.5 CPU seconds, process and all."""
+    """The quickest of three looks takes less than 0.5 CPU seconds, process and all."""
     tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run", max_trials=4)
     seconds = []
-    for _ in range(5):
+    for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert 0 == status(tmp_path / "run").returncode
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

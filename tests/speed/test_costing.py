@@ -1,6 +1,6 @@
 """Whole runs on an engine that times its kernels: what they tell of costs, whatever goes wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.search.budget import Budget
 
 Install = Callable[..., None]
+KEPT = Plan.of((4, 5, 13, 14))
 
 
 @pytest.fixture
@@ -64,6 +65,24 @@ def test_a_run_tells_what_its_islands_cost(tmp_path: Path, install: Install) -> 
     assert not [*(tmp_path / "run").rglob("profile*")]
 
 
+def left_out(
+    folder: Path, latencies: Mapping[str, float], budget: Budget, plan: Plan = KEPT
+) -> str | None:
+    """Return why a plan of the small model has no costs, None where nothing is told of it."""
+    options = Options(
+        model=tiny.write_model(folder / "tiny.onnx"),
+        tol=1e-2,
+        inputs=tiny.samples(),
+        backend=kernel_sessions.NAME,
+        out=folder / "run",
+    )
+    prepared = prepare(options, ignore, folder)
+    with costing.costing(prepared, plan, latencies, budget) as told:
+        costs = told()
+    assert costs is None or costs.method is None
+    return None if costs is None else costs.left_out
+
+
 @pytest.mark.parametrize(
     ("plugin", "reason"),
     [
@@ -76,19 +95,15 @@ def test_a_run_tells_what_its_islands_cost(tmp_path: Path, install: Install) -> 
 def test_a_profile_that_fails_costs_only_itself(
     tmp_path: Path, install: Install, plugin: str, reason: str
 ) -> None:
-    """The answer stands, and says why it has no costs."""
+    """There are no costs, and it is said why."""
     install(plugin)
-    result = searched(tmp_path)
-    assert Status.FOUND is result.status
-    assert result.costs is not None
-    assert reason == result.costs.left_out
-    assert result.costs.method is None
+    assert reason == left_out(tmp_path, {}, Budget())
 
 
 def test_a_profile_has_a_limit_in_time(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that hangs is ended, and told."""
+    """One that hangs is ended, and told; the answer stands."""
     monkeypatch.setattr(costing, "LEAST_PROFILING_S", 3.0)
     monkeypatch.setattr(costing, "PROFILING_SHARE", 0.0)
     install("HANGING")
@@ -110,22 +125,9 @@ def test_what_is_not_worth_a_profile(
 ) -> None:
     """Layers that cost next to nothing are not profiled, nor is any after the time is over."""
     install()
-    options = Options(
-        model=tiny.write_model(tmp_path / "tiny.onnx"),
-        tol=1e-2,
-        inputs=tiny.samples(),
-        backend=kernel_sessions.NAME,
-        out=tmp_path / "run",
-    )
-    prepared = prepare(options, ignore, tmp_path)
     budget = Budget(max_time_s=0.0 if late else None)
-    with costing.costing(prepared, Plan.of([0]), latencies, budget) as told:
-        costs = told()
-    assert costs is not None
-    assert expected == costs.left_out
-    for none in (Plan.of(()), None):
-        with costing.costing(prepared, none, latencies, budget) as told:
-            assert told() is None
+    assert expected == left_out(tmp_path, latencies, budget)
+    assert left_out(tmp_path, latencies, budget, Plan.of(())) is None
 
 
 def test_the_emulator_has_no_kernels(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def culprits(seed: int, *, pairs: bool) -> list[int]:
     return [layer for first in firsts for layer in (first, first + 1)]
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
     """Of the layers the emulator knows six: those that come in pairs take a sixth fewer builds."""
     asked = replace(oracles.problem(SIZE), builds=True, workers=workers)
