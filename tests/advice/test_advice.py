@@ -29,8 +29,15 @@ PIECES = {
 }
 
 
+DAILY = ("whole-layernormalization", "whole-softmax")
+
+
 @pytest.mark.parametrize(
-    ("id_", "text", "scale", "tol"), [(k, *v) for k, v in PIECES.items()], ids=PIECES
+    ("id_", "text", "scale", "tol"),
+    [
+        pytest.param(id_, *case, id=id_, marks=() if id_ in DAILY else pytest.mark.nightly)
+        for id_, case in PIECES.items()
+    ],
 )
 def test_pieces_are_put_together(
     tmp_path: Path, id_: str, text: str, scale: float, tol: float

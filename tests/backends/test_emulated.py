@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
+from effort import examples
 from models import (
     CANCELLATION,
     OVERFLOW,
@@ -52,7 +53,7 @@ from typed_graphs import run_as_written
 FP16_IN_FP32 = Pair(low="fp16", high="fp32")
 
 
-@settings(max_examples=120)
+@examples(60)
 @given(
     proto=random_models(),
     low=st.sampled_from(HALF_NAMES),

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assigned_graphs import assigned_graph, run_as_written
+from effort import examples
 from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
@@ -61,7 +62,7 @@ def forms_in(model: Model, pair: Pair, plan: Plan) -> dict[str, Form]:
     }
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE, *QUANTIZABLE)),
     pair=st.sampled_from(PAIRS),
@@ -86,7 +87,7 @@ def test_every_plan_of_every_pair_equals_the_written_graph(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {kept}")
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
     low=st.sampled_from(HALF_NAMES),
@@ -127,7 +128,7 @@ def test_a_fixed_layer_costs_the_other_edges_no_switch(tmp_path: Path) -> None:
     assert [5, 4] == counts
 
 
-@settings(max_examples=25)
+@examples(12)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
     low=st.sampled_from(LOW_NAMES),

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from numpy.typing import NDArray
 
+from effort import examples
 from layout_graphs import LayoutMaker, layout_models
 from models import normal, save, save_external
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -58,7 +59,7 @@ def agrees(
     np.testing.assert_allclose(expected, found, rtol=0, atol=ROUNDING * largest)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(proto=layout_models())
 def test_sessions_are_plain_onnx_runtimes(proto: onnx.ModelProto) -> None:
     """A session gives what ONNX Runtime gives for the file, whatever layouts it changes."""

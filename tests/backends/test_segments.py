@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import load_text, normal, save
 from precision_bisect.backends.emulation import segmented, segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -72,7 +73,7 @@ def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
     return load_text(f"(float[4] x) => (float[4] y) {{\n{lines}\n}}", folder)
 
 
-@settings(max_examples=80)
+@examples(40)
 @given(
     proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
     pair=st.sampled_from(PAIRS),

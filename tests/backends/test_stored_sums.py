@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from effort import examples
 from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
@@ -67,7 +68,7 @@ def test_together_is_what_numpy_need_not_move(shape: list[int], data: st.DataObj
         assert adjacent(dims, ends, unknown=1)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     st.lists(st.sampled_from((1, 2, 30)), min_size=1, max_size=4),
     st.sampled_from((13, 18)),

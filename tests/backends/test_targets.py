@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from effort import examples
 from models import load_text, normal
 from precision_bisect.backends.backend_plugin import pick_backend
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -147,7 +148,7 @@ def test_eight_bits_store_nothing_in_between(tmp_path: Path) -> None:
     assert 2 == len(distinct(model, Pair(low="int8", high="fp16"), TARGETS))
 
 
-@settings(max_examples=80)
+@examples(40)
 @given(
     st.sets(st.integers(0, 5)),
     st.floats(-1.0, 3.5),

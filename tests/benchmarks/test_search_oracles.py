@@ -4,9 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from search_oracles import STRUCTURES, Floats, Instance, Network, instance
+
+from effort import examples
 
 SIZE = 10
 KEPT = {"A": 3, "B": 3, "C": 5, "CL": 5, "D": 3, "E": 3}
@@ -89,7 +91,7 @@ def test_overflow_is_believed_of_other_layers_by_a_poor_emulator() -> None:
     assert (np.isinf(true) & np.isinf(seen)).sum() < 10
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data(), structure=st.sampled_from(["A", "B", "C", "CL"]))
 def test_keeping_more_never_hurts_where_that_is_claimed(
     data: st.DataObject, structure: str

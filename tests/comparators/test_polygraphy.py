@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
+from effort import examples
 from polygraphy_metrics import METRICS
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tolerance import Tolerance
@@ -22,7 +23,7 @@ from precision_bisect.trial import Verdict
 Array = NDArray[Any]
 ORDERED: tuple[str, ...] = ("elementwise", "max", "mean", "quantile")
 SIGNAL_FIRST: tuple[str, ...] = ("psnr", "snr")
-MANY = settings(max_examples=40)
+MANY = examples(40)
 
 
 def judge(

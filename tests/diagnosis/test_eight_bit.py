@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from effort import examples
 from ladder_model import OUTLIERS, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
@@ -136,7 +137,7 @@ def test_a_weight_is_held_by_channel(tmp_path: Path) -> None:
     assert found.figures["flushed_share"] < 0.1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     values=hnp.arrays(np.float32, (5, 4), elements=st.floats(-1e4, 1e4, width=32)),
     scale=st.floats(2.0**-10, 2.0**10, width=32),

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from precision_bisect.machine.free_space import Space
 from precision_bisect.plan import Plan
 from precision_bisect.runs.monitoring.events import TrialFinished
@@ -73,7 +74,7 @@ def test_logs_count_and_the_oldest_go(tmp_path: Path) -> None:
     assert [] == names(tmp_path / ENGINES)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     cap=st.integers(1, 12),
     trials=st.lists(st.tuples(st.integers(1, 255), st.booleans(), st.integers(0, 3)), max_size=12),

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ladder_model
 import precision_bisect
+from effort import examples
 from models import parse, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -95,7 +96,7 @@ PATTERNS = st.sets(
 
 
 @given(keep=PATTERNS, low=PATTERNS, strategy=st.sampled_from(["exhaustive", "guided", "ddmin"]))
-@settings(max_examples=20)
+@examples(10)
 def test_every_plan_obeys_and_the_answer_is_minimal(
     keep: set[str], low: set[str], strategy: str
 ) -> None:
@@ -139,7 +140,7 @@ def test_every_plan_obeys_and_the_answer_is_minimal(
     pair=st.sampled_from([("fp16", "fp32"), ("bf16", "fp16"), ("int8", "fp32"), ("fp8", "fp32")]),
     data=st.data(),
 )
-@settings(max_examples=30)
+@examples(15)
 def test_an_order_computes_what_a_plan_would(proto: Any, pair: Any, data: st.DataObject) -> None:
     """A layer by order is the very layer that a plan makes: with groups, followers, Q/DQ."""
     types = Pair(low=pair[0], high=pair[1])

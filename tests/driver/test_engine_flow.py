@@ -5,10 +5,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
@@ -80,7 +81,7 @@ def test_an_engine_that_is_worse_than_predicted_tightens_the_limit(tmp_path: Pat
     assert searched[0].outcome.passed
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     culprits=st.sets(st.integers(0, SIZE - 1), min_size=1, max_size=4),
     predicted=st.sets(st.integers(0, SIZE - 1), max_size=4),

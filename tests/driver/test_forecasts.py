@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from oracles import Oracle, Simulation, outcome
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
@@ -324,7 +325,7 @@ def test_a_search_that_forecasts_have_misled_is_made_again(tmp_path: Path) -> No
     assert all(driver.outcome_of(drop, SampleSet.JUDGED) for drop in drops)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(after=st.integers(1, 30), wrong=st.sets(st.integers(0, SIZE - 1), max_size=3))
 def test_a_run_cut_anywhere_goes_on_the_same(after: int, wrong: set[int]) -> None:
     """Resumed from the ledger it makes the same trials, and comes to the same end."""

@@ -10,10 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted, Warned
@@ -343,7 +344,7 @@ def session(folder: Path, batches: Batches, workers: int, trouble: Trouble, most
     return driver
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     batches=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=6), min_size=1, max_size=4),
     workers=st.lists(st.integers(1, 4), min_size=1, max_size=4),

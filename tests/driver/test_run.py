@@ -83,7 +83,7 @@ def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) 
     assert started == []
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_spent_budget_is_continued_with_a_larger_one(
     step: int, model: Path, whole: Result, tmp_path: Path
 ) -> None:
@@ -148,17 +148,20 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert "--max-time of 1e-09 s is spent" in result.message
 
 
-def test_ctrl_c_anywhere_is_continued(model: Path, whole: Result, tmp_path: Path) -> None:
-    """Ctrl-C during every third trial writes the best so far and loses nothing but that trial.
+@pytest.mark.parametrize("each", [8, pytest.param(3, marks=pytest.mark.nightly)])
+def test_ctrl_c_anywhere_is_continued(
+    each: int, model: Path, whole: Result, tmp_path: Path
+) -> None:
+    """Ctrl-C during every so many trials writes the best so far and loses but that trial.
 
     Once there is an answer it cuts only the curve short.
     """
     results: list[Result] = []
     total = 0
     while not results or results[-1].status is Status.INTERRUPTED:
-        started, observer = interrupting(3)
+        started, observer = interrupting(each)
         results.append(tiny.search(model, tmp_path, resume=True, observer=observer))
-        total += min(len(started), 2)
+        total += min(len(started), each - 1)
     started, observer = interrupting()
     completed = tiny.search(model, tmp_path, resume=True, observer=observer)
     total += len(started)

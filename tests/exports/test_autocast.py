@@ -7,8 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
+from effort import examples
 from exports_models import SHELLS, chain, export_of, words
 from precision_bisect.exports.write import write_exports
 from precision_bisect.runs.runfolder import AUTOCAST, RunFolder
@@ -18,7 +19,7 @@ from trtexec_oracle import NAMES
 @pytest.mark.parametrize("shell", SHELLS)
 @given(names=NAMES)
 @example(names=["a b", "*", "/etc/*", "-x", "层", "nul\0", "x\n", "'", '"', "\\", "$HOME"])
-@settings(max_examples=20)
+@examples(10)
 def test_autocast_gets_each_expression_as_one_word(shell: str, names: list[str]) -> None:
     """The documented `$(cat …)` under `set -f` hands over one expression per kept layer."""
     unique = sorted({name for name in names if name})

@@ -4,9 +4,10 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from exports_models import (
     NAFNET,
     NAFNET_KEPT,
@@ -35,7 +36,7 @@ from trtexec_oracle import NAMES, trtexec_parse, trtexec_selects
 
 
 @given(names=NAMES, data=st.data())
-@settings(max_examples=30)
+@examples(15)
 def test_each_export_selects_exactly_the_plan(
     parse_rtx: Parse, names: list[str], data: st.DataObject
 ) -> None:

@@ -1,16 +1,17 @@
 """The `--layerPrecisions` string selects exactly the kept layers, or there is none."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from precision_bisect.exports.export import NotWritable
 from precision_bisect.exports.trtexec_names import LONGEST_ARGUMENT, write_layer_precisions
 from trtexec_oracle import NAMES, trtexec_parse, trtexec_selects
 
 
 @given(names=NAMES, data=st.data())
-@settings(max_examples=400)
+@examples(100)
 def test_the_string_selects_exactly_the_kept_layers(names: list[str], data: st.DataObject) -> None:
     """Whatever the names, a string that is given out selects the plan by trtexec's own rules."""
     kept = data.draw(st.lists(st.sampled_from(names), unique=True))

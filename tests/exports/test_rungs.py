@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from exports_models import SHELLS, Parse, chain, export_of, flag, polygraphy_selects, run_script
 from models import normal, parse, save, with_weights
 from precision_bisect.exports.export import Export
@@ -64,7 +65,7 @@ def said_by_script(path: Path) -> dict[str, str]:
 
 
 @given(names=NAMES, data=st.data())
-@settings(max_examples=40)
+@examples(20)
 def test_each_export_gives_every_layer_its_type(names: list[str], data: st.DataObject) -> None:
     """Whatever the names and the pair: what is written agrees, what is not has a reason."""
     names += data.draw(st.lists(st.sampled_from(["", *names]), max_size=2))

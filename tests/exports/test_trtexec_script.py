@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from effort import examples
 from exports_models import SHELLS, chain, export_of, flag, run_script
 from models import parse, save, with_weights
 from precision_bisect.backends.backend_plugin import sample_shapes
@@ -122,7 +123,7 @@ def test_an_input_that_gives_a_shape_is_built_for_its_values(tmp_path: Path) -> 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     given=st.dictionaries(st.sampled_from("abc"), st.tuples(SIZES, SIZES), max_size=3),
     sampled=st.fixed_dictionaries({name: st.lists(SIZES, min_size=1) for name in "abc"}),

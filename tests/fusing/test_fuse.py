@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import precision_bisect
+from effort import examples
 from models import OVERFLOW, load_text, parse, save, save_external
 from norm_spellings import (
     AXES,
@@ -37,7 +38,7 @@ FUSED = {
 }
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@examples(15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     spelling=st.sampled_from(SPELLINGS),
     seed=st.integers(0, 2**16),
@@ -72,7 +73,13 @@ def test_fused_activations_compute_the_same(tmp_path: Path, body: str) -> None:
     assert 3 == len(new.table.layers)
 
 
-@pytest.mark.parametrize(("text", "opset", "kind", "raised"), FUSED.values(), ids=FUSED)
+@pytest.mark.parametrize(
+    ("text", "opset", "kind", "raised"),
+    [
+        pytest.param(*case, id=name, marks=() if name == "older" else pytest.mark.nightly)
+        for name, case in FUSED.items()
+    ],
+)
 def test_fusing_removes_the_kept_layers(
     tmp_path: Path, text: str, opset: int, kind: str, raised: int
 ) -> None:

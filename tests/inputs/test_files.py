@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import normal, parse, save
 from precision_bisect.errors import InputError, PrecisionBisectError
 from precision_bisect.judging.inputs.input_files import read_samples
@@ -132,7 +133,7 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
     assert "cannot read" in refused(other)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.booleans())
 def test_damaged_archives(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int, cut: bool

@@ -275,7 +275,7 @@ def test_a_model_with_a_plugin_is_judged_without_onnx_runtime(
     assert "broken" != result.deployment.recheck.outcome
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["samples", "made-up samples"])
+@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_the_engine_with_every_layer_high_is_the_reference(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

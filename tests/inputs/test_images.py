@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from effort import examples
 from models import load_text
 from precision_bisect.errors import InputError, PrecisionBisectError, UsageError
 from precision_bisect.graphs.load import load_model
@@ -57,7 +58,7 @@ def refused(path: Path, signature: str = NCHW, **flags: Any) -> PrecisionBisectE
     return caught.value
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     layout=st.sampled_from(["nchw", "nhwc"]),
     channels=st.sampled_from(["rgb", "bgr"]),
@@ -265,7 +266,7 @@ def test_images_that_are_not_read(
     assert caught.value.hint
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(
     place=st.integers(0, 10**6), value=st.integers(0, 255), kind=st.sampled_from(["PNG", "JPEG"])
 )

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import load_text, normal
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, PrecisionBisectError
@@ -68,7 +69,7 @@ def test_folders_of_raw_files(tmp_path: Path) -> None:
     assert "write --inputs a:FILE,ids:FILE" in refused(folder / "a_0.bin", tmp_path)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     unknown=st.sets(st.integers(0, 3)),
@@ -132,7 +133,7 @@ def test_what_is_not_read_gets_a_loader(
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     name=NAMES,
     dtype=st.sampled_from(["float", "float16", "bfloat16", "int64", "bool", "string"]),

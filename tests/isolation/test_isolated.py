@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from effort import examples
 from faults import subject
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -37,8 +38,8 @@ def faulty(folder: Path, fault: str) -> None:
 
 
 @given(kept=st.sets(st.integers(0, LAYERS - 1)), kind=st.sampled_from(list(Kind)))
-@settings(
-    max_examples=25,
+@examples(
+    25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_a_child_says_what_this_process_says(

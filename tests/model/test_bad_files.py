@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import OVERFLOW, normal, parse, save, save_external, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError, PrecisionBisectError
@@ -55,14 +56,14 @@ def survives(data: bytes) -> None:
             assert "\n" not in error.one_line()
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(cut=st.integers(0, len(healthy())))
 def test_any_truncation_is_a_model_or_an_error(cut: int) -> None:
     """A file cut anywhere loads or is refused."""
     survives(healthy()[:cut])
 
 
-@settings(max_examples=150)
+@examples(75)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(healthy()) - 1), st.integers(0, 255)), min_size=1, max_size=3
@@ -82,7 +83,7 @@ def test_names_that_are_no_text(name: bytes) -> None:
     survives(healthy().replace(name, b"\xf0" * len(name)))
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")

@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
 from assigned_graphs import run_as_written
+from effort import examples
 from precision_bisect.graphs.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.graphs.quantization.scales import (
     WeightScale,
@@ -42,7 +43,7 @@ def by_operators(
     return run_as_written(proto, {"x": values})[name]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     values=hnp.arrays(np.float32, (3, 5), elements=FLOATS),
     scales=hnp.arrays(np.float32, (3,), elements=SCALES),
@@ -58,7 +59,7 @@ def test_activations_equal_the_operators(
     np.testing.assert_array_equal(expected, fake_quantized(values, scale.along(2), kind))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     weight=hnp.arrays(np.float32, (4, 3), elements=FLOATS),
     axis=st.sampled_from((0, 1)),

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import examples
 from paced import chain
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
@@ -159,7 +160,7 @@ def graphs(draw: st.DrawFn) -> CostGraph:
     return CostGraph(tuple(high_ms), tuple(draw(st.lists(value, max_size=12))))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), graphs())
 def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostGraph) -> None:
     """The quick way and the plain way agree."""
@@ -169,7 +170,7 @@ def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostG
     assert expected == pytest.approx(graph.gain(kept, instead), abs=1e-9)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(graphs())
 def test_keeping_a_layer_is_never_free(graph: CostGraph) -> None:
     """Each has a cost above zero, and as many costs as layers there are."""

@@ -5,10 +5,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from paced import Case, Clock, case, chain, run
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
@@ -323,7 +324,7 @@ def outcome_of(drawn: tuple[list[float], CostGraph, float, float]) -> tuple[Endi
     return ending, list(driver.trials)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(cases())
 def test_an_answer_passed_and_is_fast_enough_and_no_slower(
     drawn: tuple[list[float], CostGraph, float, float],
@@ -353,7 +354,7 @@ def test_an_answer_passed_and_is_fast_enough_and_no_slower(
         assert pace.speedup > before.speedup
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(cases())
 def test_the_same_outcomes_give_the_same_trials(
     drawn: tuple[list[float], CostGraph, float, float],

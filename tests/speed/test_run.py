@@ -242,8 +242,15 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     assert latency.runs >= 50
 
 
-@pytest.mark.parametrize("hasty", [True, False])
-@pytest.mark.parametrize("samples, holdout", [(3, 1), (12, 0)])
+@pytest.mark.parametrize(
+    ("samples", "holdout", "hasty"),
+    [
+        (3, 1, True),
+        (12, 0, False),
+        pytest.param(3, 1, False, marks=pytest.mark.nightly),
+        pytest.param(12, 0, True, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_judges_one_by_one_takes_no_latency_away(
     tmp_path: Path, samples: int, holdout: int, hasty: bool
 ) -> None:

@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import clear_limit
@@ -113,7 +114,7 @@ def test_an_answer_that_passed_by_luck_is_widened(tmp_path: Path, builds: bool) 
     assert len(ending.plan) < SIZE
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     sigma=st.sampled_from([0.1, 0.2, 0.3]),
     errors=st.lists(st.floats(0.2, 0.9), min_size=SIZE, max_size=SIZE),
@@ -141,7 +142,7 @@ def test_a_smaller_plan_of_the_curve_is_no_worse_than_a_wider_answer(tmp_path: P
     assert len(smaller.proposal.plan) < len(wider[-1])
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     sigma=st.sampled_from([0.05, 0.1, 0.2, 0.4]),
     errors=st.lists(st.floats(0.01, 1.0), min_size=SIZE, max_size=SIZE),

@@ -5,10 +5,11 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.testing.oracles import outcome
@@ -56,7 +57,7 @@ def test_a_limit_whose_square_is_no_float(limit: float) -> None:
     assert 3 in Simulation(8, broken).run(Guided().search(problem)).kept
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     errors=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=20),
     share=st.floats(0.05, 0.95),

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import oracles
 from drawn import SMALL, any_case, any_oracle, culprits
+from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, installed, load
@@ -34,8 +35,8 @@ EVERY: dict[str, Callable[[], Strategy]] = {
 }
 MINIMAL = [make for make in EVERY.values() if make().minimal]
 LARGE = [make for make in MINIMAL if make().largest is None]
-FEW = settings(max_examples=20)
-FEWER = settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(20)
+FEWER = examples(6, suppress_health_check=[HealthCheck.too_slow])
 
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
@@ -152,7 +153,7 @@ def test_pass_fail_alone_finds_the_culprits(
 
 
 @given(any_oracle(8))
-@settings(max_examples=40)
+@examples(40)
 def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
     """Nothing smaller than what the exhaustive search keeps passes."""
     size, oracle = drawn
@@ -162,7 +163,7 @@ def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
 
 
 @given(culprits(60))
-@settings(max_examples=60)
+@examples(60)
 def test_prefix_finds_the_shortest_end(drawn: tuple[int, frozenset[int]]) -> None:
     """With a monotone oracle, no shorter prefix or suffix of the network passes."""
     size, needed = drawn

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
 import textbook
+from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy
@@ -37,7 +38,7 @@ def needed_by(oracle: Oracle, size: int, search: Search[Plan]) -> tuple[Plan, li
 
 
 @given(st.integers(2, 30), st.integers(0, 1000), st.floats(0.1, 0.9))
-@settings(max_examples=60)
+@examples(60)
 def test_the_searches_are_those_of_the_papers(size: int, seed: int, share: float) -> None:
     """One worker tries, in the same order, the plans that the recursive algorithms try."""
     rng = random.Random(seed)

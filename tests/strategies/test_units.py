@@ -4,10 +4,11 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.search.sensitivity import Sensitivity
 from precision_bisect.trial import Outcome
@@ -72,7 +73,7 @@ def test_where_neighbours_seldom_act_together_pairs_apart_are_not_believed() -> 
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 2.0))
-@settings(max_examples=30)
+@examples(30)
 def test_units_never_cross_blocks(seed: int, spread: float) -> None:
     """However unlike the layers of a block are alone, units are of one block each, in order."""
     rng = random.Random(seed)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import examples
 from models import normal
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -75,7 +76,7 @@ def layers_of_nodes(rtx: Flavour, operators: Sequence[str]) -> list[int]:
 
 @given(data=st.data())
 @example(data=None)
-@settings(max_examples=60)
+@examples(30)
 def test_layers_go_with_the_node_they_were_made_for(
     rtx: Flavour, data: st.DataObject | None
 ) -> None:

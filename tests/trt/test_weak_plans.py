@@ -5,9 +5,10 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import save
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -38,7 +39,7 @@ def types_of_nodes(held: Parsed, names: set[str]) -> dict[str, set[str]]:
 
 
 @given(proto=random_models(WiderMaker, OPERATORS), choose=st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@examples(20)
 def test_marks_are_the_typed_graph(
     rtx: Flavour, proto: onnx.ModelProto, choose: random.Random
 ) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from models import load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import Model, load_model
@@ -70,7 +71,7 @@ def check_forms(model: Model, pair: Pair, plan: Plan, typed: onnx.ModelProto) ->
             assert len(sources[node.name].input) == len(node.input)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     proto=random_models(WiderMaker, KINDS),
     pair=st.sampled_from(PAIRS),

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from effort import examples
 from models import keeping, load_text, save
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
@@ -45,7 +46,7 @@ def by_types(writer: TypedWriter, plan: Plan, low: LowName) -> list[str]:
     ]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from effort import examples
 from models import normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import Model, load_model
@@ -62,7 +63,7 @@ def as_written(model: Model, writer: TypedWriter, plan: Plan) -> Plan:
     return Plan.of({*plan.kept, *map(model.table.names.index, writer.not_low)})
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -84,7 +85,7 @@ def test_every_plan_means_what_the_emulator_means(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {plan}")
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -109,7 +110,7 @@ def test_the_all_high_plan_changes_nothing(
         np.testing.assert_array_equal(array, wanted[name])
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     proto=random_models(WiderMaker, (*ROUNDED_ONCE, *FOLLOWERS, *MOVERS)),
     low=st.sampled_from(HALF_NAMES),

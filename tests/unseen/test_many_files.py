@@ -35,7 +35,7 @@ def test_many_files_are_not_held(tmp_path: Path) -> None:
     assert few[str(tmp_path / "few" / "000.npz")] is few[str(tmp_path / "few" / "000.npz")]
 
 
-@pytest.mark.parametrize("isolate", ["never", "always"])
+@pytest.mark.parametrize("isolate", [pytest.param("never", marks=pytest.mark.nightly), "always"])
 def test_a_search_over_many_files_promises_by_all_of_them(tmp_path: Path, isolate: str) -> None:
     """All but the pool have judged the answer, in this process and in a child."""
     inputs = folder_of(tmp_path / "inputs", MANY)
