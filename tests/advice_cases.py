@@ -8,15 +8,18 @@ import onnx
 
 import precision_bisect
 from models import save
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
+from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.result import Result
+from precision_bisect.trial import Verdict
 
 
 def searched(
@@ -30,6 +33,17 @@ def searched(
     )
     found = json.loads((folder / name / "diagnosis.json").read_text())
     return result, {each["id"]: each for each in found["advice"]}
+
+
+def needs_nothing(
+    proto: onnx.ModelProto, feeds: list[Any], folder: Path, tol: float = 1e-2
+) -> bool:
+    """Tell whether a model passes with every layer low, which is what a search tries first."""
+    model = load_model(save(proto, folder, "followed.onnx"))
+    judge = choose_comparator(Options(model=model.path, tol=tol), [o.name for o in model.outputs])
+    backend = EmulatedBackend(model)
+    outputs = [backend.evaluate(Plan.of(()), feed) for feed in feeds]
+    return judge.judge(outputs, reference_outputs(model, feeds)).verdict is Verdict.PASS
 
 
 def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> DiagnosedModel:

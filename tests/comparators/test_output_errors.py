@@ -86,16 +86,13 @@ def written(result: Result) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"copies": 0},
         {"strategy": "ddmin", "copies": 0},
-        {"isolate": "always"},
-        {"holdout": 1},
+        {"isolate": "always", "holdout": 1},
         {"until": "culprits"},
         {"ladder": ("fp16", "bf16", "fp32")},
         {"low": "bf16", "tol": 0.5},
     ],
-    ids=lambda options: " ".join(options) or "plain",
+    ids=" ".join,
 )
 def test_every_answer_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
     """However the answer was found, the errors of all samples that judge it are there."""
@@ -107,7 +104,7 @@ def test_every_answer_has_them(tmp_path: Path, options: dict[str, Any]) -> None:
     assert 0 <= found["mean"] <= found["p99"] <= found["max"]
 
 
-@pytest.mark.parametrize("options", [{}, {"isolate": "always"}, {"holdout": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"isolate": "always"}, {"holdout": 3}], ids=str)
 def test_samples_that_did_not_choose_are_among_them(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -129,23 +126,6 @@ def test_errors_of_several_parts_are_those_of_all_samples_at_once() -> None:
     parts[1] = [replace(each, sample=1) for each in parts[1]]
     assert output_errors(off, exact) == together(parts)
     assert ["y"] == [each.output for each in together([parts[0], parts[1][:1]])]
-
-
-def test_they_are_those_of_the_answer(tmp_path: Path) -> None:
-    """With an absolute limit, the largest error is the error of the run."""
-    model = tiny.write_model(tmp_path / "tiny.onnx")
-    result = tiny.search(model, tmp_path / "run", tol=None, atol=1e-2, copies=0)
-    (found,) = result.output_errors
-    assert found.max == result.error
-
-
-def test_a_resumed_run_has_the_same(tmp_path: Path) -> None:
-    """They are read from the ledger, without another build."""
-    model = tiny.write_model(tmp_path / "tiny.onnx")
-    first = tiny.search(model, tmp_path / "run")
-    again = tiny.search(model, tmp_path / "run", resume=True)
-    assert first.output_errors
-    assert first.output_errors == again.output_errors
 
 
 def test_without_an_answer_there_are_none(tmp_path: Path) -> None:

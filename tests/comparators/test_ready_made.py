@@ -1,7 +1,6 @@
 """Checks that come along: 0 for equal outputs, figures as defined, no shape makes them raise."""
 
 import ast
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -295,28 +294,6 @@ def test_refusals_are_one_line(
     assert 2 == main(["model.onnx", "--inputs", "inputs.npz", "--backend", "emulated", *said])
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("precision-bisect: ") and expected in line
-
-
-def test_a_run_is_judged_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search by top-1 keeps what overflows, and no script is looked for in a batch of it."""
-    monkeypatch.chdir(tmp_path)
-    body = (
-        "(float[64,8] x) => (float[64,10] logits) <float k = {0.001}> "
-        "{ [h] h = MatMul(x, w) [s] s = Mul(h, h) [l] logits = Mul(s, k) }"
-    )
-    weights = {"w": models.normal(8, 10) * 300}
-    models.save(models.with_weights(models.parse(body), weights), tmp_path)
-    np.savez("inputs.npz", x=models.normal(64, 8))
-    Path("jobs.toml").write_text(
-        '[[job]]\nmodel = "model.onnx"\ninputs = "inputs.npz"\nbackend = "emulated"\n'
-        'check = "top1:logits"\ntol = 0.02\n'
-    )
-    assert 0 == main(["batch", "jobs.toml", "--out", "out", "--json"])
-    found = json.loads(Path("out/model/result.json").read_text(encoding="utf-8"))
-    assert ["s", "l"] == found["kept"]
-    assert {"check": "top1", "outputs": ["logits"], "tolerance": 0.02} == (
-        found["fingerprint"]["comparator"]
-    )
 
 
 def definitions(text: str) -> Counter[str]:

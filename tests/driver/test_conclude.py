@@ -201,12 +201,6 @@ def test_broken_monotonicity_is_reported(tmp_path: Path) -> None:
     assert any(note.startswith("not monotone: ") for note in result.notes)
 
 
-def test_a_monotone_run_reports_none(tmp_path: Path) -> None:
-    """Without a contradiction there is neither an entry nor a note."""
-    result, _ = run(tmp_path, oracles.monotone(CULPRITS), strategy="ddmin")
-    assert ([], []) == (list(result.non_monotone), [n for n in result.notes if "monoton" in n])
-
-
 def test_a_search_below_the_noise_says_what_it_proves(tmp_path: Path) -> None:
     """Builds that differ by 0.05 put the search's limit at 0.9, and the certificate names it."""
     errors = [5.0 * (i == 4) + 0.95 * (i == 13) for i in range(SIZE)]

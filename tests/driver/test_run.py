@@ -18,7 +18,6 @@ from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import Event, TrialStarted, ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import EXPORTS
 from precision_bisect.search.budget import Budget
 
@@ -209,34 +208,6 @@ def test_overwrite_begins_anew(model: Path, tmp_path: Path) -> None:
         tiny.search(model, tmp_path)
     result = tiny.search(model, tmp_path, overwrite=True)
     assert result.kept == tiny.KEPT
-
-
-def test_nothing_to_keep(model: Path, tmp_path: Path) -> None:
-    """A low type with range enough needs no layer at a loose tolerance."""
-    result = tiny.search(model, tmp_path, low="bf16", tol=0.5)
-    assert (result.status, result.kept, result.trials) == (Status.NOTHING_TO_KEEP, [], 4)
-    assert result.stability is not None and 0 == result.stability.failed
-    assert result.layer_precisions is None
-
-
-def test_an_infinite_reference_is_not_a_precision_problem(tmp_path: Path) -> None:
-    """A model whose FP32 outputs are infinite is said to be, before any trial."""
-    model = tiny.write_model(tmp_path / "inf.onnx", scale=float("inf"))
-    result = tiny.search(model, tmp_path / "run")
-    assert (result.status, result.trials) == (Status.NOT_PRECISION, 0)
-    assert "reference itself is not finite" in result.message
-
-
-def test_held_out_samples_tell_of_the_answer(model: Path, tmp_path: Path) -> None:
-    """Tiny inputs need two layers; that the larger one held out is over is told, and no more."""
-    small: Any = np.full((1, 8), 0.05, np.float32)
-    inputs = [{"x": small}, {"x": small + 0.25}]
-    kept = tiny.search(model, tmp_path / "small", inputs=inputs[:1]).kept
-    assert kept == tiny.KEPT[2:]
-    result = tiny.search(model, tmp_path / "run", inputs=inputs, holdout=1)
-    assert (result.status, result.kept) == (Status.FOUND, kept)
-    assert Unseen(judged=1, failed=1, took_part=1) == result.unseen
-    assert result.certificate.minimal
 
 
 def test_an_answer_survives_a_typed_model_that_cannot_be_written(

@@ -103,7 +103,10 @@ def test_a_run_exports_the_point_that_was_asked_for(
     assert "Exports hold" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize("point", ["culprits", "margin", "2"])
+@pytest.mark.parametrize(
+    "point",
+    ["2", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("culprits", "margin"))],
+)
 def test_a_finished_run_exports_any_point_again(
     model: Path, whole: Result, tmp_path: Path, point: str
 ) -> None:

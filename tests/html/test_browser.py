@@ -49,7 +49,7 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str) -> None:
     """Each point tells its figures, named ones their name; the tolerance is a line."""
     folder = run_folders.write_curve(run_folders.write_run(tmp_path, NAMES, KEPT), NAMES, KEPT)

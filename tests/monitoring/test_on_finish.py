@@ -5,35 +5,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
 
-import numpy as np
 import psutil
 import pytest
 
 import tiny
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.runs.monitoring.on_finish import call, command_words
 
-COMMAND = [sys.executable, "-m", "precision_bisect"]
 
-
-def search(
-    folder: Path, *more: str, stdout: "IO[str] | int" = subprocess.PIPE
-) -> "subprocess.CompletedProcess[str]":
-    """Search the small model in a folder by the command line."""
-    model = tiny.write_model(folder / "tiny.onnx")
-    np.savez(folder / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
-    asked = ["--backend", "emulated", "--tol", "1e-2", "--inputs", folder / "inputs.npz"]
-    command = [*COMMAND, model, *asked, "--out", folder / "my run", *more]
-    return subprocess.run(
-        [str(part) for part in command],
-        check=False,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    )
+def asked(folder: Path, *more: str) -> list[str]:
+    """Return the arguments that search the small model in a folder."""
+    model = tiny.write_with_samples(folder)
+    inputs = ["--backend", "emulated", "--tol", "1e-2", "--inputs", folder / "inputs.npz"]
+    return [str(part) for part in (model, *inputs, "--out", folder / "my run", *more)]
 
 
 @pytest.fixture
@@ -55,16 +41,21 @@ def script(tmp_path: Path) -> Path:
     ("more", "code", "status"), [((), 0, "found"), (("--max-trials", "4"), 3, "budget_exhausted")]
 )
 def test_it_is_called_with_the_result_however_the_run_ends(
-    tmp_path: Path, script: Path, more: tuple[str, ...], code: int, status: str
+    tmp_path: Path,
+    script: Path,
+    more: tuple[str, ...],
+    code: int,
+    status: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """No shell changes its words, the result comes last; the run decides the exit code."""
     command = f"{sys.executable} '{script}' '$HOME; \"x\"'"
-    ran = search(tmp_path, "--json", "--on-finish", command, *more)
-    assert code == ran.returncode
+    assert code == main(asked(tmp_path, "--json", "--on-finish", command, *more))
+    told = capfd.readouterr()
     result = tmp_path / "my run" / "result.json"
     assert [['$HOME; "x"', str(result)], status] == json.loads((tmp_path / "noted").read_text())
-    assert status == json.loads(ran.stdout)["status"]
-    said = [line for line in ran.stderr.splitlines() if "command" in line or "on-finish" in line]
+    assert status == json.loads(told.out)["status"]
+    said = [line for line in told.err.splitlines() if "command" in line or "on-finish" in line]
     failed = f"precision-bisect: warning: --on-finish {sys.executable} failed with exit code 3"
     assert ["said by the command", failed] == said
 
@@ -73,26 +64,33 @@ def test_it_is_called_though_nobody_can_be_told(tmp_path: Path, script: Path) ->
     """Where standard output is on a full device the command is called all the same."""
     command = f"{sys.executable} '{script}'"
     with Path("/dev/full").open("w") as full:
-        ran = search(tmp_path, "--json", "--on-finish", command, stdout=full)
+        ran = subprocess.run(
+            [sys.executable, "-m", "precision_bisect", *asked(tmp_path, "--on-finish", command)],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     assert 2 == ran.returncode
     assert "cannot write the output" in ran.stderr
     assert "found" == json.loads((tmp_path / "noted").read_text())[1]
 
 
 @pytest.mark.parametrize("command", ["", "   ", "notify 'open", "''"])
-def test_what_is_no_command_is_refused_at_the_start(tmp_path: Path, command: str) -> None:
+def test_what_is_no_command_is_refused_at_the_start(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Wrong quotes, or nothing to call, is one line before anything begins."""
-    ran = search(tmp_path, "--on-finish", command)
-    assert 2 == ran.returncode
-    assert 1 == len(ran.stderr.splitlines()), ran.stderr
-    assert "--on-finish" in ran.stderr
+    assert 2 == main(asked(tmp_path, "--on-finish", command))
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "--on-finish" in said
     assert not (tmp_path / "my run").exists()
 
 
 def test_a_run_that_never_began_calls_nothing(tmp_path: Path, script: Path) -> None:
     """Without a result there is nothing to pass."""
     command = f"{sys.executable} '{script}'"
-    assert 2 == search(tmp_path, "--on-finish", command, "--strategy", "none").returncode
+    assert 2 == main(asked(tmp_path, "--on-finish", command, "--strategy", "none"))
     assert not (tmp_path / "noted").exists()
 
 

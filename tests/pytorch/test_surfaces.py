@@ -18,7 +18,7 @@ HOSTILE = "bl'ocks\n\"}).{"
 """What no attribute of PyTorch is called, and a file may say."""
 
 
-@pytest.fixture(params=["blocks", HOSTILE])
+@pytest.fixture(params=[HOSTILE, pytest.param("blocks", marks=pytest.mark.nightly)])
 def root(request: pytest.FixtureRequest) -> str:
     """The name of the module that holds four others."""
     return str(request.param)
