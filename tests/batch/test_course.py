@@ -185,6 +185,7 @@ def test_a_damaged_record_is_one_line(write: Write, run: Run, tmp_path: Path) ->
         assert "cannot read" in ran.stderr
 
 
+@pytest.mark.nightly
 def test_time_that_is_up_leaves_jobs_for_the_next(write: Write, run: Run, tmp_path: Path) -> None:
     """The running job is asked to end, the next is not started: exit code 3; both go on."""
     write(FOREVER + B)

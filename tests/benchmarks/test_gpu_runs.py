@@ -43,6 +43,7 @@ def row(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_the_row_tells_of_the_whole_run(row: dict[str, Any]) -> None:
     """The trials of the log are those of the result, and they lie within the run's time."""
     assert ("decoder", "nothing_to_keep", 0) == (row["network"], row["status"], row["exit"])
@@ -54,6 +55,7 @@ def test_the_row_tells_of_the_whole_run(row: dict[str, Any]) -> None:
     assert "the emulator predicts, and no GPU was used" == row["not_judged"]
 
 
+@pytest.mark.nightly
 def test_the_answer_is_judged_by_a_process_of_its_own(row: dict[str, Any], folder: Path) -> None:
     """On the CPU, which computes FP16 in FP32, all samples and fresh ones are within the limit."""
     out = folder / "judged.json"
@@ -71,6 +73,7 @@ def test_the_answer_is_judged_by_a_process_of_its_own(row: dict[str, Any], folde
     assert "0" == found["options"]["provider_options"]["use_tf32"]
 
 
+@pytest.mark.nightly
 def test_an_answer_that_is_wrong_is_seen(row: dict[str, Any], folder: Path) -> None:
     """Another network's answer fails on each sample."""
     prepared = prepare("decoder", Source(models=folder, small=True, fresh=FRESH))

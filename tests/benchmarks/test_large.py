@@ -10,6 +10,8 @@ from large_model import hot_blocks, make
 
 from precision_bisect.graphs.load import load_model
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> large.Figures:

@@ -14,6 +14,7 @@ import tiny
 from precision_bisect.settings.worker_options import Isolate
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("isolate", "children_mib"), [("never", range(40)), ("always", range(60, 1000))]
 )

@@ -104,22 +104,6 @@ def test_without_a_run_there_is_nothing_to_do(
     assert "nowhere" in line
 
 
-def test_guards_decide_what_verify_says(
-    rtx: Flavour, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The tiny model's kept layers are honoured, in text and in JSON."""
-    model = tiny.write_model(tmp_path / "m.onnx")
-    tiny.search(model, tmp_path / "run")
-    asked = ["verify", str(model), "--plan", str(tmp_path / "run"), "--compute-capability", "8.9"]
-    assert 0 == main(asked)
-    said = capsys.readouterr().out
-    assert "built for compute capability 8.9" in said
-    assert f"{len(tiny.KEPT)} kept: " in said
-    assert 0 == main([*asked, "--json"])
-    assert tiny.KEPT == [entry["layer"] for entry in json.loads(capsys.readouterr().out)["layers"]]
-    assert 2 == main([*asked[:-1], "1.0"])
-
-
 def no_gpu(name: FlavourName, targets: tuple[str, ...]) -> Flavour:
     """Return a library that can build for these targets, and run nothing here."""
     return Flavour(

@@ -100,7 +100,16 @@ def check(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", [STATUS, DIAGNOSIS, LAYERS, RESULT, LEDGER])
-@pytest.mark.parametrize("damage", CONTENTS)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("nested", "empty", "bytes", "nan"),
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in ("deep", "objects", "null", "list", "huge", "object")
+        ),
+    ],
+)
 def test_a_damaged_file_is_refused_in_one_line(
     damage: str, name: str, run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +119,7 @@ def test_a_damaged_file_is_refused_in_one_line(
     check(run, capfd)
 
 
-@pytest.mark.parametrize("damage", [DEEP, NESTED, "1", "null", "{}"])
+@pytest.mark.parametrize("damage", [DEEP, NESTED, "null", "{}"])
 @pytest.mark.parametrize(
     "change",
     ["UPDATE trials SET evidence = ?", "UPDATE header SET value = ? WHERE key = 'low'"],

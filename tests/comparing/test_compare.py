@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.runs.comparing.changes import compare, read_side
 from precision_bisect.runs.results.endings import Status
@@ -32,26 +31,6 @@ def run(folder: Path, layers: list[str], kept: list[int]) -> Path:
     (folder / RESULT).write_text(result_of(layers, kept).to_text(), encoding="utf-8")
     write_layers_file(folder, layers)
     return folder
-
-
-def test_two_tolerances_of_a_real_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A search of 20 layers at two limits: more is kept below the stricter one, by name."""
-    model = tiny.write_model(tmp_path / "m.onnx")
-    for folder, limit in (("loose", 1e-2), ("strict", 3e-4)):
-        tiny.search(model, tmp_path / folder, tol=limit, backend="emulated")
-    loose, strict = (read_side(tmp_path / name) for name in ("loose", "strict"))
-    found = compare(loose, strict)
-    assert {*strict.precisions} - {*loose.precisions} == {*found.added} != set()
-    assert {*loose.precisions} - {*strict.precisions} == {*found.removed}
-    assert (0, 0) == (found.only_before, found.only_after)
-    limits = {each.key: (each.before, each.after) for each in found.depends}
-    assert {(1e-2, 3e-4)} == set(limits.values())
-    assert 1 == main(["compare", str(tmp_path / "loose"), str(tmp_path / "strict")])
-    text = capsys.readouterr().out
-    assert f"Kept: {len(found.added)} added, {len(found.removed)} removed" in text
-    assert f"+ {found.added[0]}" in text
 
 
 def test_the_same_kept_set_is_exit_code_0(

@@ -63,6 +63,7 @@ def test_actions_are_pinned() -> None:
     assert "pull_request" in WORKFLOW[True]  # YAML 1.1 reads `on` so
 
 
+@pytest.mark.nightly
 def test_an_unchanged_model_passes(checkout: Path) -> None:
     """The search ends with 0, and the summary says that nothing changed."""
     shell("rm -rf precision-run", checkout)

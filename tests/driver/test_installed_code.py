@@ -20,12 +20,10 @@ STRATEGY = re.findall(
 """The example of the documentation, `OneByOne`."""
 
 
-def search(
-    place: Path, site: Path, *more: str, strategy: str = "guided"
-) -> "subprocess.CompletedProcess[str]":
+def search(place: Path, site: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Search the small model with what lies in a folder before what is installed."""
     asked = ["--inputs", place / "inputs.npz", "--threads", "1", "--out", place / "run"]
-    asked += ["--strategy", strategy, "--copies", "0", "--max-trials", "6"]
+    asked += ["--strategy", "one-by-one", "--copies", "0", "--max-trials", "6"]
     command = [sys.executable, "-m", "precision_bisect", place / "tiny.onnx", *asked, *more]
     return subprocess.run(
         [str(part) for part in command],
@@ -54,21 +52,27 @@ def refused(ran: "subprocess.CompletedProcess[str]", place: Path) -> bool:
     )
 
 
-def test_an_update_is_told_when_a_run_goes_on(place: Path) -> None:
+def digest_with(site: Path) -> str:
+    """Return the digest of what lies in a folder before what is installed."""
+    told = "from precision_bisect.machine.installed_code import code_digest; print(code_digest())"
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    return subprocess.check_output([sys.executable, "-c", told], env=environment, text=True)
+
+
+def test_an_update_is_seen(tmp_path: Path) -> None:
     """The version says the same; a changed line of a strategy of ours, and of the core, counts."""
-    site = place / "site"
     for root in ("bisect/precision_bisect", "strategies/precision_bisect_strategies"):
         shutil.copytree(
-            REPO / root, site / Path(root).name, ignore=shutil.ignore_patterns("__pycache__")
+            REPO / root, tmp_path / Path(root).name, ignore=shutil.ignore_patterns("__pycache__")
         )
-    assert 3 == search(place, site).returncode
+    whole = digest_with(tmp_path)
     for name in ("precision_bisect/trial.py", "precision_bisect_strategies/guided.py"):
-        source = (site / name).read_text()
-        (site / name).write_text(f"{source}\n# Changed.\n")
-        assert refused(search(place, site, "--resume"), place)
-        (site / name).write_text(source)
+        source = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{source}\n# Changed.\n")
+        assert whole != digest_with(tmp_path)
+        (tmp_path / name).write_text(source)
     # The same code, installed elsewhere.
-    assert 3 == search(place, place, "--resume").returncode
+    assert whole.strip() == code_digest()
 
 
 def test_a_plug_in_that_is_used_counts(place: Path) -> None:
@@ -82,11 +86,11 @@ def test_a_plug_in_that_is_used_counts(place: Path) -> None:
     )
     (site / "theirs.py").write_text(STRATEGY)
     (site / "others.py").write_text("")
-    assert 3 == search(place, site, strategy="one-by-one").returncode
+    assert 3 == search(place, site).returncode
     (site / "others.py").write_text("# Changed.\n")
-    assert 3 == search(place, site, "--resume", strategy="one-by-one").returncode
+    assert 3 == search(place, site, "--resume").returncode
     (site / "theirs.py").write_text(f"{STRATEGY}\n# Changed.\n")
-    assert refused(search(place, site, "--resume", strategy="one-by-one"), place)
+    assert refused(search(place, site, "--resume"), place)
 
 
 def test_files_of_a_distribution_count_by_their_recorded_hashes(

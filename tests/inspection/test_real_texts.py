@@ -245,7 +245,7 @@ def compared(
     return [(honour, other[layer]) for layer, honour in found.honours.items()]
 
 
-@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("guard", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_real_engines_in_the_words_of_tensorrt_10(
     rtx: Flavour, tmp_path: Path, guard: bool
 ) -> None:

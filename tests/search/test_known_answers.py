@@ -138,22 +138,9 @@ def test_a_planted_set_of_five_is_found(size: int, tmp_path: Path) -> None:
     assert result.evaluations <= 400
 
 
-NAMES = [
-    "a,b",
-    "it's",
-    "scope::op:0",
-    "prefix*suffix",
-    "two words ",
-    "<script>alert(1)</script>",
-    "第一层/归一化",
-    "[red]markup[/red]",
-    'say "yes"',
-    "$(reboot)",
-    "a,b,c'd",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["scope::op:0", "<script>alert(1)</script>", "第一层/归一化 ", "[red]a*b,c'd[/red]"]
+)
 def test_any_name_survives(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Odd names come out of file and screen unharmed, and the export selects just these."""
     steps: list[Step] = [

@@ -90,7 +90,9 @@ def test_a_useless_ranking_costs_no_more_than_quickxplain(size: int, few: int) -
     assert ours <= 1.1 * theirs + 6 * SEEDS
 
 
-@pytest.mark.parametrize("workers", [1, 4, pytest.param(16, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "workers", [1, *(pytest.param(each, marks=pytest.mark.nightly) for each in (4, 16))]
+)
 def test_noise_does_not_hide_a_smaller_plan_that_passed(workers: int) -> None:
     """Where two builds differ by a fifth, the answer keeps no more than any that passed."""
     size, noise = 300, 0.2 * oracles.TOLERANCE
