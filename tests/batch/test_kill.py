@@ -161,6 +161,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.nightly
 def test_a_batch_in_the_background_can_be_ended(
     write: Write, command: Command, tmp_path: Path
 ) -> None:

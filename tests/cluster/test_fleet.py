@@ -104,6 +104,7 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
         site.take_away(site.key)
 
 
+@pytest.mark.nightly
 def test_an_unlike_worker_is_refused_or_passed_over(pair: Fleet, tmp_path: Path) -> None:
     """A worker with another version takes no trials when it joins, and is named at the start."""
     other = tmp_path / "other" / "precision_bisect-9.9.dist-info"
@@ -180,7 +181,10 @@ def test_a_local_cluster_survives_what_trials_do(
     [
         (["--cluster", "nowhere"], "nowhere is no address"),
         (["--cluster", "local", "--isolate", "never"], "leave out --isolate never"),
-        (["--cluster", "local", "--workers", "gpu:0"], "start one Dask worker for each GPU"),
+        (
+            ["--cluster", "local", "--workers", "gpu:0", "--backend", "auto"],
+            "start one Dask worker for each GPU",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:

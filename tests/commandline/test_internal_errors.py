@@ -120,6 +120,7 @@ run.conclude = conclude
 """
 
 
+@pytest.mark.nightly
 def test_a_batch_tells_of_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job has failed, with the line as its message, and the batch has the code, too."""
     (place / "site").mkdir()

@@ -138,6 +138,7 @@ def test_overwrite_removes_only_what_runs_write(place: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_cap_on_the_disk_removes_only_what_runs_write(place: Path) -> None:
     """Somebody's files in the folders of logs and engines stay, however little a run may take."""
     out = place / "run"

@@ -56,6 +56,7 @@ def test_a_full_run_folder_ends_the_run_and_loses_nothing(
     assert whole == subject.rows(run.folder)
 
 
+@pytest.mark.nightly
 def test_a_full_folder_for_temporary_files_ends_the_run_and_loses_nothing(
     run: Run, small_temp: Path, whole: Mapping[str, Any], record_property: Record
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_run_without_room_for_temporary_files_does_not_begin(run: Run, small_t
     assert [] == subject.left_over(run.folder)
 
 
+@pytest.mark.nightly
 def test_files_that_may_not_grow_end_the_run_and_lose_nothing(
     run: Run, whole: Mapping[str, Any], record_property: Record
 ) -> None:

@@ -104,9 +104,8 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
     assert (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_trial_that_rounding_makes_endless(number: int, tmp_path: Path) -> None:
     """The first signal ends the trial, and the result says that the run was interrupted."""
     with begin(loop(tmp_path / "endless.onnx", after_rounding=True)) as run:

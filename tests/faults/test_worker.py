@@ -71,6 +71,7 @@ def test_a_lost_process_costs_nothing(
     assert whole == subject.rows(run.folder)
 
 
+@pytest.mark.nightly
 def test_two_workers_lose_their_processes_apart(
     run: Run, tmp_path: Path, record_property: Record
 ) -> None:
@@ -85,6 +86,7 @@ def test_two_workers_lose_their_processes_apart(
     assert len(faults) == len(retries(run))
 
 
+@pytest.mark.nightly
 def test_a_process_lost_between_trials_costs_nothing(
     run: Run, whole: Mapping[str, Any], record_property: Record
 ) -> None:
@@ -124,7 +126,10 @@ def test_trials_without_verdict_are_gone_round(
     assert [] == retries(run)
 
 
-@pytest.mark.parametrize(("fault", "status"), [("SIGSEGV", "crashed"), ("raise", "raised")])
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [("SIGSEGV", "crashed"), pytest.param("raise", "raised", marks=pytest.mark.nightly)],
+)
 def test_a_plan_that_is_never_judged_is_gone_round(
     run: Run, fault: str, status: str, record_property: Record
 ) -> None:
@@ -138,11 +143,12 @@ def test_a_plan_that_is_never_judged_is_gone_round(
     assert not result.certificate.minimal
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("calls", "holdout"),
     [
-        pytest.param((1, 2), 0, marks=pytest.mark.nightly),
-        pytest.param((2, 3), 0, marks=pytest.mark.nightly),
+        ((1, 2), 0),
+        ((2, 3), 0),
         ((26, 27), 1),
     ],
     ids=["all high", "repeat", "re-check"],
@@ -160,6 +166,7 @@ def test_what_decides_the_ending_is_tried_three_times(
     assert "finished" == subject.rows(run.folder)[trial][0]
 
 
+@pytest.mark.nightly
 def test_a_run_whose_processes_all_die_ends_and_goes_on_later(
     run: Run, whole: Mapping[str, Any], record_property: Record
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_trial_that_kills_each_time_counts_as_crashed(tmp_path: Path, live: Li
     assert (answer(tmp_path)["status"], answer(tmp_path)["kept"]) == ("found", tiny.KEPT)
 
 
+@pytest.mark.nightly
 def test_trials_side_by_side_that_are_killed_lose_only_themselves(
     tmp_path: Path, live: Live
 ) -> None:

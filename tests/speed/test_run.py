@@ -181,6 +181,7 @@ def test_limits_that_exclude_each_other(tmp_path: Path) -> None:
     assert "  Next: loosen one of the limits; result.json lists the front" in lines
 
 
+@pytest.mark.nightly
 def test_a_spent_budget_answers_with_the_best_so_far(tmp_path: Path) -> None:
     """The best plan that passed until then is written, and going on comes to the full answer."""
     (tmp_path / "whole").mkdir()
@@ -192,6 +193,7 @@ def test_a_spent_budget_answers_with_the_best_so_far(tmp_path: Path) -> None:
     assert finish(clocked(tmp_path, min_speedup=2.0)).kept == whole.kept
 
 
+@pytest.mark.nightly
 def test_limits_may_change_on_resume(tmp_path: Path) -> None:
     """A finished run without limits is gone on with under one: only timings are added."""
     plain = finish(clocked(tmp_path))

@@ -193,7 +193,13 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(params=WHEELS, scope="session")
+@pytest.fixture(
+    scope="session",
+    params=[
+        *("8.6.1", "11.4.0.106"),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("10.3.0", "10.16.1.11")),
+    ],
+)
 def bindings(
     request: pytest.FixtureRequest, stubs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Bindings:

@@ -289,6 +289,7 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
     assert [False, True, True, True] == [sets.single(n)[1] is None for n in range(4)]
 
 
+@pytest.mark.nightly
 def test_the_promise_of_whole_runs_is_kept(tmp_path: Path) -> None:
     """Of 40 runs on drawn samples, with three rare needs, so few break their promise."""
     shares = {5: 0.05, 7: 0.03, 9: 0.015}
