@@ -138,7 +138,7 @@ def test_culprits_alone_that_pass_are_an_answer(model: Path, tmp_path: Path) -> 
     assert (tmp_path / "model.mixed.onnx").exists()
 
 
-@pytest.mark.parametrize("until", ["answer", "culprits"])
+@pytest.mark.parametrize("until", [pytest.param("answer", marks=pytest.mark.nightly), "culprits"])
 def test_held_out_samples_judge_the_culprits_too(
     model: Path, tmp_path: Path, until: Until
 ) -> None:

@@ -107,14 +107,6 @@ def test_a_database_of_others_is_not_opened(place: Path) -> None:
     theirs.close()
 
 
-def test_what_is_not_in_the_way_stays(place: Path) -> None:
-    """A run may lie among files that it does not write, and replacing it leaves them alone."""
-    out = plant(place / "results", "notes.txt", "logs.txt", "point-clouds/a.ply", "rung-x/b")
-    before = tree(out)
-    assert [0, 0] == [search(place, out), search(place, out, "--overwrite")]
-    assert before == {name: tree(out)[name] for name in before}
-
-
 def test_overwrite_removes_only_what_runs_write(place: Path) -> None:
     """Of logs, engines, points and rungs it takes ours, and leaves what lies beside them."""
     out = place / "run"

@@ -127,14 +127,6 @@ def test_a_finished_run_exports_any_point_again(
     }
 
 
-def test_overwriting_a_run_removes_exports_of_its_points(model: Path, tmp_path: Path) -> None:
-    """No file of a former run stays."""
-    tiny.search(model, tmp_path)
-    folder = export(model, tmp_path, None, EngineSettings(), "margin").folder
-    tiny.search(model, tmp_path, overwrite=True)
-    assert not (folder / MIXED_MODEL).exists()
-
-
 def test_the_curve_alone_exports_a_point(model: Path, tmp_path: Path) -> None:
     """Without an answer a point of the curve is exported all the same; then by `export`, too."""
     assert ExitCode.OK == command(model, tmp_path, "curve", "--export-point", "culprits")

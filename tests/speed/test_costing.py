@@ -128,10 +128,3 @@ def test_what_is_not_worth_a_profile(
     budget = Budget(max_time_s=0.0 if late else None)
     assert expected == left_out(tmp_path, latencies, budget)
     assert left_out(tmp_path, latencies, budget, Plan.of(())) is None
-
-
-def test_the_emulator_has_no_kernels(tmp_path: Path) -> None:
-    """A predicted answer has no costs, and none are left out."""
-    model = tiny.write_model(tmp_path / "tiny.onnx")
-    result = find(model, tol=1e-2, inputs=tiny.samples(), backend="emulated", out=tmp_path / "run")
-    assert result.costs is None
