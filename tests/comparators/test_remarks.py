@@ -95,6 +95,13 @@ def test_outputs_of_ordinary_size_are_not_named(metric: str) -> None:
     assert relative is (remarks(tiny, metric=metric, tol=tol) == [])
 
 
+def test_the_largest_of_all_samples_is_told() -> None:
+    """A sample whose outputs are smaller still does not stand for the others."""
+    comparator = choose_comparator(Options(model=Path("m.onnx")), list(SOFT))
+    (remark,) = overlooked_remarks(comparator, [{"probs": SOFT["probs"] / 2}, SOFT])
+    assert "at most 0.00015" in remark
+
+
 def test_one_large_element_is_enough() -> None:
     """A softmax with a peak can fail, however small its other elements are."""
     peaked = SOFT["probs"].copy()

@@ -20,6 +20,7 @@ from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted, Warned
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.workers import still_working, threads
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import Evaluate, Simulated, by, driver_of
 
@@ -53,6 +54,17 @@ class Company:
         with self._lock:
             self.now.discard(plan)
         return by(ORACLE)(plan, feed)
+
+
+def test_one_worker_is_the_callers_thread() -> None:
+    """There Ctrl-C arrives; what several have begun, and nobody waits for, is known to go on."""
+    alone, several = (threads(lambda _: pytest.fail(), count).executor for count in (1, 2))
+    assert threading.get_ident() == alone.submit(threading.get_ident).result()
+    go_on = threading.Event()
+    given_up = several.submit(go_on.wait, PATIENCE_S)
+    assert still_working()
+    go_on.set()
+    assert given_up.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", [Kind.JUDGE, Kind.PREDICT])

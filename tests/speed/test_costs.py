@@ -120,6 +120,13 @@ def test_multiplications_are_counted(
     assert expected == macs(model.proto.graph.node[0], shapes)
 
 
+def test_a_gemm_counts_the_dimension_that_it_sums_over() -> None:
+    """The last of the first operand, or its first where that is transposed."""
+    for first, transposed in (((3, 5), 0), ((5, 3), 1)):
+        shapes = {"a": first, "b": (5, 7), "y": (3, 7)}
+        assert 3 * 7 * 5 == macs(node("Gemm", "a b", "y", transA=transposed), shapes)
+
+
 def test_cost_follows_the_inputs_that_are_fed(tmp_path: Path) -> None:
     """The batch is dynamic: ten times the batch is ten times the traffic."""
     model = saved(tmp_path, [node("Relu", "x", "a"), node("Exp", "a", "b")], ["b"])

@@ -60,6 +60,12 @@ def test_the_pool_is_all_of_few_samples_and_a_random_part_of_many() -> None:
     assert pool_of(1000, 0) == pool_of(1000, 0) != pool_of(1000, 1)
 
 
+def test_a_ranking_takes_part_of_the_pool() -> None:
+    """At most eight samples, evenly from all of it."""
+    counts = {n: len(samples(n).numbers(SampleSet.RANKING)) for n in (1, 8, 9, 17, 32)}
+    assert {1: 1, 8: 8, 9: 5, 17: 6, 32: 8} == counts
+
+
 def test_plans_take_turns_to_name_their_hardest_sample() -> None:
     """Failures without a figure come first, those unjudged never, those chosen before last."""
     low = OneByOne(numbers=[1, 2, 3], errors=[0.1, np.inf, 0.3])
