@@ -172,7 +172,11 @@ def run(
     ("make", "operator", "outputs", "layer"),
     [
         (detector, "NonMaxSuppression", ["found", "kinds"], "suppress"),
-        (lambda: detector(first=True), "NonMaxSuppression", ["found", "kinds"], "suppress"),
+        pytest.param(
+            lambda: detector(first=True),
+            *("NonMaxSuppression", ["found", "kinds"], "suppress"),
+            marks=pytest.mark.nightly,
+        ),
         (lambda: branching("suppress"), "NonMaxSuppression", ["boxes"], "branch"),
         (branching, "NonMaxSuppression", ["boxes"], "suppress"),
         (experts, "ArgMax", ["y"], "choose"),

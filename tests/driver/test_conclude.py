@@ -78,7 +78,7 @@ def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Tria
     return result, trials
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [3, pytest.param(1, marks=pytest.mark.nightly)])
 def test_unresolved_trials_are_counted_by_what_became_of_them(
     tmp_path: Path, workers: int
 ) -> None:

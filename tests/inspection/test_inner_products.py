@@ -96,7 +96,7 @@ def lowered(layer: EngineLayer) -> EngineLayer:
     )
 
 
-@pytest.mark.parametrize("kept", ["k", "kl"])
+@pytest.mark.parametrize("kept", ["k", pytest.param("kl", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "made",
     [

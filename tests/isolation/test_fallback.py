@@ -66,7 +66,14 @@ def test_without_a_gpu_forecasts_are_the_cpus(spec: EvaluatorSpec, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fault", "attempts"), [("SIGSEGV", 2), ("no pickle", 2), ("fail to run", 1), ("raise", 1)]
+    ("fault", "attempts"),
+    [
+        *(("SIGSEGV", 2), ("raise", 1)),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in (("no pickle", 2), ("fail to run", 1))
+        ),
+    ],
 )
 def test_whatever_a_forecast_dies_of(
     folder: Path, spec: EvaluatorSpec, slot: Slot, tmp_path: Path, fault: str, attempts: int

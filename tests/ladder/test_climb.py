@@ -105,6 +105,7 @@ def test_a_rung_without_a_form_is_passed_over_each_time(tmp_path: Path) -> None:
     assert Status.FOUND is result.status
 
 
+@pytest.mark.nightly
 def test_a_ladder_of_two_types_is_the_pair(tmp_path: Path) -> None:
     """The same layers are kept, with the same certificate."""
     ladder = climb(tmp_path, ladder=("fp16", "fp32"))

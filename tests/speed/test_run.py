@@ -204,6 +204,7 @@ def test_limits_may_change_on_resume(tmp_path: Path) -> None:
     assert limited.builds - plain.builds <= 20
 
 
+@pytest.mark.nightly
 def test_progress_tells_the_speed(tmp_path: Path) -> None:
     """While it goes on, the line says how fast the last plan was."""
     sentences = []
