@@ -1,13 +1,23 @@
-"""How many examples of Hypothesis a test takes: some each day, ten times as many each night."""
+"""What a test takes each day, and what each night: examples of Hypothesis, and parameters."""
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 NIGHTLY = 10
+"""So many times as many examples are tried each night."""
 
 
 def examples(daily: int, **more: Any) -> settings:
     """Return settings with so many examples, more by the profile `nightly` of conftest.py."""
     deep = settings().max_examples > settings.get_profile("default").max_examples
     return settings(max_examples=daily * NIGHTLY if deep else daily, **more)
+
+
+def nightly(*parameters: Any) -> list[Any]:
+    """Return parameters of a test that are for the night alone; a tuple is one for each name."""
+    return [
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.nightly)
+        for each in parameters
+    ]

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.batch import job_process
 
 Write = Callable[[str], Path]
@@ -177,9 +178,7 @@ def test_a_batch_in_the_background_can_be_ended(
     ]
 
 
-@pytest.mark.parametrize(
-    "delay_s", [0.3, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0.0, 0.05, 1.0))]
-)
+@pytest.mark.parametrize("delay_s", [0.3, *nightly(0.0, 0.05, 1.0)])
 def test_a_batch_killed_while_a_job_starts_leaves_nobody(
     write: Write, command: Command, tmp_path: Path, delay_s: float
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 from precision_bisect.plan import Plan
@@ -104,10 +105,7 @@ def check(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     "damage",
     [
         *("nested", "empty", "bytes", "nan"),
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("deep", "objects", "null", "list", "huge", "object")
-        ),
+        *nightly("deep", "objects", "null", "list", "huge", "object"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from effort import nightly
 
 LOST = (("stdout", "stderr"), ("stdout",), ("stderr",))
 FLAGS: Sequence[tuple[str, ...]] = ((), ("--json",), ("--tol", "1e-30"))
@@ -19,7 +20,7 @@ DAILY, *NIGHTLY = product(LOST, FLAGS)
 
 @pytest.mark.parametrize(
     ("lost", "flags"),
-    [DAILY, *(pytest.param(*each, marks=pytest.mark.nightly) for each in NIGHTLY)],
+    [DAILY, *nightly(*NIGHTLY)],
 )
 def test_a_reader_that_has_gone_costs_nothing(
     lost: tuple[str, ...], flags: tuple[str, ...], tmp_path: Path

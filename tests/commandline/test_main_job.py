@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import nightly
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
@@ -29,7 +30,7 @@ ONE_SAMPLE = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / "000.npz")]
 """Enough where the answer itself is not what a test is about."""
 
 
-@pytest.fixture(scope="module", params=["000.npz", pytest.param(".", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["000.npz", *nightly(".")])
 def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, str, float]]:
     """Run the example on some samples; yield its run folder, its final screen, its CPU seconds.
 
@@ -122,9 +123,7 @@ def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: P
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGTERM)])
 def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM during the search end it with result.json and exit code 130."""
     child = subprocess.Popen(
@@ -147,7 +146,7 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
 
 @pytest.mark.parametrize(
     "library",
-    ["onnxruntime_pybind11_state", pytest.param("_multiarray_umath", marks=pytest.mark.nightly)],
+    ["onnxruntime_pybind11_state", *nightly("_multiarray_umath")],
 )
 def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> None:
     """Before the search Ctrl-C is one line and writes nothing, whatever library is loading."""
@@ -167,7 +166,7 @@ def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> 
         )
 
 
-@pytest.mark.parametrize("no_color", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("no_color", [False, *nightly(True)])
 def test_a_terminal_shows_live_progress(tmp_path: Path, *, no_color: bool) -> None:
     """One line is redrawn with what was spent and the best so far, in color unless NO_COLOR is."""
     master, slave = pty.openpty()

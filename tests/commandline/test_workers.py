@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.main import main
 
 SLOW_CHECK = """
@@ -65,9 +66,7 @@ def test_a_run_is_resumed_with_other_workers(tmp_path: Path) -> None:
     assert answer(out)["certificate"]["minimal"]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGTERM)])
 def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     tmp_path: Path, number: signal.Signals
 ) -> None:

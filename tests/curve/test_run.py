@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.options import Until
@@ -138,7 +139,7 @@ def test_culprits_alone_that_pass_are_an_answer(model: Path, tmp_path: Path) -> 
     assert (tmp_path / "model.mixed.onnx").exists()
 
 
-@pytest.mark.parametrize("until", [pytest.param("answer", marks=pytest.mark.nightly), "culprits"])
+@pytest.mark.parametrize("until", [*nightly("answer"), "culprits"])
 def test_held_out_samples_judge_the_culprits_too(
     model: Path, tmp_path: Path, until: Until
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import oracles
 import tiny
+from effort import nightly
 from final_screens import words
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
@@ -78,7 +79,7 @@ def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Tria
     return result, trials
 
 
-@pytest.mark.parametrize("workers", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("workers", [3, *nightly(1)])
 def test_unresolved_trials_are_counted_by_what_became_of_them(
     tmp_path: Path, workers: int
 ) -> None:

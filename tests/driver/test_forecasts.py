@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from effort import examples
+from effort import examples, nightly
 from oracles import Oracle, Simulation, outcome
 from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
@@ -271,9 +271,7 @@ def test_what_is_predicted_is_right_as_often_as_said(wrong: int) -> None:
     assert false_claims(errors) <= most_by_chance()
 
 
-@pytest.mark.parametrize(
-    "noise", [0.3, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0.05, 1.0))]
-)
+@pytest.mark.parametrize("noise", [0.3, *nightly(0.05, 1.0)])
 def test_noisy_forecasts_are_right_as_often_as_said(noise: float) -> None:
     """Forecasts off by lognormal noise: near ones are built, claims on others are rarely false."""
 

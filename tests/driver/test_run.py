@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
@@ -82,7 +83,7 @@ def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) 
     assert started == []
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [7, *nightly(1)])
 def test_a_spent_budget_is_continued_with_a_larger_one(
     step: int, model: Path, whole: Result, tmp_path: Path
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert "--max-time of 1e-09 s is spent" in result.message
 
 
-@pytest.mark.parametrize("each", [8, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("each", [8, *nightly(3)])
 def test_ctrl_c_anywhere_is_continued(
     each: int, model: Path, whole: Result, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.execution.process_evaluator import Logs
 from precision_bisect.machine.plain_files import whole
@@ -42,9 +43,7 @@ def wanted(folder: Path, mask: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(
-    "mask", [0o027, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0o022, 0o077))]
-)
+@pytest.mark.parametrize("mask", [0o027, *nightly(0o022, 0o077)])
 def test_every_file_of_a_run_obeys(mask: int, tmp_path: Path) -> None:
     """Samples, golden outputs, ledger, exports, logs, report, and what other commands write."""
     model = tiny.write_with_samples(tmp_path)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from effort import nightly
 from models import load_text, normal, parse, with_weights
 from precision_bisect.exports import judging
 from precision_bisect.exports.export import NotWritable
@@ -134,7 +135,7 @@ LIMITS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in LIMITS[2:]]
+OTHERS = nightly(*LIMITS[2:])
 
 
 @pytest.mark.parametrize("limits", [*LIMITS[:2], *OTHERS])

@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.export_command import export
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
@@ -105,7 +106,7 @@ def test_a_run_exports_the_point_that_was_asked_for(
 
 @pytest.mark.parametrize(
     "point",
-    ["2", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("culprits", "margin"))],
+    ["2", *nightly("culprits", "margin")],
 )
 def test_a_finished_run_exports_any_point_again(
     model: Path, whole: Result, tmp_path: Path, point: str

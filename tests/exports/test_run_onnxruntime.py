@@ -15,6 +15,7 @@ import onnx
 import pytest
 import vermin
 
+from effort import nightly
 from exports_models import chain, export_of
 from models import broken_norm, load_text, normal, save
 from precision_bisect.backends.cuda.opening import Opener, opening_without
@@ -228,7 +229,7 @@ METRICS: tuple[tuple[str, float], ...] = (
 )
 
 
-OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in (1e-4, 0.3)]
+OTHERS = nightly(1e-4, 0.3)
 
 
 @pytest.mark.parametrize(("metric", "limit"), METRICS)

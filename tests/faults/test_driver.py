@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from effort import nightly
 from faults import subject
 from lives import Live, lives
 
@@ -77,7 +78,7 @@ def answer(folder: Path) -> dict[str, Any]:
     ("often", "workers"),
     [
         next(iter(LIVES)),
-        *(pytest.param(*each, marks=pytest.mark.nightly) for each in [*LIVES][1:]),
+        *nightly(*[*LIVES][1:]),
     ],
 )
 def test_a_driver_that_is_killed_loses_and_repeats_nothing(

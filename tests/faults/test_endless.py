@@ -13,6 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import nightly
+
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 
 
@@ -63,9 +65,7 @@ def begin(model: Path, *flags: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize(
-    "limit", ["--max-time", pytest.param("--trial-timeout", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("limit", ["--max-time", *nightly("--trial-timeout")])
 def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
     """The reference runs in this process, and ends in one line all the same."""
     with begin(loop(tmp_path / "endless.onnx"), limit, "1") as run:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from effort import nightly
 from faults import subject
 from faults.harness import Record, Run
 from precision_bisect.plan import Plan
@@ -57,7 +58,7 @@ def retries(run: Run) -> list[str]:
 
 @pytest.mark.parametrize(
     "faults",
-    [ONE_OF_EACH, *(pytest.param(each, marks=pytest.mark.nightly) for each in RETRIED.values())],
+    [ONE_OF_EACH, *nightly(*((each,) for each in RETRIED.values()))],
     ids=["one of each", *RETRIED],
 )
 def test_a_lost_process_costs_nothing(
@@ -108,7 +109,7 @@ def test_a_process_lost_between_trials_costs_nothing(
     "faults",
     [
         ONE_STATUS_EACH,
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in WITHOUT_VERDICT.values()),
+        *nightly(*WITHOUT_VERDICT.values()),
     ],
     ids=["one of each", *WITHOUT_VERDICT],
 )
@@ -128,7 +129,7 @@ def test_trials_without_verdict_are_gone_round(
 
 @pytest.mark.parametrize(
     ("fault", "status"),
-    [("SIGSEGV", "crashed"), pytest.param("raise", "raised", marks=pytest.mark.nightly)],
+    [("SIGSEGV", "crashed"), *nightly(("raise", "raised"))],
 )
 def test_a_plan_that_is_never_judged_is_gone_round(
     run: Run, fault: str, status: str, record_property: Record

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from effort import nightly
+
 HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="cases are forked")
-@pytest.mark.parametrize("cases", [8, pytest.param(500, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cases", [8, *nightly(500)])
 def test_cases_of_each_class(cases: int) -> None:
     """Each ends by itself, in one line where it is refused, and writes only where it may.
 

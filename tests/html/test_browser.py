@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import run_folders
+from effort import nightly
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings
 from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
@@ -49,7 +50,7 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("scheme", ["light", *nightly("dark")])
 def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str) -> None:
     """Each point tells its figures, named ones their name; the tolerance is a line."""
     folder = run_folders.write_curve(run_folders.write_run(tmp_path, NAMES, KEPT), NAMES, KEPT)
@@ -214,7 +215,7 @@ def contrast(page: Page, text: str, back: str) -> float:
     return (max(brightness) + 0.05) / (min(brightness) + 0.05)
 
 
-WIDER = [pytest.param(each, marks=pytest.mark.nightly) for each in (820, 1280)]
+WIDER = nightly(820, 1280)
 
 
 @pytest.mark.parametrize("width", [400, *WIDER])

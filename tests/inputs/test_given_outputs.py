@@ -1,5 +1,4 @@
-"""The reference import re
-from a file: read, checked, and what a run makes of it."""
+"""The reference from a file: read, checked, and what a run makes of it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from effort import nightly
 from models import parse, with_weights
 from precision_bisect.api import run
 from precision_bisect.backends.backend_plugin import Chosen
@@ -275,7 +275,7 @@ def test_a_model_with_a_plugin_is_judged_without_onnx_runtime(
     assert "broken" != result.deployment.recheck.outcome
 
 
-@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("given", [True, *nightly(False)])
 def test_the_engine_with_every_layer_high_is_the_reference(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from effort import nightly
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from inspection.judged import words
 from models import keeping, parse, save, with_weights
@@ -96,7 +97,7 @@ def lowered(layer: EngineLayer) -> EngineLayer:
     )
 
 
-@pytest.mark.parametrize("kept", ["k", pytest.param("kl", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kept", ["k", *nightly("kl")])
 @pytest.mark.parametrize(
     "made",
     [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from effort import nightly
 from inspection import real_texts as real
 from inspection.engines import DEMOTED, HONOURED, UNSEEN, Target, inspect
 from inspection.judged import FP16, chain, verdicts, words
@@ -245,7 +246,7 @@ def compared(
     return [(honour, other[layer]) for layer, honour in found.honours.items()]
 
 
-@pytest.mark.parametrize("guard", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("guard", [False, *nightly(True)])
 def test_real_engines_in_the_words_of_tensorrt_10(
     rtx: Flavour, tmp_path: Path, guard: bool
 ) -> None:

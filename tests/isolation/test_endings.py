@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from effort import nightly
 from faults import subject
 from precision_bisect.errors import ExitCode, UsageError
 
@@ -64,9 +65,7 @@ def result(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGTERM)])
 def test_an_interrupt_ends_a_hanging_trial(folder: Path, number: signal.Signals) -> None:
     """The run ends at once with the best plan so far, and the child with it."""
     subject.order(folder, {"do": "hang with company", "call": HANGING})

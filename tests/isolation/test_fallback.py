@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import nightly
 from faults import subject
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -69,10 +70,7 @@ def test_without_a_gpu_forecasts_are_the_cpus(spec: EvaluatorSpec, tmp_path: Pat
     ("fault", "attempts"),
     [
         *(("SIGSEGV", 2), ("raise", 1)),
-        *(
-            pytest.param(*each, marks=pytest.mark.nightly)
-            for each in (("no pickle", 2), ("fail to run", 1))
-        ),
+        *nightly(("no pickle", 2), ("fail to run", 1)),
     ],
 )
 def test_whatever_a_forecast_dies_of(

@@ -18,6 +18,7 @@ import pytest
 
 import tiny
 from beginning import PROCESS, STARTED
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
@@ -135,9 +136,7 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
     assert ": finished after " in status(run).stdout
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, *nightly(signal.SIGSEGV)])
 def test_a_killed_search_is_told_from_one_that_goes_on(tmp_path: Path, number: int) -> None:
     """When its process is gone the status says so, and what to do; resumed it is finished."""
     run = tmp_path / "run"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.graphs.load import load_model
 from precision_bisect.plan import Plan
@@ -18,7 +19,7 @@ HOSTILE = "bl'ocks\n\"}).{"
 """What no attribute of PyTorch is called, and a file may say."""
 
 
-@pytest.fixture(params=[HOSTILE, pytest.param("blocks", marks=pytest.mark.nightly)])
+@pytest.fixture(params=[HOSTILE, *nightly("blocks")])
 def root(request: pytest.FixtureRequest) -> str:
     """The name of the module that holds four others."""
     return str(request.param)

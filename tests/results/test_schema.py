@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tiny
+from effort import nightly
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
 from precision_bisect.runs.results.endings import Status
 
@@ -85,10 +86,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "status",
     [
         *("found", "budget_exhausted"),
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("nothing_to_keep", "interrupted", "stopped")
-        ),
+        *nightly("nothing_to_keep", "interrupted", "stopped"),
     ],
 )
 def test_runs_of_every_ending_fit_the_schema(status: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import precision_bisect
+from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
 
@@ -123,7 +124,7 @@ def planted(count: int, culprits: set[int]) -> list[Step]:
     return steps
 
 
-@pytest.mark.parametrize("size", [200, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("size", [200, *nightly(1000)])
 def test_a_planted_set_of_five_is_found(size: int, tmp_path: Path) -> None:
     """Five culprits among many layers are found exactly, with few trials."""
     culprits = {size * place // 1000 for place in (101, 344, 500, 711, 960)}

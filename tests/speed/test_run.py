@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import tiny
+from effort import nightly
 from models import load_text, normal
 from paced import Clock
 from precision_bisect.backends.cuda.building import TypedSessions
@@ -250,8 +251,7 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
     [
         (3, 1, True),
         (12, 0, False),
-        pytest.param(3, 1, False, marks=pytest.mark.nightly),
-        pytest.param(12, 0, True, marks=pytest.mark.nightly),
+        *nightly((3, 1, False), (12, 0, True)),
     ],
 )
 def test_what_judges_one_by_one_takes_no_latency_away(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import nightly
 from oracles import Simulation
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind
@@ -74,7 +75,7 @@ def culprits(seed: int, *, pairs: bool) -> list[int]:
     return [layer for first in firsts for layer in (first, first + 1)]
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("workers", [1, *nightly(4)])
 def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
     """Of the layers the emulator knows six: those that come in pairs take a sixth fewer builds."""
     asked = replace(oracles.problem(SIZE), builds=True, workers=workers)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import oracles
+from effort import nightly
 from oracles import Oracle, Simulation
 from precision_bisect.protocols import Problem
 from precision_bisect.search.certificate.certifying import certify
@@ -70,7 +71,7 @@ def test_a_whole_block_of_culprits_is_found() -> None:
     [
         (300, 1),
         (300, 5),
-        *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((300, 20), (1000, 5))),
+        *nightly((300, 20), (1000, 5)),
     ],
 )
 def test_a_useless_ranking_costs_no_more_than_quickxplain(size: int, few: int) -> None:
@@ -90,9 +91,7 @@ def test_a_useless_ranking_costs_no_more_than_quickxplain(size: int, few: int) -
     assert ours <= 1.1 * theirs + 6 * SEEDS
 
 
-@pytest.mark.parametrize(
-    "workers", [1, *(pytest.param(each, marks=pytest.mark.nightly) for each in (4, 16))]
-)
+@pytest.mark.parametrize("workers", [1, *nightly(4, 16)])
 def test_noise_does_not_hide_a_smaller_plan_that_passed(workers: int) -> None:
     """Where two builds differ by a fifth, the answer keeps no more than any that passed."""
     size, noise = 300, 0.2 * oracles.TOLERANCE
@@ -191,7 +190,7 @@ def test_too_large_a_choice_is_halved_along_the_ranking() -> None:
 
 
 @pytest.mark.parametrize("workers", [4, 16])
-@pytest.mark.parametrize("kept", [3, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kept", [3, *nightly(40)])
 def test_workers_that_are_left_look_for_the_length_of_the_ranking(kept: int, workers: int) -> None:
     """Where the emulator is far off, several workers find the right number in fewer rounds."""
     size = 200

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import nightly
 from inspection.engines import DEMOTED, HONOURED, Target, inspect
 from models import keeping, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -72,7 +73,7 @@ def attention(folder: Path, opset: int, kind: Mapping[str, int | str]) -> Model:
 
 @pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("opset", [24, pytest.param(23, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("opset", [24, *nightly(23)])
 def test_every_plan_builds(
     rtx: Flavour, tmp_path: Path, opset: int, kind: Mapping[str, int | str], low: LowName
 ) -> None:

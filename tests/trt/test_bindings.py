@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 import precision_bisect.backends.tensorrt as package
+from effort import nightly
 from precision_bisect.machine.gpu import driver_version
 
 WHEELS = {
@@ -197,7 +198,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scope="session",
     params=[
         *("8.6.1", "11.4.0.106"),
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("10.3.0", "10.16.1.11")),
+        *nightly("10.3.0", "10.16.1.11"),
     ],
 )
 def bindings(

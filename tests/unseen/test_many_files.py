@@ -7,6 +7,7 @@ import pytest
 
 import models
 import tiny
+from effort import nightly
 from precision_bisect.errors import InputError
 from precision_bisect.judging.inputs.input_files import MOST_HELD, placed_samples
 from precision_bisect.runs.results.endings import Status
@@ -35,7 +36,7 @@ def test_many_files_are_not_held(tmp_path: Path) -> None:
     assert few[str(tmp_path / "few" / "000.npz")] is few[str(tmp_path / "few" / "000.npz")]
 
 
-@pytest.mark.parametrize("isolate", [pytest.param("never", marks=pytest.mark.nightly), "always"])
+@pytest.mark.parametrize("isolate", [*nightly("never"), "always"])
 def test_a_search_over_many_files_promises_by_all_of_them(tmp_path: Path, isolate: str) -> None:
     """All but the pool have judged the answer, in this process and in a child."""
     inputs = folder_of(tmp_path / "inputs", MANY)
