@@ -16,7 +16,6 @@ from precision_bisect.runs.results.result import Result
 
 FEED = {"x": np.linspace(0.1, 0.9, 8, dtype=np.float32)}
 HEAD = "(float[8] x) => (float[8] y) <float half = {0.5}, bool on = {1}, bool off = {0}>"
-SCALED = "<float half = {0.5}, bool on = {1}, float little = {%s}>"
 DRAWN: dict[str, tuple[str, str]] = {
     "dropout": (f"{HEAD} {{ [mine] d = Dropout(x, half, on) y = Exp(d) }}", "Dropout in training"),
     "dropout without ratio": (

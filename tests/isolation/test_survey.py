@@ -22,9 +22,6 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 
-ALWAYS: dict[str, Any] = {"isolate": "always"}
-
-
 LOWEST = Proposal(plan=Plan.of(()))
 
 
