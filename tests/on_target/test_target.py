@@ -17,7 +17,7 @@ from exports_models import SHELLS, words
 from precision_bisect.commandline.main import main
 from precision_bisect.pipeline.on_target.exchange import MANIFEST, SCRIPT
 from precision_bisect.runs.results.on_target import OnTarget, read_on_target
-from precision_bisect.runs.runfolder import REPORT, RESULT, TARGET
+from precision_bisect.runs.runfolder import GOLDEN_INPUTS, REPORT, RESULT, TARGET
 from precision_bisect.trial import Honour
 
 TESTS = Path(__file__).parents[1]
@@ -271,3 +271,76 @@ def test_names_of_the_model_reach_no_shell(shell: str, tmp_path: Path) -> None:
     assert (0, 2) == (code, found.samples)
     assert all(2 == each.samples for each in found.points)
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_shapes_are_given_where_they_are_open(tmp_path: Path) -> None:
+    """An input that gives a shape by its values is given by these, and from no file."""
+    value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    nodes = [
+        onnx.helper.make_node("Tanh", ["x"], ["t"], name="low"),
+        onnx.helper.make_node("Reshape", ["t", "to"], ["y"], name="shape"),
+    ]
+    inputs = [value("x", kind.FLOAT, ["n", 4]), value("to", kind.INT64, [2])]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, [value("y", kind.FLOAT, ["p", "q"])])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx"
+    )
+    (tmp_path / "inputs").mkdir()
+    for rows in (2, 3):
+        x = np.full((rows, 4), 0.5, np.float32)
+        np.savez(tmp_path / f"inputs/{rows}.npz", x=x, to=np.array([4, rows], np.int64))
+    flags = ["--inputs", str(tmp_path / "inputs"), "--tol", "1e-2", "--backend", "emulated"]
+    run, folder = tmp_path / "run", tmp_path / "board"
+    assert 0 == main([str(tmp_path / "m.onnx"), *flags, "--out", str(run)])
+    assert 0 == main(["target", str(run), "--write", str(folder)])
+    script = (folder / SCRIPT).read_text()
+    assert "--minShapes=x:2x4,to:4x2 --optShapes=x:3x4,to:4x3 --maxShapes=x:3x4,to:4x3" in script
+    for number, rows in ((0, 2), (1, 3)):
+        assert f"--loadInputs=x:inputs/{number}-0.bin --shapes=x:{rows}x4,to:4x{rows}" in script
+    raw = np.fromfile(folder / "inputs/1-0.bin", "<f4")
+    assert [0.5] * 12 == raw.tolist()
+
+
+def test_what_cannot_be_judged_is_said(
+    back: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run without its samples, or that has gone on to another answer, is one line."""
+    run, folder = back
+    result = json.loads((run / RESULT).read_text())
+    kept = result["kept"]
+    (run / RESULT).write_text(json.dumps(result | {"kept": kept[1:]}))
+    assert 2 == main(["target", str(run), "--read", str(folder)])
+    (run / RESULT).write_text(json.dumps(result))
+    (run / GOLDEN_INPUTS).unlink()
+    assert 2 == main(["target", str(run), "--read", str(folder)])
+    gone_on, no_samples = capsys.readouterr().err.splitlines()
+    assert "has gone on since" in gone_on
+    assert "has no samples to judge by" in no_samples
+
+
+def test_an_answer_that_keeps_all_is_nothing_to_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no layer may run low there is no model to build but the user's own."""
+    value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    nodes = [onnx.helper.make_node("Tanh", ["x"], ["y"], name="low")]
+    ends = [value(name, kind, [1, 8]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), model)
+    run = tmp_path / "run"
+    main([str(model), "--tol", "1e-6", "--backend", "emulated", "--out", str(run)])
+    capsys.readouterr()
+    assert 2 == main(["target", str(run), "--write", str(tmp_path / "board")])
+    assert "nothing to judge" in capsys.readouterr().err
+    assert not (tmp_path / "board").exists()
+
+
+def test_json_is_the_record(
+    exchanged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--json prints what the run folder keeps."""
+    assert 0 == main(["target", str(exchanged[0]), "--read", str(exchanged[1]), "--json"])
+    assert capsys.readouterr().out == (exchanged[0] / TARGET).read_text()

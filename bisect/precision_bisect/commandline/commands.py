@@ -90,7 +90,7 @@ def target_command(parsed: Namespace) -> int:
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
     from precision_bisect.pipeline.on_target.exchange import read_subject
-    from precision_bisect.pipeline.on_target.target_reading import read_target
+    from precision_bisect.pipeline.on_target.target_reading import read_target, record
     from precision_bisect.pipeline.on_target.target_writing import write_target
     from precision_bisect.pipeline.on_target.told_comparator import comparator_of
 
@@ -102,7 +102,12 @@ def target_command(parsed: Namespace) -> int:
         return ExitCode.OK
     found = read_target(subject, parsed.read, comparator)
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
-    _report_again(subject.run)
+    try:
+        record(found, subject.run)
+    except RunFolderError as error:
+        complain(f"warning: not recorded: {error.one_line()}")
+    else:
+        _report_again(subject.run)
     return found.exit_code
 
 

@@ -69,7 +69,7 @@ class Source:
     def judged_on_target(self) -> OnTarget | None:
         """What a target made of this answer, None where none did."""
         seen, result = self.on_target, self.result
-        return seen if seen and result and set(seen.kept) <= set(result.kept) else None
+        return seen if seen and result and set(seen.kept) == set(result.kept) else None
 
 
 def read_source(folder: Path) -> Source:

@@ -17,6 +17,7 @@ from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.mixed import mixed_model, rename_tensors
+from precision_bisect.exports.write import gains
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
@@ -102,11 +103,17 @@ def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -
     asked = AskedSettings(backend=None, settings=settings, flagged=flagged)
     points = dict(_points(finished, model, engine_as_in_run(finished, asked).settings))
     run = finished.path.parent
+    if not gains(points[ANSWER]):
+        raise UsageError(
+            f"the answer of {run} keeps every layer high, so there is nothing to judge",
+            "search with a larger tolerance",
+        )
     try:
         with quiet(), without_torch():
             inputs, outputs = stored_samples(run)
     except Unfit as why:
-        raise RunFolderError(f"{run} has no samples to judge by: {why}", "run it again") from why
+        hint = "run it again, which stores them, or says why it does not"
+        raise RunFolderError(f"{run} has no samples to judge by: {why}", hint) from why
     for specs, samples in ((model.inputs, inputs), (model.outputs, outputs)):
         for spec in specs:
             if any(spec.name not in sample for sample in samples):

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarget:
-    """Judge what came back in a folder, and record it in the run.
+    """Judge what came back in a folder.
 
     What is missing or damaged costs only itself. Raises RunFolderError for a folder that is not
     of this run, and where nothing has come back at all.
@@ -66,10 +66,14 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
             f"nothing of the target is in {where}{first}",
             f"call sh {SCRIPT} in it on the target, and copy it back",
         )
-    found = OnTarget(samples=len(subject.inputs), kept=subject.finished.kept, points=points)
-    with RunLock(subject.run):
-        RunFolder(subject.run).write(TARGET, found.to_json())
-    return found
+    kept = (*subject.finished.fixed, *subject.finished.kept)
+    return OnTarget(samples=len(subject.inputs), kept=kept, points=points)
+
+
+def record(found: OnTarget, run: Path) -> None:
+    """Write what was found into the run folder. Raises RunFolderError."""
+    with RunLock(run):
+        RunFolder(run).write(TARGET, found.to_json())
 
 
 def _check(subject: Subject, where: Path) -> None:
@@ -228,8 +232,8 @@ def _text(path: Path) -> str:
 def _why(log: Path) -> str:
     """Return the first error of a log, "" where it has none."""
     try:
+        plain_size(log)
         with log.open("rb") as stream:
-            plain_size(log)
             text = stream.read(_LOG_END).decode("utf-8", errors="replace")
     except OSError:
         return ", and no log"
