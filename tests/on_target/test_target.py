@@ -305,8 +305,9 @@ def test_shapes_are_given_where_they_are_open(tmp_path: Path) -> None:
 def test_what_cannot_be_judged_is_said(
     back: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run without its samples, or that has gone on to another answer, is one line."""
+    """Samples that are missing or would be rounded, or another answer since: one line each."""
     run, folder = back
+    assert 2 == main(["target", str(run), "--write", str(run / "b"), "--io-types", "fp16"])
     result = json.loads((run / RESULT).read_text())
     kept = result["kept"]
     (run / RESULT).write_text(json.dumps(result | {"kept": kept[1:]}))
@@ -314,7 +315,8 @@ def test_what_cannot_be_judged_is_said(
     (run / RESULT).write_text(json.dumps(result))
     (run / GOLDEN_INPUTS).unlink()
     assert 2 == main(["target", str(run), "--read", str(folder)])
-    gone_on, no_samples = capsys.readouterr().err.splitlines()
+    rounds, gone_on, no_samples = capsys.readouterr().err.splitlines()
+    assert "rounds the samples" in rounds
     assert "has gone on since" in gone_on
     assert "has no samples to judge by" in no_samples
 
