@@ -22,6 +22,7 @@ from precision_bisect.commandline.arguments.command_flags import (
     report_parser,
     show_parser,
     status_parser,
+    target_parser,
     to_explain_options,
     verify_parser,
 )
@@ -59,7 +60,6 @@ def verify_command(parsed: Namespace) -> int:
     settings = EngineSettings(**flagged)
     from precision_bisect.pipeline.verifying.run_settings import AskedSettings
     from precision_bisect.pipeline.verifying.verify import verify
-    from precision_bisect.plugins import REPORTS, load
 
     asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
     verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
@@ -68,11 +68,46 @@ def verify_command(parsed: Namespace) -> int:
     sys.stdout.write(text)
     if verified.trouble:
         complain(f"warning: {verified.trouble}")
-    if verified.run is not None and (verified.run / REPORT).exists():
-        try:
-            load(REPORTS, "html")(verified.run, None)
-        except PrecisionBisectError as error:
-            complain(f"warning: {REPORT} stays as it was: {error.one_line()}")
+    if verified.run is not None:
+        _report_again(verified.run)
+    return found.exit_code
+
+
+def _report_again(run: Path) -> None:
+    """Draw the report of a run once more, where it has one; a failure is a warning."""
+    from precision_bisect.plugins import REPORTS, load
+
+    if not (run / REPORT).exists():
+        return
+    try:
+        load(REPORTS, "html")(run, None)
+    except PrecisionBisectError as error:
+        complain(f"warning: {REPORT} stays as it was: {error.one_line()}")
+
+
+def target_command(parsed: Namespace) -> int:
+    """Write the folder for a machine without this tool, or judge what came back in it."""
+    flagged = given(parsed, EngineSettings)
+    settings = EngineSettings(**flagged)
+    from precision_bisect.pipeline.on_target.exchange import read_subject
+    from precision_bisect.pipeline.on_target.target_reading import read_target, record
+    from precision_bisect.pipeline.on_target.target_writing import write_target
+    from precision_bisect.pipeline.on_target.told_comparator import comparator_of
+
+    subject = read_subject(parsed.run, settings, tuple(flagged))
+    comparator = comparator_of(subject.finished, parsed.check)
+    if parsed.write is not None:
+        written = write_target(subject, parsed.write)
+        sys.stdout.write(written.to_json() if parsed.json else written.to_text())
+        return ExitCode.OK
+    found = read_target(subject, parsed.read, comparator)
+    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    try:
+        record(found, subject.run)
+    except RunFolderError as error:
+        complain(f"warning: not recorded: {error.one_line()}")
+    else:
+        _report_again(subject.run)
     return found.exit_code
 
 
@@ -252,6 +287,7 @@ COMMANDS: Mapping[str, tuple[Callable[[], Parser], Callable[[Namespace], int]]] 
     "report": (report_parser, report_command),
     "show": (show_parser, show_command),
     "status": (status_parser, status_command),
+    "target": (target_parser, target_command),
     "verify": (verify_parser, verify_command),
 }
 """The parser of each command, and what takes the parsed arguments."""

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import UsageError, printable
-from precision_bisect.exports.export import Export
 from precision_bisect.exports.finished import read_finished
-from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
-from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import use_custom_ops
-from precision_bisect.judging.inputs.true_shapes import with_true_shapes
-from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.verifying.verify import model_and_result
 from precision_bisect.runs.belonging import EXPORTED
@@ -64,18 +60,7 @@ def export(
     finished = read_finished(result, model, point)
     run = finished.path.parent
     refuse_links(run)
-    wanted = Export(
-        model=finished.with_pinned(_as_it_ran(model, run)),
-        kept=finished.kept,
-        point=point,
-        pair=finished.pair,
-        settings=settings,
-        scales=finished.scales(),
-        diagnosis=finished.diagnosis,
-        shapes=finished.shapes,
-        run=finished.fingerprint,
-        modules=finished.modules,
-    )
+    wanted = finished.to_export(model, settings, point)
     where = out or (run if point == ANSWER else point_folder(run, point))
     if settings.io_types != "model" and where.resolve() == run.resolve():
         raise UsageError(
@@ -87,13 +72,3 @@ def export(
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
         return Exported(folder=folder.path, reasons={**reasons, **judging})
-
-
-def _as_it_ran(model: Model, run: Path) -> Model:
-    """Return the model with the shapes of outputs that the run has stored."""
-    try:
-        with quiet(), without_torch():
-            _, outputs = stored_samples(run)
-        return with_true_shapes(model, outputs)[0]
-    except Unfit:
-        return model

@@ -5,22 +5,31 @@ that the last search kept, the layers further up are fixed. Without `rungs` ther
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.exports.export import Export
+from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.judging.inputs.true_shapes import with_true_shapes
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Asked, Diagnosis, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
+from precision_bisect.settings.engine_settings import EngineSettings
+
+_PLAIN = Pair(low="fp16", high="fp32")
+"""Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,29 @@ class Finished:
         Raises RunFolderError where they are needed and cannot be read.
         """
         return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
+
+    def in_fp32(self, model: Model) -> "Finished":
+        """Return the plan of the same model with every layer in FP32."""
+        every = model.table.names
+        return replace(self, kept=every, fixed={}, asked={}, pinned={}, pair=_PLAIN)
+
+    def to_export(self, model: Model, settings: EngineSettings, point: str = ANSWER) -> Export:
+        """Return what is to be written of this; outputs have the shapes that the run stored."""
+        with suppress(Unfit), quiet(), without_torch():
+            _, outputs = stored_samples(self.path.parent)
+            model, _ = with_true_shapes(model, outputs)
+        return Export(
+            model=self.with_pinned(model),
+            kept=self.kept,
+            point=point,
+            pair=self.pair,
+            settings=settings,
+            scales=self.scales(),
+            diagnosis=self.diagnosis,
+            shapes=self.shapes,
+            run=self.fingerprint,
+            modules=self.modules,
+        )
 
     @property
     def high(self) -> tuple[LayerName, ...]:

@@ -39,6 +39,13 @@ def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
     """
     folder.remove(MIXED_MODEL)
     folder.remove(MIXED_DATA)
+    typed = mixed_model(export)
+    save_mixed(folder, typed)
+    return typed
+
+
+def mixed_model(export: Export) -> TypedGraph:
+    """Return the typed model of a plan. Raises NotWritable where there is none."""
     try:
         writer = TypedWriter(export.model, export.pair, export.scales)
         typed = writer.write(export.plan, guard_islands=export.settings.guard_islands)
@@ -50,13 +57,17 @@ def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
     if export.settings.io_types == "fp16":
         take_half(typed.proto)
     annotate(typed.proto, export)
+    return typed
+
+
+def save_mixed(folder: RunFolder, typed: TypedGraph) -> None:
+    """Write a typed model into a folder. Raises NotWritable where that has no room for it."""
     try:
         with folder.writing(MIXED_MODEL) as path:
             save_typed(typed, path)
     except RunFolderError as error:
         folder.remove(MIXED_DATA)
         raise NotWritable(error.message) from error
-    return typed
 
 
 def write_causes(folder: RunFolder, export: Export, typed: TypedGraph) -> None:
@@ -157,7 +168,7 @@ def take_half(proto: onnx.ModelProto) -> None:
         else:
             nodes.append(node)
     refill(graph.node, nodes)
-    _rename(graph, names)
+    rename_tensors(graph, names)
     ends = [_given(name, names[name], graph.node, types) for name in gives]
     begins = [_cast(name, names[name], FLOAT) for name in takes]
     read = {name for each in all_graphs(graph) for node in each.node for name in node.input}
@@ -178,7 +189,7 @@ def _given(
     return _cast(inner, name, FLOAT16)
 
 
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Call tensors otherwise wherever nodes make or read them, inside subgraphs, too."""
     for each in all_graphs(graph):
         for node in each.node:

@@ -6,7 +6,7 @@ Everything that comes from the model or its path is quoted for the shell.
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -115,7 +115,7 @@ def write_trtexec(export: Export) -> str:
     A command that cannot be written is a message instead, and exit code 1. Raises NotWritable for
     input names that trtexec cannot read.
     """
-    common = list(_common(export))
+    common = list(build_flags(export))
     branches = []
     for mode, tool, own in (
         ("strong10", "trtexec", ["--stronglyTyped"]),
@@ -206,8 +206,11 @@ def _plugins(export: Export) -> list[str]:
     return [f"--staticPlugins={path.absolute()}" for path in export.settings.plugins]
 
 
-def _common(export: Export) -> Iterator[str]:
-    """Yield the flags that every command has."""
+def build_flags(export: Export, called: Mapping[str, str] = {}) -> Iterator[str]:
+    """Yield the flags that every build has; inputs may be `called` otherwise in the file.
+
+    Raises NotWritable for shapes that cannot work, and for input names that trtexec cannot read.
+    """
     settings = export.settings
     if not settings.tf32:
         yield "--noTF32"
@@ -221,9 +224,18 @@ def _common(export: Export) -> Iterator[str]:
         ("--optShapes", attrgetter("best")),
         ("--maxShapes", attrgetter("most")),
     ):
-        shapes = {name: pick(sizes) for name, sizes in ranges.items()}
-        if shapes:
-            yield f"{flag}={_shapes(shapes)}"
+        yield from shape_flag(flag, {n: pick(sizes) for n, sizes in ranges.items()}, called)
+
+
+def shape_flag(flag: str, shapes: Shapes, called: Mapping[str, str] = {}) -> Iterator[str]:
+    """Yield a flag that gives shapes, if there are any. Raises as `build_flags` does."""
+    names = {name: called.get(name, name) for name in shapes}
+    for name in names.values():
+        if not name.isprintable() or "," in name or "'" in name:
+            raise NotWritable(f"trtexec cannot read the input name {name!r}")
+    if shapes:
+        texts = (f"{names[n]}:{'x'.join(map(str, shape))}" for n, shape in shapes.items())
+        yield f"{flag}={','.join(texts)}"
 
 
 def _ranges(export: Export) -> dict[str, ShapeRange] | None:
@@ -246,17 +258,16 @@ def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     return {name: found[name] for name in dynamic}
 
 
-def _shapes(shapes: Shapes) -> str:
-    for name in shapes:
-        if not name.isprintable() or "," in name or "'" in name:
-            raise NotWritable(f"trtexec cannot read the input name {name!r}")
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-
-
 def _command(tool: str, onnx: str, flags: Sequence[str], export: Export) -> str:
     words = [f"--onnx={onnx}", *map(shlex.quote, flags), '"$@"']
-    first = _DECOMPOSED if "Attention" in operators(export.model.proto.graph) else ""
-    return f"need {tool}\n    {first}" + " \\\n        ".join(['exec "$tool"', *words])
+    return f"need {tool}\n    {decomposing(export)}" + " \\\n        ".join(
+        ['exec "$tool"', *words]
+    )
+
+
+def decomposing(export: Export) -> str:
+    """Return what adds, in a script, the flag that an Attention needs; "" where there is none."""
+    return _DECOMPOSED if "Attention" in operators(export.model.proto.graph) else ""
 
 
 def _fail(message: str) -> str:

@@ -44,6 +44,8 @@ VERIFIED = "verify.json"
 VERIFIED_ENGINE = "verify.engine.txt"
 VERIFIED_LOG = "verify.log"
 """What `verify` found, the library's own words on the engine's layers, and its messages."""
+TARGET = "target.json"
+"""What a target without this tool made of the plans."""
 JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
@@ -53,7 +55,7 @@ EXPORTS = (
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
     *(TAKEN_MODEL, TAKEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
-    *(VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG),
+    *(VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, TARGET),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""

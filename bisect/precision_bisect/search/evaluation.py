@@ -276,7 +276,7 @@ def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Ju
     """Return the worst verdict over all ways; one `reference` serves each of them."""
     references = [*reference] * len(outputs) if len(reference) == 1 else reference
     return max(
-        (_judged(comparator, *each) for each in zip(outputs, references, strict=True)),
+        (judge_outputs(comparator, *each) for each in zip(outputs, references, strict=True)),
         key=lambda each: (each.verdict is Verdict.FAIL, each.error or 0.0),
     )
 
@@ -287,13 +287,13 @@ def _hardest(
     """Return the outputs of the way with the largest error."""
     if len(outputs) == 1:
         return outputs[0]
-    return max(outputs, key=lambda each: _judged(comparator, each, reference).error or 0.0)
+    return max(outputs, key=lambda each: judge_outputs(comparator, each, reference).error or 0.0)
 
 
-def _judged(
+def judge_outputs(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
-    # Comparators need not know about NaN. Copies may overflow in FP32 where the samples do not.
+    """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
     if trouble := non_finite(outputs) or non_finite(reference):
         return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
     return numbered(comparator.judge(outputs, reference))

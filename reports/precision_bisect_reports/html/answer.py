@@ -67,7 +67,7 @@ def _found(source: Source, result: Result) -> dict[str, Any]:
         "speed": result.speed,
         "honoured": seen.honoured if seen else result.honoured,
         "seen": _seen(seen),
-        "facts": list(_facts(result)),
+        "facts": [*_facts(result), *_on_target(source)],
         "run": _run(source),
         "remarks": list(_remarks(result, message)),
     }
@@ -160,6 +160,15 @@ def _facts(result: Result) -> Iterator[list[str]]:
     samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
     yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
     yield from _deployed(result)
+
+
+def _on_target(source: Source) -> Iterator[list[str]]:
+    """Yield what a target made of the answer, and of each plan."""
+    if (found := source.judged_on_target) is None:
+        return
+    yield ["On the target", found.verdict]
+    for each in found.points:
+        yield [f"On the target, {each.point}", each.line(found.samples)]
 
 
 def _deployed(result: Result) -> Iterator[list[str]]:

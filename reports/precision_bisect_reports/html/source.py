@@ -8,6 +8,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.runs.ledger.ledger_reader import Recorded, read_ledger
 from precision_bisect.runs.results.model_layers import ModelLayers
+from precision_bisect.runs.results.on_target import OnTarget, read_on_target
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.saved import read_result
@@ -45,8 +46,8 @@ class Source:
     """The files of a run folder, each None where it is not there yet.
 
     `result` is None, too, while a run goes on that has found something before: it is the former
-    answer. `verified` is what `verify` has seen, maybe of a former answer. `exports` are texts by
-    file name, None for one that is too long to copy.
+    answer. `verified` is what `verify` has seen, `on_target` what came back from a target, maybe
+    of a former answer. `exports` are texts by file name, None for one that is too long to copy.
     """
 
     searches: Sequence[Search]
@@ -55,12 +56,19 @@ class Source:
     layers: ModelLayers | None = None
     diagnosis: Findings | None = None
     verified: VerifiedEngine | None = None
+    on_target: OnTarget | None = None
     exports: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def looked_into(self) -> VerifiedEngine | None:
         """What `verify` has seen of this answer, None where it was not asked."""
         seen, result = self.verified, self.result
+        return seen if seen and result and set(seen.kept) == set(result.kept) else None
+
+    @property
+    def judged_on_target(self) -> OnTarget | None:
+        """What a target made of this answer, None where none did."""
+        seen, result = self.on_target, self.result
         return seen if seen and result and set(seen.kept) == set(result.kept) else None
 
 
@@ -88,6 +96,7 @@ def read_source(folder: Path) -> Source:
         layers=layers,
         diagnosis=_read(Findings, folder / DIAGNOSIS),
         verified=verified,
+        on_target=read_on_target(folder),
         exports=_exports(folder),
     )
 

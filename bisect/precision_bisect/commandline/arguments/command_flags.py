@@ -118,6 +118,31 @@ def export_parser() -> Parser:
     return parser
 
 
+def target_parser() -> Parser:
+    parser = Parser(
+        "target",
+        description="Judge a finished run on a machine that has only trtexec of TensorRT 10 or 11 "
+        "and a shell. --write makes a folder for it: the plans of the run as strongly typed "
+        "models, the stored samples, and judge.sh, which builds and runs them. --read judges what "
+        "came back as the run judges, prints it, and records it in target.json and in the report. "
+        "Engine flags that are left out are as the run had them.",
+        epilog="exit codes of --read: 0 the answer holds on every sample; 1 it does not, or not "
+        "all of it came back; 2 wrong usage, or no folder of this run",
+    )
+    parser.add_needed("run", "the run folder, or the model that was searched")
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--write", type=named_path, metavar="DIR", help="make this folder, a new one")
+    way.add_argument("--read", type=named_path, metavar="DIR", help="judge what came back in it")
+    parser.add_argument(
+        "--check",
+        metavar="FILE.py:FUNCTION",
+        help="the script that judged the run, where one did",
+    )
+    parser.add_flags(Telling, "json", spare=False)
+    parser.add_flags(EngineSettings, "engine")
+    return parser
+
+
 def doctor_parser() -> Parser:
     parser = Parser(
         "doctor",

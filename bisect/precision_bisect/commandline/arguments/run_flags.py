@@ -18,6 +18,7 @@ commands:
   ... layers MODEL         list the candidates, and why every other node is none
   ... explain MODEL        say why layers need the precision, and what to change
   ... verify MODEL         build the found plan: does the engine honour it?
+  ... target MODEL         judge it where there is only trtexec and a shell
   ... export MODEL         write the files for deployment again
   ... show MODEL           print the final screen again
   ... report MODEL         write report.html, also while the run goes on
@@ -57,8 +58,7 @@ usage: precision-bisect MODEL [--tol T] [--inputs PATH] [flags]
 Which layers of an ONNX model must stay FP32 when the rest runs in FP16?
 
 {_EXAMPLE}
-{_COMMANDS}
-precision-bisect --help shows the everyday flags, --help-all the rest.
+{_COMMANDS}precision-bisect --help shows the everyday flags, --help-all the rest.
 """
 """What is said where nothing is asked."""
 _EVERYDAY = (

@@ -24,13 +24,9 @@ from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Engine
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Outcome
-
-_PLAIN = Pair(low="fp16", high="fp32")
-"""Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +91,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     model = load_model(order.model)
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
-    asked = finished
-    if order.plain:
-        asked = replace(asked, kept=model.table.names, fixed={}, asked={}, pinned={}, pair=_PLAIN)
+    asked = finished.in_fp32(model) if order.plain else finished
     searched, kept = asked.with_pinned(model), frozenset(asked.kept)
     options = Options(
         model=order.model,

@@ -1,0 +1,1 @@
+"""A folder for a machine that has only trtexec and a shell, and what comes back from there."""

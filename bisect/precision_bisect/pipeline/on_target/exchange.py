@@ -1,0 +1,184 @@
+"""What both ways have in common: the points to judge, and what things are called in the folder.
+
+Nothing in the folder is called by a name of the model: folders have the names of points, and
+inputs and outputs that trtexec could misread are called otherwise in the models there.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.exports.finished import Finished, read_finished
+from precision_bisect.exports.fitting import Unfit, stored_samples
+from precision_bisect.exports.mixed import mixed_model, rename_tensors
+from precision_bisect.exports.write import gains
+from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.verifying.run_settings import AskedSettings, engine_as_in_run
+from precision_bisect.pipeline.verifying.verify import model_and_result
+from precision_bisect.protocols import Sample
+from precision_bisect.settings.engine_settings import EngineSettings
+
+MANIFEST = "points.json"
+SCRIPT = "judge.sh"
+INPUTS = "inputs"
+ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
+LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
+FP32 = "fp32"
+"""The point that is the model itself."""
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
+"""A name that trtexec reads, and writes into its JSON, as it is."""
+
+
+def output_file(sample: int) -> str:
+    return f"output-{sample}.json"
+
+
+def times_file(sample: int) -> str:
+    return f"times-{sample}.json"
+
+
+def log_file(sample: int) -> str:
+    return f"run-{sample}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a folder is for: the contents of `points.json`, version 1.
+
+    `run` is the digest of the run's fingerprint; `points` has the kept layers by point.
+    """
+
+    schema: Literal[1] = 1
+    run: str
+    samples: int
+    points: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A finished run, and the points of it to judge.
+
+    `inputs` and `outputs` are the samples that it has stored, and what FP32 makes of them;
+    `called` has what the inputs and outputs are called in the folder.
+    """
+
+    run: Path
+    model: Model
+    finished: Finished
+    points: Mapping[str, Export]
+    inputs: Sequence[Sample]
+    outputs: Sequence[Sample]
+    called: Mapping[str, str]
+
+    @property
+    def manifest(self) -> Manifest:
+        told = json.dumps(self.finished.fingerprint, sort_keys=True)
+        return Manifest(
+            run=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
+            samples=len(self.inputs),
+            points={name: tuple(export.kept) for name, export in self.points.items()},
+        )
+
+
+def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -> Subject:
+    """Return the run at a path: its folder, or its model.
+
+    Raises a PrecisionBisectError for bad input, and for a run without an answer or samples.
+    """
+    if settings.io_types != "model":
+        raise UsageError(
+            "--io-types rounds the samples that judge, and those of the run are FP32",
+            "leave it out",
+        )
+    use_custom_ops(settings.ort_custom_ops)
+    model_path, result = model_and_result(path, None)
+    model = load_model(model_path)
+    finished = read_finished(result, model)
+    asked = AskedSettings(backend=None, settings=settings, flagged=flagged)
+    points = dict(_points(finished, model, engine_as_in_run(finished, asked).settings))
+    run = finished.path.parent
+    if not gains(points[ANSWER]):
+        raise UsageError(
+            f"the answer of {run} keeps every layer high, so there is nothing to judge",
+            "search with a larger tolerance",
+        )
+    try:
+        with quiet(), without_torch():
+            inputs, outputs = stored_samples(run)
+    except Unfit as why:
+        hint = "run it again, which stores them, or says why it does not"
+        raise RunFolderError(f"{run} has no samples to judge by: {why}", hint) from why
+    for specs, samples in ((model.inputs, inputs), (model.outputs, outputs)):
+        for spec in specs:
+            if any(spec.name not in sample for sample in samples):
+                raise RunFolderError(f"a sample of {run} lacks {spec.name!r}", "run it again")
+    return Subject(
+        run=run,
+        model=model,
+        finished=finished,
+        points=points,
+        inputs=inputs,
+        outputs=outputs,
+        called=_called(model),
+    )
+
+
+def _points(
+    finished: Finished, model: Model, settings: EngineSettings
+) -> Iterator[tuple[str, Export]]:
+    """Yield the points by name, that which matters most first, each plan once."""
+    yield ANSWER, finished.to_export(model, settings)
+    yield FP32, finished.in_fp32(model).to_export(model, settings, FP32)
+    seen = {finished.kept}
+    for point in ("all_low", "culprits", "margin"):
+        try:
+            found = read_finished(finished.path, model, point)
+        except UsageError:  # the run has no such point
+            continue
+        if found.kept not in seen:
+            seen.add(found.kept)
+            yield point, found.to_export(model, settings, point)
+
+
+def _called(model: Model) -> dict[str, str]:
+    """Return the name of each input and output in the folder: its own where that is harmless."""
+    graph = model.proto.graph
+    taken = {
+        name for each in all_graphs(graph) for n in each.node for name in (*n.input, *n.output)
+    }
+    called: dict[str, str] = {}
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for number, value in enumerate(values):
+            name = value.name
+            if not _SAFE.fullmatch(name):
+                name = f"{kind}_{number}"
+                while name in taken:
+                    name += "_"
+            taken.add(name)
+            called.setdefault(value.name, name)
+    return called
+
+
+def typed_point(subject: Subject, export: Export) -> TypedGraph:
+    """Return the typed model of a point as it lies in the folder. Raises NotWritable."""
+    typed = mixed_model(export)
+    names = {own: name for own, name in subject.called.items() if own != name}
+    graph = typed.proto.graph
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            raise NotWritable(f"the output {tensor.name!r} is a weight, and has no plain name")
+    rename_tensors(graph, names)
+    for value in (*graph.input, *graph.output):
+        value.name = names.get(value.name, value.name)
+    return typed

@@ -1,0 +1,122 @@
+"""A trtexec of TensorRT 10 as far as `judge.sh` needs it, called as a program.
+
+Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
+inspector's JSON; an "engine" file holds the model. ONNX's reference computes it, what is FP16 in
+FP16. Flags that trtexec does not know end it, as there.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+MARK = b"engine\n"
+
+
+def main() -> None:
+    """Build an engine or run one."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for switch in ("stronglyTyped", "skipInference", "noTF32"):
+        parser.add_argument(f"--{switch}", action="store_true")
+    for name in ("onnx", "saveEngine", "exportLayerInfo", "loadEngine", "loadInputs", "shapes"):
+        parser.add_argument(f"--{name}")
+    for name in ("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--profilingVerbosity", choices=["layer_names_only", "detailed", "none"])
+    asked = parser.parse_args()
+    if asked.onnx:
+        _build(asked)
+    else:
+        _run(asked)
+
+
+def _build(asked: argparse.Namespace) -> None:
+    assert asked.stronglyTyped and asked.skipInference
+    assert "detailed" == asked.profilingVerbosity
+    proto = onnx.load(asked.onnx)
+    opened = [
+        value.name
+        for value in proto.graph.input
+        if any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+    ]
+    shapes = _by_name(asked.optShapes)
+    assert set(opened) == set(shapes), f"[E] shapes of {opened}, not of {[*shapes]}"
+    Path(asked.saveEngine).write_bytes(MARK + proto.SerializeToString())
+    info = {"Layers": _layers(Path(asked.onnx), shapes), "Bindings": []}
+    Path(asked.exportLayerInfo).write_text(json.dumps(info, ensure_ascii=False))
+
+
+def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
+    try:
+        import rtx
+    except BaseException:  # pytest's skip is none
+        return [node.name for node in onnx.load(path).graph.node] or ["none"]
+    from precision_bisect.backends.inspection.engine_layers import EngineTensor, parse_layers
+
+    def told(tensors: tuple[EngineTensor, ...]) -> list[dict[str, Any]]:
+        return [
+            {"Name": t.name, "Dimensions": list(t.dims), "Datatype": t.dtype, "Format": t.format}
+            for t in tensors
+        ]
+
+    sizes = {name: tuple(map(int, text.split("x"))) for name, text in shapes.items()}
+    return [
+        {
+            "Name": layer.name,
+            "LayerType": layer.kind,
+            "Inputs": told(layer.inputs),
+            "Outputs": told(layer.outputs),
+            "Constants": told(layer.constants),
+            "TacticName": layer.tactic,
+            "Metadata": "\x1e".join(f"[ONNX Layer: {name}]" for name in layer.nodes),
+        }
+        for layer in parse_layers(rtx.build(path, sizes))
+    ]
+
+
+def _by_name(text: str | None) -> dict[str, str]:
+    items = (item.rpartition(":") for item in (text or "").split(",") if item)
+    return {name: value for name, _, value in items}
+
+
+def _run(asked: argparse.Namespace) -> None:
+    mark, model = Path(asked.loadEngine).read_bytes().split(b"\n", 1)
+    assert MARK == mark + b"\n", "[E] no engine"
+    engine = ReferenceEvaluator(onnx.load_from_string(model))
+    shapes, files = _by_name(asked.shapes), _by_name(asked.loadInputs)
+    feed = {}
+    for value in engine.proto_.graph.input:
+        tensor = value.type.tensor_type
+        sizes = [dim.dim_value for dim in tensor.shape.dim]
+        if value.name in shapes:
+            sizes = [int(size) for size in shapes[value.name].split("x")]
+        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        feed[value.name] = np.fromfile(files[value.name], kind).reshape(sizes)
+    names = engine.output_names
+    with np.errstate(all="ignore"):
+        outputs = engine.run(names, feed)
+    with Path(asked.exportOutput).open("w") as stream:
+        stream.write("[\n")
+        for place, (name, array) in enumerate(zip(names, outputs, strict=True)):
+            values = ", ".join(f"{value:.6g}" for value in array.ravel())
+            stream.write(f'{", " * bool(place)}{{ "name" : "{name}"\n')
+            stream.write(f'  , "dimensions" : "{"x".join(map(str, array.shape))}"\n')
+            stream.write(f'  , "values" : [ {values} ]\n  }}\n')
+        stream.write("]\n")
+    times = [{"computeMs": each, "latencyMs": each + 1} for each in (0.5, 0.25, 0.75)]
+    Path(asked.exportTimes).write_text(json.dumps(times))
+
+
+if __name__ == "__main__":
+    assert shutil.which("sh")
+    try:
+        main()
+    except AssertionError as error:
+        sys.stderr.write(f"[11/26/2026-10:00:00] {error}\n")
+        sys.exit(1)
