@@ -1,8 +1,9 @@
 """A trtexec of TensorRT 10 as far as `judge.sh` needs it, called as a program.
 
 Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
-inspector's JSON; an "engine" file holds the model. ONNX's reference computes it, what is FP16 in
-FP16. Flags that trtexec does not know end it, as there.
+inspector's JSON; an "engine" file holds the model. ONNX Runtime computes it node by node, as
+kernels do: sums in FP32, results rounded to FP16 where the type is that. Flags that trtexec does
+not know end it, as there.
 """
 
 import argparse
@@ -14,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
+import onnxruntime
+from onnx import helper, numpy_helper
 
 MARK = b"engine\n"
 
@@ -88,22 +90,21 @@ def _by_name(text: str | None) -> dict[str, str]:
 def _run(asked: argparse.Namespace) -> None:
     mark, model = Path(asked.loadEngine).read_bytes().split(b"\n", 1)
     assert MARK == mark + b"\n", "[E] no engine"
-    engine = ReferenceEvaluator(onnx.load_from_string(model))
+    proto = onnx.load_from_string(model)
     shapes, files = _by_name(asked.shapes), _by_name(asked.loadInputs)
     feed = {}
-    for value in engine.proto_.graph.input:
+    for value in proto.graph.input:
         tensor = value.type.tensor_type
         sizes = [dim.dim_value for dim in tensor.shape.dim]
         if value.name in shapes:
             sizes = [int(size) for size in shapes[value.name].split("x")]
         kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         feed[value.name] = np.fromfile(files[value.name], kind).reshape(sizes)
-    names = engine.output_names
-    with np.errstate(all="ignore"):
-        outputs = engine.run(names, feed)
+    names = [value.name for value in proto.graph.output]
+    outputs = _computed(proto, feed)
     with Path(asked.exportOutput).open("w") as stream:
         stream.write("[\n")
-        for place, (name, array) in enumerate(zip(names, outputs, strict=True)):
+        for place, (name, array) in enumerate((name, outputs[name]) for name in names):
             values = ", ".join(f"{value:.6g}" for value in array.ravel())
             stream.write(f'{", " * bool(place)}{{ "name" : "{name}"\n')
             stream.write(f'  , "dimensions" : "{"x".join(map(str, array.shape))}"\n')
@@ -111,6 +112,36 @@ def _run(asked: argparse.Namespace) -> None:
         stream.write("]\n")
     times = [{"computeMs": each, "latencyMs": each + 1} for each in (0.5, 0.25, 0.75)]
     Path(asked.exportTimes).write_text(json.dumps(times))
+
+
+def _computed(proto: onnx.ModelProto, feed: dict[str, Any]) -> dict[str, Any]:
+    """Return every tensor of a graph."""
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    found |= feed
+    half, single = np.dtype(np.float16), np.dtype(np.float32)
+    for node in proto.graph.node:
+        taken = {name: found[name] for name in dict.fromkeys(node.input) if name}
+        rounds = node.op_type != "Cast" and half in {each.dtype for each in taken.values()}
+        taken = {k: v.astype(single) if v.dtype == half else v for k, v in taken.items()}
+        inputs = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape
+            )
+            for name, each in taken.items()
+        ]
+        wanted = [name for name in node.output if name]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
+        graph = helper.make_graph([node], "node", inputs, outputs)
+        alone = helper.make_model(
+            graph, opset_imports=proto.opset_import, ir_version=proto.ir_version
+        )
+        session = onnxruntime.InferenceSession(
+            alone.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        for name, each in zip(wanted, session.run(wanted, taken), strict=True):
+            with np.errstate(over="ignore"):
+                found[name] = each.astype(half) if rounds and each.dtype == single else each
+    return found
 
 
 if __name__ == "__main__":
