@@ -149,5 +149,5 @@ def folder_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(
             f"cannot write {path}: {error.strerror}",
-            "choose a writable folder with free space",
+            "choose a writable folder with free space by --out",
         ) from error
