@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_bisect.api import FindOptions, find, layers
+    from precision_bisect.api import FindOptions, find, layers, load
     from precision_bisect.errors import ExitCode, PrecisionBisectError
     from precision_bisect.layer_table import Layer
     from precision_bisect.runs.results.certificates import Certificate
@@ -28,6 +28,7 @@ __all__ = [
     "Result",
     "find",
     "layers",
+    "load",
 ]
 
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "Result": "precision_bisect.runs.results.result",
     "find": "precision_bisect.api",
     "layers": "precision_bisect.api",
+    "load": "precision_bisect.api",
 }
 
 

@@ -125,6 +125,16 @@ def find(
     return result
 
 
+def load(run: str | Path) -> Result:
+    """Return the result of a run folder, or of the `result.json` in one, as `find` returned it.
+
+    Raises a PrecisionBisectError where there is none, and for one that is damaged.
+    """
+    from precision_bisect.runs.results.saved import read_saved
+
+    return read_saved(_path(run, "run")).result
+
+
 def _path(value: object, name: str) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise UsageError(f"{name} cannot be {value!r}", "give a path")

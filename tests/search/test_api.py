@@ -45,6 +45,26 @@ def test_a_search_leaves_what_the_command_does(tmp_path: Path) -> None:
     assert any(REPORT in message for message in warnings)
 
 
+def test_a_finished_run_is_loaded_as_it_was_returned(tmp_path: Path) -> None:
+    """By its folder as text or path, and by its `result.json`."""
+    model, out = save(parse(OVERFLOW), tmp_path), tmp_path / "run"
+    result = precision_bisect.find(model, inputs=[SAMPLE], out=out, tol=1e-2)
+    for run in (out, str(out), out / RESULT):
+        again = precision_bisect.load(run)
+        assert (str(result), result.to_json()) == (str(again), again.to_json())
+
+
+@pytest.mark.parametrize("run", [None, "", 3, "nowhere", "."])
+def test_what_is_no_run_is_refused(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad argument, a path that leads nowhere, a folder without a run: each says what to do."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+        precision_bisect.load(run)
+    assert refusal.value.hint
+
+
 def test_every_public_name_is_there() -> None:
     """What __all__ promises can be had, and the version as well."""
     for name in (*precision_bisect.__all__, "__version__"):
