@@ -63,8 +63,7 @@ def evaluator(
         keep=prepared.options.folder,
         engines=prepared.engines,
         stopwatch=stopwatch or Stopwatch(),
-        # Workers share the cores: all of them together emulate as many samples as one would.
-        at_once=max(1, prepared.at_once // prepared.options.workers),
+        at_once=prepared.at_once,
         copies=prepared.copies,
     )
 

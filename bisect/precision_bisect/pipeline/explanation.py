@@ -126,6 +126,7 @@ def with_advice(
                 notes=[*dict.fromkeys(note for each in builds for note in each.notes)],
                 listed=[*dict.fromkeys(one for each in builds for one in each.listed)],
                 threads=prepared.options.threads,
+                at_once=prepared.at_once,
                 scales=prepared.scales,
                 targets=prepared.options.targets,
                 calibration=prepared.options.calibration,

@@ -178,6 +178,7 @@ class Prepared(Loaded):
             self.refer,
             emulated=self.backend.emulated,
             layers=len(self.model.table.candidates),
+            at_once=self.at_once,
         )
 
     @property
@@ -257,6 +258,8 @@ def assemble(
         "options": options,
         "model": model,
         "sets": replace(loaded.sets, refer=refer),
+        # Workers share the cores: all of them together emulate as many samples as one would.
+        "at_once": max(1, loaded.at_once // options.workers),
         "remarks": [*loaded.remarks, *said],
     }
     return Prepared(

@@ -62,7 +62,9 @@ class StabilityCheck:
         fresh._steps = self._steps
         return fresh
 
-    def judge(self, plan: Plan, reason: str, *, last: bool = False) -> Search[Outcome]:
+    def judge(
+        self, plan: Plan, reason: str, *, last: bool = False, phase: Phase = Phase.RECHECK
+    ) -> Search[Outcome]:
         """Judge a plan on a fresh draw, in a fresh build where plans are built.
 
         The build that may be the `last` is timed; others only where each build is.
@@ -70,7 +72,7 @@ class StabilityCheck:
         (outcome,) = yield (
             Proposal(
                 plan=plan,
-                phase=Phase.RECHECK,
+                phase=phase,
                 kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
                 draw=self.fresh() if self.copies else 0,
                 timed=self.rebuilds and (last or self.problem.timed),

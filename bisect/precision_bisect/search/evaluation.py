@@ -5,17 +5,17 @@ time, in the process that it was made in.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.inputs.copies import Copies, Samples
+from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
@@ -56,8 +56,6 @@ EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
 
 _Outputs: TypeAlias = Sequence[Sequence[Sample]]
 """The outputs of an engine in each of its ways, sample by sample."""
-T = TypeVar("T")
-U = TypeVar("U")
 _Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
 """A plan, what it ran on, and its outputs."""
 
@@ -181,7 +179,7 @@ class Evaluator:
 
         numbers = samples.numbers(proposal.samples)
         with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
-            told = [*_at_once(judge, numbers, self.at_once if backend.emulated else 1)]
+            told = [*side_by_side(judge, numbers, self.at_once if backend.emulated else 1)]
             judgement, each = summed_up(numbers, told)
             if proposal.draw and self.copies is not None:
                 copied = [self._copied(engine, proposal.draw, n, self.copies) for n in numbers]
@@ -211,7 +209,7 @@ class Evaluator:
         It ends early once too many copies have failed: at once in a certificate, elsewhere after
         half of them, since their errors also tell the spread. A point of the curve has few copies.
         """
-        at_once = self.at_once if self.backend.emulated else 1
+        parallel = self.at_once if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
         if proposal.phase is Phase.CURVE:
             count = min(CURVE_COPIES, copies.count)
@@ -224,7 +222,7 @@ class Evaluator:
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
-            told.append(_judge(self.comparator, _outputs(engine, feeds, at_once), [reference]))
+            told.append(_judge(self.comparator, _outputs(engine, feeds, parallel), [reference]))
             failed += told[-1].verdict is not Verdict.PASS
             if failed > allowed and len(told) >= least:
                 break
@@ -266,10 +264,14 @@ def judged_once(
     feeds: Sequence[Sample],
     reference: Sequence[Sample],
     comparator: Comparator,
+    count: int = 1,
 ) -> Judgement:
-    """Return the verdict on a plan that is built once. Raises BackendFailure."""
+    """Return the verdict on a plan that is built once, `count` samples run side by side.
+
+    Raises BackendFailure.
+    """
     with backend.build(plan) as engine:
-        return _judge(comparator, _outputs(engine, feeds), [reference])
+        return _judge(comparator, _outputs(engine, feeds, count), [reference])
 
 
 def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Judgement:
@@ -340,31 +342,20 @@ def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
     return evidence
 
 
-def _outputs(engine: Engine, feeds: Sequence[Sample], at_once: int = 1) -> _Outputs:
+def _outputs(engine: Engine, feeds: Sequence[Sample], count: int = 1) -> _Outputs:
     """Return the outputs sample by sample, up to the first that is not finite, in each way."""
     ways = engine.ways if isinstance(engine, Several) else [engine]
-    return [_of_way(way, feeds, at_once) for way in ways]
+    return [_of_way(way, feeds, count) for way in ways]
 
 
-def _of_way(engine: Engine, feeds: Sequence[Sample], at_once: int) -> Sequence[Sample]:
+def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
-    for found in _at_once(engine.run, feeds, min(at_once, len(feeds))):
+    for found in side_by_side(engine.run, feeds, count):
         outputs.append(found)
         if non_finite([found]):
             break
     return outputs
-
-
-def _at_once(call: Callable[[T], U], items: Sequence[T], at_once: int) -> Iterator[U]:
-    """Yield what a call gives for each item, `at_once` of them at a time."""
-    if at_once <= 1:
-        yield from map(call, items)
-        return
-    with ThreadPoolExecutor(at_once) as pool:
-        # Not one `map` over all: the caller may stop, and the pool would have started the others.
-        for start in range(0, len(items), at_once):
-            yield from pool.map(call, items[start : start + at_once])
 
 
 def _timed(

@@ -74,8 +74,10 @@ class Variants:
         if self.copies is None:
             return
         before = len(self.unseen[0])
-        of_layers = layers if self.copies.layers else 0
-        copies = replace(self.copies, layers=of_layers, refer=refer or self.copies.refer)
+        copies = self.copies
+        if copies.layers or refer:
+            of_layers = layers if copies.layers else 0
+            copies = replace(copies, layers=of_layers, refer=refer or copies.refer)
         for number in range(min(COPIES_PER_CHANGE, self.copies.count)):
             if self._late(before + number):
                 return
@@ -102,7 +104,8 @@ class DiagnosedModel:
     """A diagnosed model; `samples` and `reference` judge, `calibrating` set scales.
 
     `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
-    folder for models that are tried out, `threads` ONNX Runtime's; `scales` those of everything
+    folder for models that are tried out, `threads` ONNX Runtime's for one of the samples that are
+    run `at_once`; `scales` those of everything
     that is quantized, found by `calibration`; a change has to pass on all `targets`, and on the
     `variants`, too.
     """
@@ -119,6 +122,7 @@ class DiagnosedModel:
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     threads: int = 0
+    at_once: int = 1
     scales: Scales = field(default_factory=Scales)
     targets: Sequence[TargetName] = DEFAULT_TARGETS
     calibration: CalibrationName = DEFAULT_CALIBRATION
@@ -169,7 +173,7 @@ class DiagnosedModel:
             backend = self.emulator(model, pair, scales, factors=self.variants.factors)
             reference = change.reference or self.reference
             judge = change.comparator or self.comparator
-            found = judged_once(backend, plan, self.samples, reference, judge)
+            found = judged_once(backend, plan, self.samples, reference, judge, self.at_once)
             passed = found.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
@@ -212,7 +216,8 @@ class DiagnosedModel:
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            judged_once(backend, plan, feeds, reference, judge).verdict is not Verdict.PASS
+            judged_once(backend, plan, feeds, reference, judge, self.at_once).verdict
+            is not Verdict.PASS
             for feeds, reference in pairs
         ]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
+from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import SampleSet
@@ -29,6 +30,8 @@ _MOSTLY_EXACT = 0.9
 """From this share of values on an input counts as exact in the low type."""
 FACTOR_CHANGE = 1e-6
 """The same of a layer's factor: about what the order of FP32 sums changes."""
+_MOST_HELD = 2**26
+"""Bytes of a draw's copies up to which they are held for further plans. A bound on memory."""
 FACTORS = "precision_bisect/factors"
 """The emulator's input of one factor per layer, shape (layers,), where there is no float input."""
 
@@ -52,7 +55,7 @@ class Copies:
     `count` of them make a draw, `allowed` of which may fail. `refer` computes the FP32 outputs of
     one feed, or raises RuntimeError. With `layers` above 0 a copy has that many factors instead of
     changed inputs. `half` is the 16-bit type that a layer may round its inputs to. `rest` frees
-    what `refer` holds.
+    what `refer` holds. `at_once` references are computed side by side.
     """
 
     samples: Samples
@@ -63,17 +66,27 @@ class Copies:
     layers: int = 0
     half: LowType = FP16
     rest: Callable[[], None] = field(default=lambda: None)
-    _first: tuple[tuple[SampleSet, int], Pair] | None = field(init=False, default=None)
+    at_once: int = 1
+    _drawn: tuple[SampleSet, int] | None = field(init=False, default=None)
+    _made: dict[int, Pair] = field(init=False, default_factory=dict)
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""
-        if number > 0:
-            return self._make(where, draw, number)
-        # Most plans that are judged on one draw fail on its first copy.
-        first = self._first
-        if first is None or first[0] != (where, draw):
-            first = self._first = (where, draw), self._make(where, draw, 0)
-        return first[1]
+        if self._drawn != (where, draw):
+            self._drawn, self._made = (where, draw), {}
+        made = self._made
+        if number not in made:
+            pair = self._make(where, draw, number)
+            # Most plans that are judged on one draw fail on its first copy.
+            if number > 0 and not self._small(pair):
+                return pair
+            made[number] = pair
+        return made[number]
+
+    def _small(self, pair: Pair) -> bool:
+        """Tell whether all copies of a draw may stay in memory."""
+        nbytes = sum(array.nbytes for side in pair for one in side for array in one.values())
+        return nbytes * self.count <= _MOST_HELD
 
     def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
         feeds, reference = self.samples[where]
@@ -86,7 +99,7 @@ class Copies:
             for feed in feeds
         ]
         try:
-            return changed, [self.refer(feed) for feed in changed]
+            return changed, [*side_by_side(self.refer, changed, self.at_once)]
         except RuntimeError as error:  # such as an index that is computed from a float
             raise InputError(
                 f"FP32 does not run on a copy of the samples: {error}",
@@ -101,6 +114,7 @@ def copies_for(
     *,
     emulated: bool,
     layers: int,
+    at_once: int = 1,
 ) -> Copies | None:
     """Return the copies of a run; None where it wants none, or an engine has nothing to change.
 
@@ -119,6 +133,7 @@ def copies_for(
         seed=options.seed,
         layers=0 if changes else layers,
         half=LOW_TYPES.get(options.low, FP16),
+        at_once=at_once,
     )
 
 
