@@ -125,7 +125,7 @@ def _peers(folder: Path) -> dict[str, Any]:
     from peers.__main__ import ANSWER
     from peers.tools import TOOLS
 
-    found = {}
+    found: dict[str, Any] = {}
     for tool in TOOLS:
         answer = folder / "".join(c if c.isalnum() else "-" for c in tool) / ANSWER
         if tool != OURS and answer.exists():
@@ -143,7 +143,7 @@ def _random(folder: Path, limit: Any, bound: float, there: Path) -> dict[str, An
     names = load_model(folder / "model.onnx").table.names
     rng = np.random.default_rng(SEED)
     job = Job(folder=folder, inputs="judged", limit=limit, bound=bound, out=there)
-    found = {}
+    found: dict[str, Any] = {}
     for number in range(RANDOM):
         kept = [str(name) for name in np.array(names)[rng.random(len(names)) < rng.random()]]
         out = there / "random" / str(number)
@@ -178,9 +178,10 @@ def measure(given: argparse.Namespace) -> None:
                 running.append((row, bound))
             except Exception as problem:  # Whatever the library says of a tool's model.
                 row["failed"] = f"{type(problem).__name__}: {problem}"[:300]
-        for row, times in zip(running, in_turn([bound for _, bound in running]), strict=True):
+        timed = in_turn([bound for _, bound in running])
+        for (row, _), times in zip(running, timed, strict=True):
             first, middle, third = statistics.quantiles(times, n=4)
-            row[0]["latency"] = {"median": round(middle, 4), "spread": round(third - first, 4)}
+            row["latency"] = {"median": round(middle, 4), "spread": round(third - first, 4)}
         told = {"machine": _machine(), "onnxruntime": ort.__version__, "rows": rows}
         given.out.write_text(json.dumps(told, indent=1) + "\n")
         print(f"{spec['network']}: {len(rows)} rows", flush=True)
