@@ -1,7 +1,9 @@
-"""What a certificate costs where a build takes a minute: whole runs on a simulated engine.
+r"""What a certificate costs where a build takes a minute: whole runs on a simulated engine.
 
     python tests/minilm.py minilm
     python benchmarks/simulated_builds.py --out benchmarks/results/simulated_builds.json
+    python benchmarks/simulated_builds.py --networks nafnet culprits additive \
+        --certify forecasts --workers 1 8 64 --out benchmarks/results/simulated_fleet.json
 
 A build takes 60 s, a forecast 0.04 s (NAFNet's on an H100); nobody waits for either. Each build
 multiplies the error by lognormal noise of 5% of its own. NAFNet and MiniLM are judged by the
@@ -9,7 +11,9 @@ emulator over all inputs; `generated` has the other two networks. The flow of a 
 is: preflight, curve, search, certificate, re-check. One row per network, certificate and seed of
 the noise: seconds and builds until the answer had passed, and until the end. An answer that is
 widened, as it does not hold, is not certified. `drops_built` counts the kept layers without which
-the plan was built and failed, `needless` those without which it passes but for the noise.
+the plan was built and failed, `needless` those without which it passes but for the noise. Builds
+of one batch run side by side on the `--workers`, forecasts one after the other; `busy` is the
+share of the workers' time in which they built.
 """
 
 import argparse
@@ -63,11 +67,13 @@ class Subject:
 class Engine:
     """Answers proposals and counts the seconds that they would take.
 
-    `passed` has the builds and seconds at which a plan first passed, `failed` what failed in one.
+    `passed` has the builds and seconds at which a plan first passed, without those of its batch;
+    `failed` what failed in one.
     """
 
-    def __init__(self, subject: Subject, seed: int) -> None:
+    def __init__(self, subject: Subject, seed: int, workers: int) -> None:
         self._subject = subject
+        self._workers = workers
         self._seed = seed
         self._known: dict[Identity, Outcome] = {}
         self.builds, self.seconds = 0, 0.0
@@ -79,7 +85,10 @@ class Engine:
         try:
             batch = next(search)
             while True:
-                batch = search.send(tuple(map(self._answer, batch)))
+                before = self.builds
+                answers = tuple(map(self._answer, batch))
+                self.seconds += BUILD_S * -(-(self.builds - before) // self._workers)
+                batch = search.send(answers)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -98,7 +107,7 @@ class Engine:
         if proposal.kind is Kind.PREDICT:
             self.seconds += FORECAST_S
             return replace(outcome(self._subject.forecast(low)), wall_s=FORECAST_S)
-        self.builds, self.seconds = self.builds + 1, self.seconds + BUILD_S
+        self.builds += 1
         luck = random.Random(f"{self._seed}:{proposal.identity}").gauss()
         error = self._subject.exact(low) * math.exp(NOISE * luck)
         found = replace(outcome(0.0 if proposal.kind is Kind.REPEAT else error), wall_s=BUILD_S)
@@ -148,12 +157,14 @@ def generated(name: str, seed: int) -> Subject:
     )
 
 
-def row(name: str, seed: int, subject: Subject, mode: Any) -> dict[str, Any]:
+def row(name: str, seed: int, subject: Subject, mode: Any, workers: int) -> dict[str, Any]:
     """Run one network with one seed of the noise, and return its figures."""
-    engine = Engine(subject, seed)
+    engine = Engine(subject, seed, workers)
     course = Course(certify=mode, copies=True, curve=True)
-    ending = engine.run(flow(subject.problem, Guided(), course))
-    found: dict[str, Any] = {"network": name, "seed": seed, "certify": mode}
+    asked = replace(subject.problem, workers=workers)
+    ending = engine.run(flow(asked, Guided(), course))
+    found: dict[str, Any] = {"network": name, "seed": seed, "certify": mode, "workers": workers}
+    found["busy"] = round(engine.builds * BUILD_S / (workers * engine.seconds), 3)
     found |= {"status": ending.status.value, "widened": bool(ending.spread)}
     found |= {"builds": engine.builds, "seconds": round(engine.seconds)}
     if ending.plan is None:
@@ -172,13 +183,13 @@ def row(name: str, seed: int, subject: Subject, mode: Any) -> dict[str, Any]:
 
 
 def rows(
-    names: Sequence[str], seeds: int, folder: Path, modes: Sequence[str]
+    names: Sequence[str], seeds: int, folder: Path, modes: Sequence[str], workers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per network, certificate and seed, printing each."""
+    """Yield one row per network, certificate, workers and seed, printing each."""
     for name in names:
         subject = real(name, folder) if name in REAL else None
-        for mode, seed in itertools.product(modes, range(seeds)):
-            found = row(name, seed, subject or generated(name, seed), mode)
+        for mode, count, seed in itertools.product(modes, workers, range(seeds)):
+            found = row(name, seed, subject or generated(name, seed), mode, count)
             print(json.dumps(found), flush=True)
             yield found
 
@@ -190,9 +201,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("minilm"), help="MiniLM's folder")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--certify", nargs="+", default=["forecasts", "full"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[1])
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
-    found = list(rows(asked.networks, asked.seeds, asked.folder, asked.certify))
+    found = list(rows(asked.networks, asked.seeds, asked.folder, asked.certify, asked.workers))
     if asked.out:
         about = {
             "build_s": BUILD_S,

@@ -144,6 +144,29 @@ def test_a_job_that_has_changed_is_refused(write: Write, run: Run, tmp_path: Pat
         assert "cannot resume" in message
 
 
+def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path) -> None:
+    """Two jobs that wait for each other meet; a third takes the place of the first that ends."""
+    meets = 'check = "checks.py:meets"\ntol = 1e-2\nmax-time = "60s"\n'
+    write(A + meets + B + meets + '[[job]]\nname = "c"\nmodel = "a.onnx"\n')
+    ran = run("--at-once", "gpu:3,7")
+    assert 0 == ran.returncode, ran.stderr
+    assert {"met-3", "met-7"} == {path.name for path in tmp_path.glob("met-*")}
+    assert ["found"] * 3 == [status for (status,) in rows(tmp_path, "status")]
+    begun = ["a begins", "b begins"]
+    assert begun == sorted(line[6:14] for line in ran.stderr.splitlines()[:2])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("0", "0 runs nothing"), ("gpu:", "gpu: is no number"), ("x", "x is no")]
+)
+def test_nothing_at_once_is_refused(
+    given: str, told: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number above 0, or GPUs."""
+    assert 2 == main(["batch", str(write(A)), "--at-once", given])
+    assert f"--at-once {told}" in capsys.readouterr().err
+
+
 def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> None:
     """A job that ends without a plan has ended well for itself, and shows in the code."""
     once = "import pathlib\nasked = pathlib.Path(__file__).with_name('asked')\n"

@@ -235,6 +235,7 @@ def batch_command(parsed: Namespace) -> int:
         resume=parsed.resume,
         overwrite=parsed.overwrite,
         until=parsed.until,
+        at_once=parsed.at_once,
     )
     if parsed.dry_run:
         planned = checked(plan_batch(options))

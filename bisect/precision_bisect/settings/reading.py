@@ -93,7 +93,7 @@ def check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
             raise UsageError(f"--range cannot have {ends!r} for {name!r}", _RANGE_HINT)
 
 
-def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:
+def parse_workers(text: str, flag: str = "--workers") -> tuple[int, tuple[str, ...]]:
     """Return the number of workers and the GPU of each, none where they share one.
 
     Raises UsageError for what is neither a number nor `gpu:` and a list.
@@ -105,7 +105,7 @@ def parse_workers(text: str) -> tuple[int, tuple[str, ...]]:
     elif re.fullmatch(r"-?\d+", text):
         return int(text), ()
     raise UsageError(
-        f"--workers {text} is no number of workers", "write --workers 4, or --workers gpu:0,1,2,3"
+        f"{flag} {text} is no number of workers", f"write {flag} 4, or {flag} gpu:0,1,2,3"
     )
 
 

@@ -36,8 +36,8 @@ exit codes, the first that applies:
 def batch_parser() -> Parser:
     parser = Parser(
         "batch",
-        description="Search many models, one after the other, each in a process of its own with "
-        "all the workers. A job that fails or crashes costs only itself.",
+        description="Search many models, each in a process of its own: one that crashes costs "
+        "only itself.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,6 +48,13 @@ def batch_parser() -> Parser:
         metavar="DIR",
         help="where each job's run folder and log go, and batch.json, summary.md and junit.xml "
         "(JOBS.precision-bisect)",
+    )
+    parser.add_argument(
+        "--at-once",
+        metavar="N|gpu:0,1",
+        default="1",
+        help="run N jobs at a time (1); gpu:0,1,2,3: one on each of these GPUs. Many models end "
+        "far earlier so than with as many --workers each",
     )
     parser.add_argument(
         "--until",

@@ -1,4 +1,4 @@
-"""A batch: one job of a file after the other, each in a process and a run folder of its own.
+"""A batch: the jobs of a file in order, each in a process and a run folder of its own.
 
 A job is begun with --resume, which begins a run or goes on with it, so a batch that was killed at
 any point goes on where it was. `batch.json` says that a job runs before its process exists.
@@ -8,10 +8,13 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.batch.batch_record import (
@@ -36,26 +39,39 @@ from precision_bisect.machine.plain_files import remove_debris
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder
+from precision_bisect.settings.reading import parse_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What `precision-bisect batch` is asked to do; `until` as it is written there."""
+    """What `precision-bisect batch` is asked to do; `until` and `at_once` as written there."""
 
     jobs_file: Path
     out: Path | None = None
     resume: bool = False
     overwrite: bool = False
     until: str | None = None
+    at_once: str = "1"
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
+        if not self.places:
+            raise UsageError(f"--at-once {self.at_once} runs nothing", "give 1 or more")
 
     @property
     def folder(self) -> Path:
         """The batch's folder."""
         return self.out or Path(f"{self.jobs_file.stem}.precision-bisect")
+
+    @property
+    def places(self) -> Sequence[str | None]:
+        """Where jobs run at the same time: the GPU of each, None for all that there are.
+
+        Raises UsageError.
+        """
+        count, gpus = parse_workers(self.at_once, "--at-once")
+        return gpus or (None,) * count
 
 
 def plan_batch(options: BatchOptions) -> Batch:
@@ -123,33 +139,46 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
             known = {job.name: job for job in former.jobs}
             batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
         batch = checked(batch)
-        _run_all(batch, folder, say)
+        _run_all(batch, folder, options.places, say)
     return batch
 
 
-def _run_all(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Run the jobs that are not finished, until something ends the batch."""
+def _run_all(
+    batch: Batch, folder: RunFolder, places: Sequence[str | None], say: Callable[[str], None]
+) -> None:
+    """Run the jobs that are not finished, one in each place, until something ends the batch."""
+    base = Path(batch.jobs_file).parent
+    noting = Lock()
+    free: SimpleQueue[str | None] = SimpleQueue()
+    for gpu in places:
+        free.put(gpu)
 
     def note(number: int, job: Job) -> None:
-        batch.jobs[number] = job
-        _save(batch, folder, say)
+        with noting:
+            batch.jobs[number] = job
+            _save(batch, folder, say)
 
-    base = Path(batch.jobs_file).parent
+    def attend(number: int) -> None:
+        job, here = batch.jobs[number], f"[{number + 1}/{len(batch.jobs)}]"
+        left_s = _left_s(batch)
+        if job.finished:
+            say(f"{here} {job}; not run again")
+        elif job.status == JobState.FAILED:
+            say(f"{here} {job}")
+        elif left_s is not None and left_s <= 0:
+            say(f"{here} {job.name}: the time is up; it is left for --resume")
+        elif not stop.asked:
+            gpu = free.get()
+            say(f"{here} {job.name} begins; its output goes to {job.log}")
+            note(number, replace(job, status=JobState.RUNNING, message=""))
+            note(number, run_job(job, base, left_s, stop, gpu))
+            free.put(gpu)
+            say(f"{here} {batch.jobs[number]}")
+
     with Stop(say) as stop:
-        for number, job in enumerate(batch.jobs):
-            place = f"[{number + 1}/{len(batch.jobs)}]"
-            left_s = _left_s(batch)
-            if job.finished:
-                say(f"{place} {job}; not run again")
-            elif job.status == JobState.FAILED:
-                say(f"{place} {job}")
-            elif left_s is not None and left_s <= 0:
-                say(f"{place} {job.name}: the time is up; it is left for --resume")
-            elif not stop.asked:
-                say(f"{place} {job.name} begins; its output goes to {job.log}")
-                note(number, replace(job, status=JobState.RUNNING, message=""))
-                note(number, run_job(job, base, left_s, stop))
-                say(f"{place} {batch.jobs[number]}")
+        with ThreadPoolExecutor(len(places)) as pool:
+            for _ in pool.map(attend, range(len(batch.jobs))):
+                pass
         batch.interrupted, batch.ended = stop.asked, now()
     _save(batch, folder, say)
 

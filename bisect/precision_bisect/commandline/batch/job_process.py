@@ -36,48 +36,54 @@ _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
 
 class Stop(AnswersSignals):
-    """Notes Ctrl-C and SIGTERM, and passes each on to the running job.
+    """Notes Ctrl-C and SIGTERM, and passes each on to the running jobs.
 
-    The first has it end with its best so far, the second gives up its trial in flight.
+    The first has them end with their best so far, the second gives up their trials in flight.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self.asked = False
-        self.child: subprocess.Popen[bytes] | None = None
+        self.children: set[subprocess.Popen[bytes]] = set()
         self._say = say
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note it, pass it on, and say so."""
         self.asked = True
-        if self.child is not None:
-            self.child.terminate()
+        for child in tuple(self.children):
+            child.terminate()
         with suppress(RuntimeError):  # the signal came while a line was being written
-            self._say("interrupted; waiting for the running job to end with its best so far")
+            self._say("interrupted; waiting for what runs to end with its best so far")
 
 
-def run_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
-    """Run a job in the folder `base`, for so many seconds at most; return how it ended."""
+def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | None) -> Job:
+    """Run a job in the folder `base`, for so many seconds at most; return how it ended.
+
+    It sees no other GPU than the one that is given, if any.
+    """
     begun, former = time.monotonic(), _stamp(job)
     try:
-        stop.child = child = _start(job, base)
+        child = _start(job, base, gpu)
     except OSError as error:
         message = f"cannot start a job that writes {job.log}: {error.strerror}"
         return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
+    stop.children.add(child)
     if stop.asked:
         child.terminate()
     wait(child, left_s)
-    stop.child = None
+    stop.children.discard(child)
     if child.returncode < 0:
         kill_group(child.pid)  # what it left in its session, such as a worker that holds a GPU
     ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
     return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
 
 
-def _start(job: Job, base: Path) -> "subprocess.Popen[bytes]":
+def _start(job: Job, base: Path, gpu: str | None) -> "subprocess.Popen[bytes]":
     """Start the main command; it and what it prints are appended to the log. Raises OSError."""
     _, *words = job.command
     environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
     with Path(job.log).open("ab") as stream:
         stream.write(f"{_PROMPT}{shlex.join(words)}\n".encode(errors="surrogateescape"))
         stream.flush()
