@@ -1,7 +1,7 @@
 """Everything a run is asked to do, in one frozen object."""
 
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -325,9 +325,9 @@ class Options(WorkerOptions, SampleOptions):
 
     def _check_shapes(self) -> None:
         """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
-        if not isinstance(self.inputs, Path | Sequence | Mapping | None):
+        if not isinstance(self.inputs, Path | Sequence | None):
             raise UsageError(
-                f"inputs cannot be {self.inputs!r}", "give a path, or a list of dicts of arrays"
+                f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
             )
         if not all(isinstance(each, Sequence) for each in self.input_shapes.values()):
             raise UsageError(

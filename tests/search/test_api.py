@@ -7,15 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import precision_bisect
-from models import OVERFLOW, parse, save
+from models import OVERFLOW, parse, save, with_weights
 from precision_bisect.api import FindOptions
+from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.events import Event, Warned
-from precision_bisect.runs.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
+from precision_bisect.runs.runfolder import (
+    DIAGNOSIS,
+    EVENTS,
+    GIVEN_DATA,
+    GIVEN_MODEL,
+    REPORT,
+    RESULT,
+    STATUS,
+)
 
+GIVEN = (
+    "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"
+    " { s = Mul(x, x) t = Mul(s, k) y = Mul(t, w) }"
+)
 SAMPLE = {"x": np.array([300.0], np.float32)}
 
 
@@ -77,12 +91,64 @@ def test_every_option_is_a_keyword() -> None:
     assert {field.name for field in fields(Options)} == own | set(FindOptions.__annotations__)
 
 
-@pytest.mark.parametrize("inputs", [[], {"x": SAMPLE["x"]}])
+@pytest.mark.parametrize("inputs", [[], {}, iter([]), SAMPLE["x"], np.array(3.0), [SAMPLE["x"]]])
 def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> None:
-    """Neither an empty list nor a bare sample ends in a foreign error."""
+    """No samples, arrays without names, and samples that lack an input end in no foreign error."""
     model = save(parse(OVERFLOW), tmp_path)
-    with pytest.raises(precision_bisect.PrecisionBisectError, match="no list of samples"):
+    with pytest.raises(precision_bisect.PrecisionBisectError, match=r"dict|the model's inputs"):
         precision_bisect.find(model, inputs=inputs, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("inputs", [SAMPLE, (each for each in [SAMPLE]), {"a": SAMPLE}.values()])
+def test_samples_may_be_one_or_come_one_by_one(tmp_path: Path, inputs: Any) -> None:
+    """A sample, a generator and a view are what a list of the samples is: one run goes on."""
+    model, out = save(parse(OVERFLOW), tmp_path), tmp_path / "run"
+    listed = precision_bisect.find(model, inputs=[SAMPLE], out=out, tol=1e-2)
+    again = precision_bisect.find(model, inputs=inputs, out=out, tol=1e-2, resume=True)
+    assert listed.fingerprint == again.fingerprint
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 0])
+@pytest.mark.parametrize("options", [{}, {"ladder": ("fp16", "bf16", "fp32")}])
+def test_a_model_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, limit: int
+) -> None:
+    """It is in the run folder, beyond protobuf's limit with a data file, and goes on there."""
+    monkeypatch.setattr("precision_bisect.graphs.typed.model_files._LARGEST_FILE", limit)
+    monkeypatch.chdir(tmp_path)
+    given = with_weights(parse(GIVEN), {"w": np.linspace(1, 2, 4096, dtype=np.float32)})
+    before = given.SerializeToString()
+    sample = {"x": np.full(4096, 300.0, np.float32)}
+    options = {"inputs": sample, "tol": 0.05, **options}
+    result = precision_bisect.find(given, **options)
+    assert before == given.SerializeToString()
+    assert result.kept
+    assert Path(f"{GIVEN_MODEL}.precision-bisect") == result.out
+    file = result.out / GIVEN_MODEL
+    assert (limit == 0) == file.with_name(GIVEN_DATA).exists()
+    for model in (given, file):
+        again = precision_bisect.find(model, out=result.out, resume=True, **options)
+        assert (result.kept, result.fingerprint) == (again.kept, again.fingerprint)
+    assert 0 == main(["explain", str(result.out)])
+    other = parse(OVERFLOW)
+    with pytest.raises(precision_bisect.PrecisionBisectError, match=r"of another|over a ladder"):
+        precision_bisect.find(other, inputs=SAMPLE, out=result.out, resume=True)
+    precision_bisect.find(other, inputs=SAMPLE, out=result.out, overwrite=True)
+    assert ["x"] == [each.name for each in onnx.load(file).graph.input]
+
+
+def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """An empty one, one whose weights are elsewhere, nonsense, no model: no folder is made."""
+    elsewhere = with_weights(parse(GIVEN), {"w": np.zeros(4096, np.float32)})
+    onnx.save(elsewhere, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    short = with_weights(parse(GIVEN), {"w": np.zeros(4096, np.float32)})
+    short.graph.initializer[0].raw_data = b"123"
+    unloaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    for given in (onnx.ModelProto(), unloaded, short, 3, None):
+        with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+            precision_bisect.find(given, out=tmp_path / "run")  # type: ignore[arg-type] # no model
+        assert refusal.value.hint
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +160,7 @@ def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> Non
         ({"tol": "1e-2"}, "tol cannot be '1e-2'; give a number, or a dict of numbers by output"),
         ({"workers": "2"}, "workers cannot be '2'; give a value of type int"),
         ({"resume": "yes"}, "resume cannot be 'yes'; give a value of type bool"),
-        ({"inputs": 3}, "inputs cannot be 3; give a path, or a list of dicts of arrays"),
+        ({"inputs": 3}, "inputs cannot be 3; give a path, a dict of arrays, or several"),
         (
             {"input_shapes": {"x": 3}},
             "input_shapes cannot be {'x': 3}; give a tuple by input name",
