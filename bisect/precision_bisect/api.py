@@ -1,7 +1,7 @@
 """The same job as the command line's, from Python."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,11 +44,11 @@ class FindOptions(TypedDict, total=False):
     channels: Channels | None
     synthetic: int
     holdout: int
-    metric: str
+    metric: str | Callable[..., Any]
     atol: Limits
     rtol: Limits
     quantile: float
-    check: str | None
+    check: str | Callable[..., float | bool] | None
     low: LowName
     high: HighName
     ladder: Sequence[PrecisionName]
@@ -59,7 +59,7 @@ class FindOptions(TypedDict, total=False):
     backend: str
     target: TargetChoice
     engine: EngineSettings
-    strategy: str
+    strategy: str | Callable[..., Any]
     by: Unit
     certify: Certify | None
     copies: int
@@ -103,6 +103,9 @@ def find(
     given; `inputs` a path, a sample (a dict from input name to array), or a list or generator of
     samples, and without it samples are made up; `out` the run folder, which holds what the command
     leaves in it, `report.html` included; `observer` is called with every event.
+
+    `check` may be a function, `metric` and `strategy` what makes one: a class, mostly. Trials in
+    other processes and `resume` need a name instead.
 
     The others mean what the flags of their names do; names that end in a unit, as `max_time_s` for
     --max-time, take numbers in it. These have no flag of their name: `until`, which is "culprits"
