@@ -1,21 +1,23 @@
 """The same job as the command line's, from Python."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
-from precision_bisect.runs.monitoring.events import Observer, Warned, ignore
+from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.image_options import Channels, Layout
+from precision_bisect.settings.keywords import in_keywords
 from precision_bisect.settings.sample_options import Limits
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
@@ -117,20 +119,25 @@ def find(
     """
     from precision_bisect.plugins import leave_page
 
-    _check_names(options)
-    observer = ignore if observer is None else observer
-    proto = _proto(model)
-    asked = Options(
-        model=Path(GIVEN_MODEL) if proto is not None else _path(model, "model"),
-        tol=tol,
-        inputs=_samples(inputs),
-        out=None if out is None else _path(out, "out"),
-        **options,
-    )
-    result = run(asked, observer, proto)
-    if trouble := leave_page(asked.folder):
-        observer(Warned(message=trouble))
-    return result
+    def told(event: Event) -> None:
+        if isinstance(event, Warned):
+            event = Warned(message=_in_python(event.message))
+        (observer or ignore)(event)
+
+    with _errors_in_python():
+        _check_names(options)
+        proto = _proto(model)
+        asked = Options(
+            model=Path(GIVEN_MODEL) if proto is not None else _path(model, "model"),
+            tol=tol,
+            inputs=_samples(inputs),
+            out=None if out is None else _path(out, "out"),
+            **options,
+        )
+        result = run(asked, told, proto)
+        if trouble := leave_page(asked.folder):
+            told(Warned(message=trouble))
+        return result
 
 
 def load(run: str | Path) -> Result:
@@ -140,7 +147,24 @@ def load(run: str | Path) -> Result:
     """
     from precision_bisect.runs.results.saved import read_saved
 
-    return read_saved(_path(run, "run")).result
+    with _errors_in_python():
+        return read_saved(_path(run, "run")).result
+
+
+@contextmanager
+def _errors_in_python() -> Iterator[None]:
+    """Have errors name keywords; what a command prints after one is a note of the exception."""
+    try:
+        yield
+    except PrecisionBisectError as error:
+        error.message, error.hint = _in_python(error.message), _in_python(error.hint)
+        if error.further:
+            error.add_note(error.further)
+        raise
+
+
+def _in_python(text: str) -> str:
+    return in_keywords(text, Options)
 
 
 def _path(value: object, name: str) -> Path:

@@ -271,7 +271,7 @@ class Options(WorkerOptions, SampleOptions):
         yield both, "--resume and --overwrite exclude each other", "choose one"
         for name in objects(self):
             unknown = f"--resume cannot tell whether the object in --{name} is the same again"
-            yield self.resume, unknown, "give it by name, or --overwrite the run"
+            yield self.resume, unknown, "give it by name, or replace the run with --overwrite"
 
     def _beyond_the_emulator(self) -> Iterator[tuple[bool, str, str]]:
         """Yield the same of what the emulator has not; `auto` may turn out to be it."""

@@ -30,6 +30,9 @@ from precision_bisect.runs.runfolder import (
     RESULT,
     STATUS,
 )
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import choices_of, flag_name, flags_of
+from precision_bisect.settings.keywords import in_keywords
 from precision_bisect.trial import Verdict
 
 GIVEN = (
@@ -217,6 +220,76 @@ def test_an_error_prints_what_to_do() -> None:
         precision_bisect.find("absent.onnx")
     assert "no such file: absent.onnx; check the path" == str(raised.value)
     assert str(raised.value) == str(pickle.loads(pickle.dumps(raised.value)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"copies": 2, "copies_failing": 2}, "copies_failing=2 is no fewer than copies=2; allow"),
+        ({"trial_timeout_s": 1.0, "isolate": "never"}, "trial_timeout_s needs trials in child"),
+        ({"resume": True, "overwrite": True}, "resume=True and overwrite=True exclude each other"),
+        ({"check": "top1", "metric": "l2"}, "check and metric exclude each other; choose one"),
+        (
+            {"backend": "emulated", "keep_engines": True},
+            "or choose backend='tensorrt' or tensorrt",
+        ),
+        ({"optuna_storage": "sqlite:///a"}, "leave it out, or give strategy pareto"),
+        ({"ladder": ("fp16", "fp32"), "until": "culprits"}, "has no use for ladder; leave one"),
+        ({"seed": -1}, "seed=-1 is below 0"),
+        ({"metric": "l2"}, "metric='l2' has no default tolerance; give tol"),
+        ({"check": "top1"}, "check top1 has no default tolerance; give tol=0.01, the share"),
+        ({"input_shapes": {"z": (1,)}, "inputs": None}, "input_shapes names 'z', which is no"),
+        ({"engine": EngineSettings(opt_shapes={"z": (1,)})}, "engine.opt_shapes names 'z'"),
+        ({"out": "mine"}, "choose another out, or move what is there away"),
+        ({"inputs": "odd"}, "give inputs load_data.py"),
+    ],
+)
+def test_refusals_name_keywords(
+    options: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a refusal asks for can be typed in Python: no flag is in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine/ledger.sqlite", "odd/a.txt"):
+        Path(name).parent.mkdir()
+        Path(name).write_text("somebody's")
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+        precision_bisect.find(model, **{"inputs": SAMPLE, **options})
+    assert said in str(refusal.value)
+    assert "--" not in str(refusal.value)
+    assert getattr(refusal.value, "__notes__", []) == [refusal.value.further] * (
+        "odd" in options.values()
+    )
+
+
+@pytest.mark.parametrize("settings", [Options, EngineSettings])
+def test_every_flag_has_its_keyword(settings: type) -> None:
+    """Wherever a sentence names a flag, alone or with a value, Python has that field."""
+    for each in fields(settings):
+        for flag in flags_of(each):
+            name = flag.name or flag_name(each.name)
+            keyword = f"{'engine.' * (settings is EngineSettings)}{each.name}"
+            assert in_keywords(f"leave {name}, or", Options).startswith(f"leave {keyword}")
+            for choice in () if flag.const else choices_of(each):
+                assert f"give {keyword}={choice!r}." == in_keywords(
+                    f"give {name} {choice}.", Options
+                )
+    for other in (
+        "dask worker --nthreads 1",
+        "a--tol",
+        "--tolerance 1",
+        "polygraphy --save-inputs",
+    ):
+        assert other == in_keywords(other, Options)
+
+
+def test_warnings_name_keywords(tmp_path: Path) -> None:
+    """An observer is told what a caller of Python can do."""
+    model, events = save(parse(OVERFLOW), tmp_path), list[Event]()
+    precision_bisect.find(model, out=tmp_path / "run", max_trials=1, observer=events.append)
+    (first, *others) = (event.message for event in events if isinstance(event, Warned))
+    assert first.startswith("no inputs given")
+    assert not any("--" in each for each in others)
 
 
 class Largest:
