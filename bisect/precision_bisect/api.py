@@ -1,8 +1,9 @@
 """The same job as the command line's, from Python."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +13,7 @@ from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
-from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore
+from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -96,6 +97,7 @@ def find(
     inputs: "str | Path | Sample | Iterable[Sample] | None" = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
+    progress: bool = False,
     **options: Unpack[FindOptions],
 ) -> Result:
     """Find a minimal set of layers of an ONNX model that must stay in high precision.
@@ -104,7 +106,8 @@ def find(
     limit or a mapping from output name to limit ("" for the default), 0.01 where no limit is
     given; `inputs` a path, a sample (a dict from input name to array), or a list or generator of
     samples, and without it samples are made up; `out` the run folder, which holds what the command
-    leaves in it, `report.html` included; `observer` is called with every event.
+    leaves in it, `report.html` included; `observer` is called with every event, and `progress`
+    shows a bar, in the terminal or in the output of a notebook's cell.
 
     `check` may be a function, `metric` and `strategy` what makes one: a class, mostly. Trials in
     other processes and `resume` need a name instead.
@@ -117,14 +120,18 @@ def find(
 
     Raises a PrecisionBisectError for bad input; `str` of it says what to do, too.
     """
-    from precision_bisect.plugins import leave_page
+    from precision_bisect import plugins
+
+    report = plugins.load(plugins.REPORTS, "terminal") if progress else None
+    shown = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
 
     def told(event: Event) -> None:
         if isinstance(event, Warned):
             event = Warned(message=_in_python(event.message))
-        (observer or ignore)(event)
+        tell(event)
 
-    with _errors_in_python():
+    with _errors_in_python(), shown as watching:
+        tell = tell_all(watching, observer or ignore)
         _check_names(options)
         proto = _proto(model)
         asked = Options(
@@ -135,7 +142,7 @@ def find(
             **options,
         )
         result = run(asked, told, proto)
-        if trouble := leave_page(asked.folder):
+        if trouble := plugins.leave_page(asked.folder):
             told(Warned(message=trouble))
         return result
 

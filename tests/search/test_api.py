@@ -214,6 +214,26 @@ def test_a_result_of_made_up_inputs_says_so(tmp_path: Path) -> None:
     assert ", on made-up inputs, in " in str(result)
 
 
+def test_progress_is_told_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside of a terminal as in a log, beside an observer; nothing without being asked."""
+    model, events = save(parse(OVERFLOW), tmp_path), list[Event]()
+    for progress in (True, False):
+        precision_bisect.find(
+            model,
+            inputs=SAMPLE,
+            out=tmp_path / f"{progress}",
+            progress=progress,
+            observer=events.append,
+        )
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert progress == ("every layer high: pass" in err)
+        assert progress == bool(err)
+        assert events
+
+
 def test_an_error_prints_what_to_do() -> None:
     """A traceback's last line has the hint, also of an error that came from another process."""
     with pytest.raises(precision_bisect.PrecisionBisectError) as raised:
