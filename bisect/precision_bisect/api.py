@@ -133,15 +133,15 @@ def find(
     with _errors_in_python(), shown as watching:
         tell = tell_all(watching, observer or ignore)
         _check_names(options)
-        proto = _proto(model)
+        named = isinstance(model, str | Path | None)
         asked = Options(
-            model=Path(GIVEN_MODEL) if proto is not None else _path(model, "model"),
+            model=_path(model, "model") if named else Path(GIVEN_MODEL),
             tol=tol,
             inputs=_samples(inputs),
             out=None if out is None else _path(out, "out"),
             **options,
         )
-        result = run(asked, told, proto)
+        result = run(asked, told, None if named else model)
         if trouble := plugins.leave_page(asked.folder):
             told(Warned(message=trouble))
         return result
@@ -180,15 +180,6 @@ def _path(value: object, name: str) -> Path:
     return Path(value)
 
 
-def _proto(model: object) -> "onnx.ModelProto | None":
-    """Return a model that is no path, None for one that is or should be."""
-    if isinstance(model, str | Path):
-        return None
-    import onnx
-
-    return model if isinstance(model, onnx.ModelProto) else None
-
-
 def _samples(inputs: Any) -> Any:
     """Return one sample, or what yields samples, as the list that it stands for."""
     if isinstance(inputs, str):
@@ -200,7 +191,7 @@ def _samples(inputs: Any) -> Any:
     return list(inputs) if listed and not hasattr(inputs, "shape") else inputs
 
 
-def _written(options: Options, proto: "onnx.ModelProto | None", work: Path) -> Options:
+def _written(options: Options, proto: object, work: Path) -> Options:
     """Return the options over the model's file, which is in `work` where Python gave the model.
 
     Raises ModelError.
@@ -244,14 +235,13 @@ def _signature() -> inspect.Signature:
 setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not declare it
 
 
-def run(
-    options: Options, observer: Observer = ignore, proto: "onnx.ModelProto | None" = None
-) -> Result:
+def run(options: Options, observer: Observer = ignore, proto: object = None) -> Result:
     """Search as the options say, write the run folder, and return the result.
 
-    A `proto` is searched instead of the options' model, which then only names the folder. Raises
-    a PrecisionBisectError for bad input, with nothing lost, and for a folder that another process
-    is at work in. A spent budget and Ctrl-C during the search end it with the best plan so far.
+    A `proto`, an `onnx.ModelProto`, is searched instead of the options' model, which then only
+    names the folder. Raises a PrecisionBisectError for bad input, with nothing lost, and for a
+    folder that another process is at work in. A spent budget and Ctrl-C during the search end it
+    with the best plan so far.
     """
     from precision_bisect.execution.executor import executor_plugin
     from precision_bisect.machine.stopping import limited

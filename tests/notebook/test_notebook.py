@@ -89,7 +89,7 @@ def test_the_curve_and_what_helps_are_there(tmp_path: Path) -> None:
     ]
     result = with_curve(names(10), tmp_path, advice=advice)
     page = page_of(result)
-    assert {"all low: 0", "answer: 2", "margin: 4", "tolerance 0.01"} <= set(page.cells)
+    assert {"all low: 0 kept, inf", "answer: 2 kept, 0.007", "tolerance 0.01"} <= set(page.cells)
     assert [f"title {n}" for n in range(MOST_ADVICE)] == [
         each.partition(":")[0] for each in page.cells if each.startswith("title")
     ]

@@ -239,11 +239,14 @@ def save_rewritten(
     return load_model(path)
 
 
-def save_given(given: onnx.ModelProto, path: Path) -> None:
+def save_given(given: object, path: Path) -> None:
     """Write a model that is in no file, and check that it can be read; it is not changed.
 
-    Raises ModelError, also where its weights are in files: from which folder it does not say.
+    Raises ModelError for what is no `onnx.ModelProto`, and where its weights are in files: from
+    which folder it does not say.
     """
+    if not isinstance(given, onnx.ModelProto):
+        raise ModelError(f"model cannot be {given!r}", "give a path or an onnx.ModelProto")
     if external_parts(given):
         raise ModelError(
             "the model has weights in other files", "load them, too: onnx.load(path), or give path"

@@ -206,8 +206,7 @@ class Plot:
     def _repr_svg_(self) -> str:
         return self.svg
 
-    def _repr_html_(self) -> str:
-        return self.svg
+    _repr_html_ = _repr_svg_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
