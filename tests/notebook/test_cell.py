@@ -12,6 +12,7 @@ nbformat = pytest.importorskip("nbformat", reason="needs nbformat, which comes w
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
 pytest.importorskip("ipykernel", reason="needs ipykernel")
 
+EXAMPLE = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 CELL = """
 import numpy as np
 import precision_bisect
@@ -51,3 +52,12 @@ def test_a_search_is_watched_in_its_cell(tmp_path: Path) -> None:
     assert "&lt;img src=x&gt;.onnx" in shown
     assert "<img" not in shown + "".join(drawn)
     assert "found" in result["text/html"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::RuntimeWarning:zmq")
+def test_the_example_of_the_documents_runs() -> None:
+    """Every cell does, and shows the result and its curve."""
+    notebook = nbformat.read(EXAMPLE, as_version=4)
+    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
+    shown = [str(each.get("data")) for cell in notebook.cells for each in cell.get("outputs", ())]
+    assert sum("<svg" in each for each in shown) == 2
