@@ -125,11 +125,9 @@ def _objections(each: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
     if all(kind in (int, float, str, bool, Path) or is_dataclass(kind) for kind in wanted):
         taken = (*wanted, int) if float in wanted else wanted
         if not isinstance(value, taken) or (isinstance(value, bool) and bool not in wanted):
-            kind = wanted[0].__name__
-            what = (
-                f"give {'a name, or a function or class' if named else f'a value of type {kind}'}"
-            )
-            yield f"{each.name} cannot be {value!r}", what
+            a_value = f"a value of type {wanted[0].__name__}"
+            what = "a name, or a function or class" if named else a_value
+            yield f"{each.name} cannot be {value!r}", f"give {what}"
     for which in flags_of(each)[:1]:
         said = f"{which.name or flag_name(each.name)} {value}"
         if which.least is not None and value < which.least:

@@ -40,8 +40,8 @@ class SampleOptions(ImageOptions):
     """The samples, and how they are judged.
 
     `inputs` may be the samples themselves, too, `check` the function, and `metric` what makes the
-    comparator. `tol` applies to every limit that `atol` and
-    `rtol` do not set. `reference` is None to have ONNX Runtime compute the FP32 outputs.
+    comparator. `tol` applies to every limit that `atol` and `rtol` do not set. `reference` is None
+    to have ONNX Runtime compute the FP32 outputs.
     """
 
     inputs: "Path | Sequence[Sample] | None" = _inputs(
