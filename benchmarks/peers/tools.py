@@ -138,18 +138,18 @@ def op_lists(job: Job) -> Answer:
 
 def all_low(job: Job) -> Answer:
     """Keep nothing."""
-    return _written(job, [])
+    return written(job, [])
 
 
 def norms(job: Job) -> Answer:
     """Keep norms and softmax, as is passed on by word."""
     graph = onnx.load(job.model, load_external_data=False).graph
-    return _written(job, [node.name for node in graph.node if node.op_type in NORMS])
+    return written(job, [node.name for node in graph.node if node.op_type in NORMS])
 
 
 def torch_tensorrt(job: Job) -> Answer:
     """Keep what stores more than 512, the rule of Torch-TensorRT's autocast."""
-    return _written(job, list(_beyond(job, LARGEST)))
+    return written(job, list(_beyond(job, LARGEST)))
 
 
 def by_emulator(job: Job, search: Callable[[int], Search[Plan]]) -> Answer:
@@ -162,7 +162,7 @@ def by_emulator(job: Job, search: Callable[[int], Search[Plan]]) -> Answer:
     bench = Bench(judge=emulated.judge(job.bound), size=emulated.problem.size)
     plan = bench.run(search(emulated.problem.size))
     kept = [emulated.problem.names[layer] for layer in sorted(plan.kept)]
-    found = _written(job, kept)
+    found = written(job, kept)
     return Answer(models=found.models, evaluations=len(bench.calls))
 
 
@@ -174,7 +174,7 @@ def _polygraphy(
     )
 
 
-def _written(job: Job, kept: Sequence[str]) -> Answer:
+def written(job: Job, kept: Sequence[str]) -> Answer:
     """Write a plan as our exports are; names that are no candidates are left out."""
     export = export_of(job.model, [])
     model = pin_formless(export.model, export.pair)

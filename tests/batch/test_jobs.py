@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
@@ -62,6 +63,42 @@ def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> Non
     assert ENGINE_REFERENCE == options_of(job).reference
 
 
+@pytest.mark.parametrize("model", ["?.onnx", "."])
+def test_a_pattern_or_a_folder_stands_for_its_models(
+    model: str, write: Write, tmp_path: Path
+) -> None:
+    """One job each, named after its model; `{name}` is that name."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    jobs = read_jobs(write(f'[[job]]\nmodel = "{model}"\ninputs = "{{name}}"\n'), tmp_path / "out")
+    assert ["a", "b"] == [job.name for job in jobs]
+    assert [Path("a"), Path("b")] == [options_of(job).inputs for job in jobs]
+    assert [tmp_path / f"out/{job.name}" for job in jobs] == [Path(j.run_folder) for j in jobs]
+
+
+def test_a_name_with_wildcards_may_be_a_file(write: Write, tmp_path: Path) -> None:
+    """What is there is no pattern."""
+    (tmp_path / "a[b].onnx").write_bytes((tmp_path / "a.onnx").read_bytes())
+    (job,) = read_jobs(write('[[job]]\nmodel = "a[b].onnx"\n'), tmp_path / "out")
+    assert "a[b]" == job.name
+
+
+def test_dry_run_reads_models_and_samples(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be read is told for each job, and nothing is written."""
+    np.savez(tmp_path / "odd.npz", other=np.zeros(3, np.float32))
+    (tmp_path / "broken.onnx").write_bytes(b"hello")
+    odd = '[[job]]\nname = "odd"\nmodel = "a.onnx"\ninputs = "odd.npz"\n'
+    path = write(GOOD + odd + '[[job]]\nmodel = "broken.onnx"\n')
+    assert 2 == main(["batch", str(path), "--dry-run", "--out", str(tmp_path / "out")])
+    told = capsys.readouterr().err.splitlines()
+    assert ["precision-bisect: odd: failed: ", "precision-bisect: broken: faile"] == [
+        line[:31] for line in told
+    ]
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_example_is_right(tmp_path: Path) -> None:
     """The jobs file among the examples passes all checks."""
     jobs = read_jobs(REPO / "examples" / "jobs.toml", tmp_path)
@@ -100,6 +137,8 @@ CASES = {
     "no command": (GOOD + 'on-finish = ""\n', "job a: --on-finish names no command"),
     "an empty path": (GOOD + 'inputs = ""\n', "argument --inputs: an empty path"),
     "two places": (GOOD + 'cluster = "local"\nexecutor = "local"\n', "not allowed with argument"),
+    "no model of a pattern": ('[[job]]\nmodel = "no*.onnx"\n', "job 1 has no model: no*.onnx"),
+    "several of one name": ('[[job]]\nname = "x"\nmodel = "?.onnx"\n', "job 1 has a name, and a"),
     "bad strategy": (GOOD + 'strategy = "guide"\n', "did you mean guided"),
     "bad combination": (GOOD + 'check = "checks.py:error"\nmetric = "l2"\n', "job a: --check"),
     "twice the model": (GOOD + GOOD, "job 2 and another are both named a"),

@@ -224,6 +224,7 @@ def batch_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.batch.batch_run import (
         BatchOptions,
         as_shell,
+        checked,
         plan_batch,
         run_batch,
     )
@@ -236,9 +237,12 @@ def batch_command(parsed: Namespace) -> int:
         until=parsed.until,
     )
     if parsed.dry_run:
-        planned = plan_batch(options)
+        planned = checked(plan_batch(options))
         sys.stdout.write(planned.to_json() if parsed.json else as_shell(planned))
-        return ExitCode.OK
+        failed = [job for job in planned.jobs if job.message]
+        for job in failed:
+            complain(str(job))
+        return ExitCode.USAGE if failed else ExitCode.OK
     batch = run_batch(options, tell)
     sys.stdout.write(batch.to_json() if parsed.json else batch.to_text(options.folder))
     return batch.exit_code
@@ -264,10 +268,15 @@ def show_command(parsed: Namespace) -> int:
 
 
 def compare_command(parsed: Namespace) -> int:
-    """Print what changed between two runs."""
+    """Print what changed between two runs, or two batches."""
+    from precision_bisect.commandline.batch.batch_compare import compare_batches
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.runs.comparing.changes import compare, read_side
 
+    batches = compare_batches(parsed.before, parsed.after)
+    if batches is not None:
+        sys.stdout.write(batches.to_json() if parsed.json else batches.to_text())
+        return ExitCode.OK if batches.same else ExitCode.NO_PLAN
     found = compare(*(read_side(_last_run(each)) for each in (parsed.before, parsed.after)))
     if parsed.json:
         sys.stdout.write(found.to_text())

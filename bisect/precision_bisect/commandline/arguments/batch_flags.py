@@ -17,14 +17,17 @@ jobs.toml:
   inputs = "detector_inputs"
 
 Keys are the flags of `precision-bisect MODEL` without their dashes; true is a flag without a
-value, a list repeats a flag. All jobs are checked before the first begins.
+value, a list repeats a flag. A model that is a folder, or a pattern such as "models/*.onnx", is
+one job for each file, and {name} in other values is its name. All models and samples are read
+before the first job begins.
 
 exit codes, the first that applies:
   130  interrupted; what was found so far is written
   70   an internal error ended a job
   2    wrong usage or bad input, or a job could not run, or crashed
   4    not even FP32 builds for a job
-  1    a job ended without a plan: limits that cannot be met, or no precision problem
+  1    a job ended without a plan: limits that cannot be met, or no precision problem; or its
+       answer keeps more than --max-kept or --baseline allow
   3    a job ended early (budget or disk spent, crash after crash), or the time is up
   0    every job found its plan, or has nothing to keep
 """
@@ -43,7 +46,8 @@ def batch_parser() -> Parser:
         "--out",
         type=named_path,
         metavar="DIR",
-        help="where each job's run folder and log go, and batch.json (JOBS.precision-bisect)",
+        help="where each job's run folder and log go, and batch.json, summary.md and junit.xml "
+        "(JOBS.precision-bisect)",
     )
     parser.add_argument(
         "--until",

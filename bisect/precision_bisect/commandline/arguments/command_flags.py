@@ -217,10 +217,11 @@ def compare_parser() -> Parser:
     parser = Parser(
         "compare",
         description="Say what changed between two runs: what they depend on, the kept layers, the "
-        "error, the speed, the causes. Layers are compared by their names.",
+        "error, the speed, the causes. Layers are compared by their names. Of two batches, say it "
+        "in a line for each job.",
         epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
     )
-    for name, what in (("before", "the run to compare with"), ("after", "the other run")):
+    for name, what in (("before", "the run or batch to compare with"), ("after", "the other one")):
         parser.add_needed(name, f"{what}: its folder, result.json, or model", name.upper())
     parser.add_flags(Telling, "json", spare=False)
     return parser

@@ -12,6 +12,8 @@ from precision_bisect.runs.monitoring.run_watch import spoken
 from precision_bisect.runs.typed_json import Count, read_typed
 
 BATCH = "batch.json"
+MESSAGE = 400
+"""Characters of a job's message, at most."""
 
 
 class JobState(StrEnum):
@@ -69,7 +71,8 @@ class Job:
     def __str__(self) -> str:
         kept = "" if self.kept is None else f", {self.kept} of {self.candidates} kept"
         took = f", after {spoken(self.seconds)}" if self.seconds else ""
-        failed = f": {self.message}; see {self.log}" if self.message else ""
+        see = f"; see {self.log}" if self.seconds else ""
+        failed = f": {self.message}{see}" if self.message else ""
         return printable(f"{self.name}: {self.status.replace('_', ' ')}{kept}{took}{failed}")
 
 

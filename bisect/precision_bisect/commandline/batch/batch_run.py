@@ -8,14 +8,30 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.batch.batch_record import (
+    BATCH,
+    MESSAGE,
+    Batch,
+    Job,
+    JobState,
+    read_batch,
+)
+from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
 from precision_bisect.commandline.batch.job_process import Stop, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
-from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.errors import (
+    ExitCode,
+    PrecisionBisectError,
+    RunFolderError,
+    UsageError,
+    shortened,
+)
 from precision_bisect.machine.plain_files import remove_debris
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
@@ -53,6 +69,34 @@ def plan_batch(options: BatchOptions) -> Batch:
     )
 
 
+def checked(batch: Batch) -> Batch:
+    """Return the batch; a job whose model or samples cannot be read has failed already."""
+    base = Path(batch.jobs_file).parent
+    jobs = [job if job.finished else _checked(job, base) for job in batch.jobs]
+    return replace(batch, jobs=jobs)
+
+
+def _checked(job: Job, base: Path) -> Job:
+    # Imported here: `status` and `show` read batches, too.
+    from precision_bisect.graphs.load import load_model
+    from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
+
+    options = to_options(run_parser().read(job.command[2:]))
+    try:
+        with chdir(base):
+            model = load_model(options.model)
+            refuse_inputs(options, model)
+            load_samples(options, model, lambda _: None)
+    except PrecisionBisectError as error:
+        return replace(
+            job,
+            status=JobState.FAILED,
+            exit_code=ExitCode.USAGE,
+            message=shortened(error.one_line(), MESSAGE),
+        )
+    return job
+
+
 def as_shell(batch: Batch) -> str:
     """Return a line for a shell per job."""
     folder = shlex.quote(str(Path(batch.jobs_file).parent))
@@ -71,13 +115,14 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
     with RunLock(options.folder, _claim(batch.jobs)) as lock:
         _refuse_what_is_there(options, batch.jobs)
         folder = lock.open(overwrite=False, rungs=False)
-        remove_debris(folder.path, (BATCH,))
+        remove_debris(folder.path, (BATCH, SUMMARY, JUNIT))
         if options.overwrite:
             _clear(folder.path, batch.jobs)
         former = read_batch(folder.path)
         if former is not None:
             known = {job.name: job for job in former.jobs}
             batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
+        batch = checked(batch)
         _run_all(batch, folder, say)
     return batch
 
@@ -96,6 +141,8 @@ def _run_all(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> Non
             left_s = _left_s(batch)
             if job.finished:
                 say(f"{place} {job}; not run again")
+            elif job.status == JobState.FAILED:
+                say(f"{place} {job}")
             elif left_s is not None and left_s <= 0:
                 say(f"{place} {job.name}: the time is up; it is left for --resume")
             elif not stop.asked:
@@ -108,9 +155,11 @@ def _run_all(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> Non
 
 
 def _save(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Write `batch.json`; where that fails the run folders are what counts."""
+    """Write `batch.json` and the summaries; where that fails the run folders are what counts."""
     try:
         folder.write(BATCH, batch.to_json())
+        folder.write(SUMMARY, markdown(batch))
+        folder.write(JUNIT, junit(batch))
     except RunFolderError as error:
         say(f"Warning: {error.one_line()}")
 
@@ -134,7 +183,7 @@ def _taken_up(job: Job, before: Job | None) -> Job:
 
 def _claim(jobs: Sequence[Job]) -> Claim:
     """Return what a batch itself writes into its folder."""
-    names = [BATCH, *(Path(job.log).name for job in jobs)]
+    names = [BATCH, SUMMARY, JUNIT, *(Path(job.log).name for job in jobs)]
     return Claim(
         names=lambda: names,
         known=lambda place: has_keys(place / BATCH, ("schema", "jobs_file", "jobs")),
@@ -160,7 +209,8 @@ def _refuse_what_is_there(options: BatchOptions, jobs: Sequence[Job]) -> None:
 
 def _clear(folder: Path, jobs: Sequence[Job]) -> None:
     """Remove what former runs left, the record first: without it nothing half removed counts."""
-    (folder / BATCH).unlink(missing_ok=True)
+    for name in (BATCH, SUMMARY, JUNIT):
+        (folder / name).unlink(missing_ok=True)
     for job in jobs:
         Path(job.log).unlink(missing_ok=True)
         if is_run(Path(job.run_folder)):

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from precision_bisect.commandline.batch.batch_record import Job, JobState
-from precision_bisect.errors import ExitCode, RunFolderError, printable
+from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
+from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
 from precision_bisect.machine.signals import AnswersSignals, kill_group, signal_name
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
@@ -31,7 +31,6 @@ _NO_LIMIT_S = 1e9
 """With a limit `Popen.wait` looks up now and then, so that no signal goes unnoticed."""
 _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""
-_SHOWN = 200
 _PROMPT = "$ precision-bisect "
 _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
@@ -137,8 +136,14 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
         with suppress(RunFolderError):
             saved = read_saved(Path(job.run_folder))
             kept = len(saved.result.kept) if saved.answered else None
+            # An answer that ends with this code has failed a gate, which said so last.
+            gated = saved.answered and code == ExitCode.NO_PLAN
             return replace(
-                said, status=saved.result.status, kept=kept, candidates=saved.result.candidates
+                said,
+                status=saved.result.status,
+                message=_last_line(job) if gated else "",
+                kept=kept,
+                candidates=saved.result.candidates,
             )
     if code == ExitCode.INTERRUPTED:
         return replace(said, status=Status.INTERRUPTED)
@@ -146,15 +151,20 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
 
 
 def _why(job: Job, code: int) -> str:
-    """Return why a job failed, on one line: mostly the last one of its log."""
+    """Return why a job failed, on one line: mostly what it said last."""
     if code < 0:
         memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal_name(-code)}{memory}"
+    how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
+    return f"{how}{_last_line(job)}"
+
+
+def _last_line(job: Job) -> str:
+    """Return what the job said last, without control characters."""
     text = ""
     with suppress(OSError):
         text = Path(job.log).read_bytes()[-_TAIL:].decode(errors="replace").rstrip()
     last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
     if not last or last.startswith(_PROMPT):
-        last = "it said nothing"
-    how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return printable(f"{how}{last}")[:_SHOWN]
+        return "it said nothing"
+    return printable(shortened(last, MESSAGE))

@@ -5,10 +5,11 @@ parser checks them, so a flag that is added there is a key here.
 """
 
 import argparse
+import glob
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,12 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
     if "name" in defaults:
         raise UsageError("[defaults] sets name, which each job has for itself", "move it")
     jobs: dict[str, Job] = {}
-    for number, table in enumerate(tables["job"], 1):
-        keys = defaults | _keys(f"job {number}", table)
+    asked = (
+        (number, keys)
+        for number, table in enumerate(tables["job"], 1)
+        for keys in _for_each_model(number, defaults | _keys(f"job {number}", table), path.parent)
+    )
+    for number, keys in asked:
         name = _name(number, keys)
         if name.casefold() in jobs:
             raise UsageError(f"job {number} and another are both named {name}", "rename one")
@@ -85,6 +90,29 @@ def _keys(where: str, table: object) -> dict[str, Any]:
     if len(keys) < len(table):
         raise UsageError(f"{where} has a key twice, with a dash and an underscore", "drop one")
     return keys
+
+
+def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
+    """Yield the keys once for each model, where a pattern or a folder stands for several.
+
+    `{name}` in their texts is the name of the job, the model's without its suffix.
+    """
+    model = keys.get("model")
+    if not isinstance(model, str) or "\0" in model:
+        yield keys
+        return
+    pattern = str(Path(model) / "*.onnx") if os.path.isdir(base / model) else model  # noqa: PTH112
+    if pattern == model and (not glob.has_magic(model) or os.path.exists(base / model)):  # noqa: PTH110
+        yield keys
+        return
+    found = sorted(glob.glob(pattern, root_dir=base))  # noqa: PTH207
+    if not found or "name" in keys:
+        wrong = "has a name, and a model that stands for several" if found else "has no model"
+        raise UsageError(f"job {number} {wrong}: {pattern}", "each is named after its model")
+    for each in found:
+        name = Path(each).stem
+        texts = {k: v.replace("{name}", name) for k, v in keys.items() if isinstance(v, str)}
+        yield {**keys, **texts, "model": each}
 
 
 def _name(number: int, keys: dict[str, Any]) -> str:

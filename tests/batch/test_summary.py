@@ -1,0 +1,96 @@
+"""What a batch leaves for people and services: a gate's reason, summaries, and `compare`."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from precision_bisect.commandline.batch.batch_record import Batch, Job, JobState
+from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
+from precision_bisect.commandline.main import main
+
+Write = Callable[[str], Path]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+GATED = '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n'
+B = '[[job]]\nmodel = "b.onnx"\n'
+HOSTILE = "a | b <script>\x00`*_[x](y)\ud800&amp;"
+
+
+def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
+    """In the lines, in batch.json, in both summaries, and by the exit code."""
+    write(GATED + B)
+    ran = run()
+    assert 1 == ran.returncode, ran.stderr
+    why = "the answer keeps 4 layers, --max-kept is 1"
+    assert f": {why}; see " in ran.stdout.splitlines()[0]
+    out = tmp_path / "out"
+    first, second = json.loads((out / "batch.json").read_text())["jobs"]
+    assert ("found", 1, why, 4) == tuple(
+        first[key] for key in ("status", "exit_code", "message", "kept")
+    )
+    assert ("found", 0, "") == tuple(second[key] for key in ("status", "exit_code", "message"))
+    head, _, gated, other = (out / SUMMARY).read_text().splitlines()
+    assert "| job | ended | FP32 layers | time | why |" == head
+    assert "| gated | found | 4 of 20 |" == gated[:27]
+    assert "the answer keeps 4 layers" in gated
+    assert other.startswith("| b | found | 4 of 20 |")
+    suite = ElementTree.parse(out / JUNIT).getroot()
+    assert ("2", "1", "0") == tuple(suite.get(key) for key in ("tests", "failures", "errors"))
+    failed, held = suite
+    assert why == failed[0].get("message")
+    assert ("b", 0) == (held.get("name"), len(held))
+
+
+def job(name: str, state: str, code: int | None, message: str = "") -> Job:
+    """Return a job as it stands in `batch.json`."""
+    return Job(
+        name=name,
+        model="m.onnx",
+        model_stamp=[1, 2],
+        command=[],
+        run_folder=f"/{name}",
+        log=f"/{name}.log",
+        status=state,
+        exit_code=code,
+        message=message,
+    )
+
+
+def test_untrusted_text_stays_text() -> None:
+    """A message cannot end its cell, bring markup, or break the XML."""
+    jobs = [job("x", JobState.FAILED, 2, HOSTILE), job("y", JobState.WAITING, None)]
+    batch = Batch(jobs_file=f"/{HOSTILE}.toml", started="", jobs=jobs)
+    row = markdown(batch).splitlines()[2]
+    assert "a \\| b &lt;script&gt;\ufffd\\`\\*\\_\\[x\\]\\(y\\)\ufffd&amp;amp;" in row
+    suite = ElementTree.fromstring(junit(batch).encode())
+    assert ("1", "1") == (suite.get("errors"), suite.get("skipped"))
+    assert "a | b <script>\ufffd`*_[x](y)\ufffd&amp;" == suite[0][0].get("message")
+
+
+def test_two_batches_are_compared_by_job(
+    write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A batch is the same as itself, also where it was moved; other answers are exit code 1."""
+    write(GATED + B)
+    assert 1 == run().returncode
+    before = (tmp_path / "out").rename(tmp_path / "before")
+    assert 0 == main(["compare", str(before), str(before)])
+    assert ["gated: the same 4 kept", "b: the same 4 kept"] == (
+        capsys.readouterr().out.splitlines()
+    )
+    write(B + 'tol = 1.0\n[[job]]\nname = "new"\nmodel = "a.onnx"\n')
+    assert 0 == run().returncode
+    assert 1 == main(["compare", str(before), str(tmp_path / "out")])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("b: 4 -> 2 kept (0 added, 2 removed), error ")
+    assert ["new: no result before", "gated: no result after"] == [second, third]
+    assert 1 == main(["compare", str(before), str(tmp_path / "out"), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert ["b", "new", "gated"] == [each["name"] for each in told["jobs"]]
+    assert 2 == len(told["jobs"][0]["change"]["removed"])
+    assert 2 == main(["compare", str(before), str(before / "b")])
+    assert "holds no batch.json; compare two batches, or two runs" in capsys.readouterr().err
