@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from precision_bisect.layer_table import Layer
     from precision_bisect.runs.results.certificates import Certificate
     from precision_bisect.runs.results.result import Diagnosis, Result
+    from precision_bisect.settings.engine_settings import EngineSettings
 
 __all__ = [
     "Certificate",
     "Diagnosis",
+    "EngineSettings",
     "ExitCode",
     "FindOptions",
     "Layer",
@@ -34,6 +36,7 @@ __all__ = [
 _HOMES = {
     "Certificate": "precision_bisect.runs.results.certificates",
     "Diagnosis": "precision_bisect.runs.results.result",
+    "EngineSettings": "precision_bisect.settings.engine_settings",
     "ExitCode": "precision_bisect.errors",
     "FindOptions": "precision_bisect.api",
     "Layer": "precision_bisect.layer_table",

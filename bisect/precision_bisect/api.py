@@ -1,25 +1,31 @@
 """The same job as the command line's, from Python."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
-from precision_bisect.runs.monitoring.events import Observer, Warned, ignore
+from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import GIVEN_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.image_options import Channels, Layout
+from precision_bisect.settings.keywords import in_keywords
 from precision_bisect.settings.sample_options import Limits
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
 if TYPE_CHECKING:
+    import onnx
+
     from precision_bisect.protocols import Sample
 
 
@@ -41,11 +47,11 @@ class FindOptions(TypedDict, total=False):
     channels: Channels | None
     synthetic: int
     holdout: int
-    metric: str
+    metric: str | Callable[..., Any]
     atol: Limits
     rtol: Limits
     quantile: float
-    check: str | None
+    check: str | Callable[..., float | bool] | None
     low: LowName
     high: HighName
     ladder: Sequence[PrecisionName]
@@ -56,7 +62,7 @@ class FindOptions(TypedDict, total=False):
     backend: str
     target: TargetChoice
     engine: EngineSettings
-    strategy: str
+    strategy: str | Callable[..., Any]
     by: Unit
     certify: Certify | None
     copies: int
@@ -85,20 +91,26 @@ class FindOptions(TypedDict, total=False):
 
 
 def find(
-    model: str | Path,
+    model: "str | Path | onnx.ModelProto",
     *,
     tol: Limits = None,
-    inputs: "str | Path | Sequence[Sample] | None" = None,
+    inputs: "str | Path | Sample | Iterable[Sample] | None" = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
+    progress: bool = False,
     **options: Unpack[FindOptions],
 ) -> Result:
     """Find a minimal set of layers of an ONNX model that must stay in high precision.
 
-    `tol` is one limit or a mapping from output name to limit ("" for the default), 0.01 where no
-    limit is given; `inputs` a path or a list of samples, each a dict from input name to array, and
-    without it samples are made up; `out` the run folder, which holds what the command leaves in
-    it, `report.html` included; `observer` is called with every event.
+    A `model` that is no path is written into the run folder, as `model.given.onnx`. `tol` is one
+    limit or a mapping from output name to limit ("" for the default), 0.01 where no limit is
+    given; `inputs` a path, a sample (a dict from input name to array), or a list or generator of
+    samples, and without it samples are made up; `out` the run folder, which holds what the command
+    leaves in it, `report.html` included; `observer` is called with every event, and `progress`
+    shows a bar, in the terminal or in the output of a notebook's cell.
+
+    `check` may be a function, `metric` and `strategy` what makes one: a class, mostly. Trials in
+    other processes and `resume` need a name instead.
 
     The others mean what the flags of their names do; names that end in a unit, as `max_time_s` for
     --max-time, take numbers in it. These have no flag of their name: `until`, which is "culprits"
@@ -108,21 +120,31 @@ def find(
 
     Raises a PrecisionBisectError for bad input; `str` of it says what to do, too.
     """
-    from precision_bisect.plugins import leave_page
+    from precision_bisect import plugins
 
-    _check_names(options)
-    observer = ignore if observer is None else observer
-    asked = Options(
-        model=_path(model, "model"),
-        tol=tol,
-        inputs=_path(inputs, "inputs") if isinstance(inputs, str) else inputs,
-        out=None if out is None else _path(out, "out"),
-        **options,
-    )
-    result = run(asked, observer)
-    if trouble := leave_page(asked.folder):
-        observer(Warned(message=trouble))
-    return result
+    report = plugins.load(plugins.REPORTS, "terminal") if progress else None
+    shown = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
+
+    def told(event: Event) -> None:
+        if isinstance(event, Warned):
+            event = Warned(message=_in_python(event.message))
+        tell(event)
+
+    with _errors_in_python(), shown as watching:
+        tell = tell_all(watching, observer or ignore)
+        _check_names(options)
+        named = isinstance(model, str | Path | None)
+        asked = Options(
+            model=_path(model, "model") if named else Path(GIVEN_MODEL),
+            tol=tol,
+            inputs=_samples(inputs),
+            out=None if out is None else _path(out, "out"),
+            **options,
+        )
+        result = run(asked, told, None if named else model)
+        if trouble := plugins.leave_page(asked.folder):
+            told(Warned(message=trouble))
+        return result
 
 
 def load(run: str | Path) -> Result:
@@ -132,13 +154,54 @@ def load(run: str | Path) -> Result:
     """
     from precision_bisect.runs.results.saved import read_saved
 
-    return read_saved(_path(run, "run")).result
+    with _errors_in_python():
+        return read_saved(_path(run, "run")).result
+
+
+@contextmanager
+def _errors_in_python() -> Iterator[None]:
+    """Have errors name keywords; what a command prints after one is a note of the exception."""
+    try:
+        yield
+    except PrecisionBisectError as error:
+        error.message, error.hint = _in_python(error.message), _in_python(error.hint)
+        if error.further:
+            error.add_note(error.further)
+        raise
+
+
+def _in_python(text: str) -> str:
+    return in_keywords(text, Options)
 
 
 def _path(value: object, name: str) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise UsageError(f"{name} cannot be {value!r}", "give a path")
     return Path(value)
+
+
+def _samples(inputs: Any) -> Any:
+    """Return one sample, or what yields samples, as the list that it stands for."""
+    if isinstance(inputs, str):
+        return _path(inputs, "inputs")
+    if isinstance(inputs, Mapping):
+        return [inputs]
+    # An array would be taken apart into its rows.
+    listed = isinstance(inputs, Iterable) and not isinstance(inputs, Sequence)
+    return list(inputs) if listed and not hasattr(inputs, "shape") else inputs
+
+
+def _written(options: Options, proto: object, work: Path) -> Options:
+    """Return the options over the model's file, which is in `work` where Python gave the model.
+
+    Raises ModelError.
+    """
+    if proto is None:
+        return options
+    from precision_bisect.graphs.typed.model_files import save_given
+
+    save_given(proto, work / GIVEN_MODEL)
+    return replace(options, model=work / GIVEN_MODEL, out=options.folder)
 
 
 def _check_names(options: Mapping[str, object]) -> None:
@@ -172,12 +235,13 @@ def _signature() -> inspect.Signature:
 setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not declare it
 
 
-def run(options: Options, observer: Observer = ignore) -> Result:
+def run(options: Options, observer: Observer = ignore, proto: object = None) -> Result:
     """Search as the options say, write the run folder, and return the result.
 
-    Raises a PrecisionBisectError for bad input, with nothing lost, and for a folder that another
-    process is at work in. A spent budget and Ctrl-C during the search end it with the best plan so
-    far.
+    A `proto`, an `onnx.ModelProto`, is searched instead of the options' model, which then only
+    names the folder. Raises a PrecisionBisectError for bad input, with nothing lost, and for a
+    folder that another process is at work in. A spent budget and Ctrl-C during the search end it
+    with the best plan so far.
     """
     from precision_bisect.execution.executor import executor_plugin
     from precision_bisect.machine.stopping import limited
@@ -194,10 +258,10 @@ def run(options: Options, observer: Observer = ignore) -> Result:
         RunLock(options.folder) as lock,
         workdir() as work,
         Attended(options.folder, observer) as attended,
-        plugin.opened(options, work) as executor,
+        plugin.opened(given := _written(options, proto, work), work) as executor,
     ):
         search = climb if options.ladder else run_pair
-        result = search(options, attended, work, lock, executor)
+        result = search(given, attended, work, lock, executor)
         attended.conclude(result)
         return result
 

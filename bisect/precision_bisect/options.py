@@ -1,16 +1,16 @@
 """Everything a run is asked to do, in one frozen object."""
 
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from precision_bisect.errors import PluginError, UsageError, counted
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy
+from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy, name_of
 from precision_bisect.precisions import (
     HighName,
     LowName,
@@ -21,7 +21,7 @@ from precision_bisect.precisions import (
     type_name,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.flags import check, flag, flag_name
+from precision_bisect.settings.flags import check, flag, flag_name, objects
 from precision_bisect.settings.image_options import check_images
 from precision_bisect.settings.reading import check_ranges, duration, patterns, share
 from precision_bisect.settings.sample_options import (
@@ -160,7 +160,7 @@ class Options(WorkerOptions, SampleOptions):
         "the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
         "installed here, else tensorrt)",
     )
-    strategy: str = _search(
+    strategy: str | Callable[..., Any] = _search(
         DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
     )
     by: Unit = _search(
@@ -269,6 +269,9 @@ class Options(WorkerOptions, SampleOptions):
         yield layers, "--max-latency, --min-speedup and --risk are for a search by layers", out
         both = self.resume and self.overwrite
         yield both, "--resume and --overwrite exclude each other", "choose one"
+        for name in objects(self):
+            unknown = f"--resume cannot tell whether the object in --{name} is the same again"
+            yield self.resume, unknown, "give it by name, or replace the run with --overwrite"
 
     def _beyond_the_emulator(self) -> Iterator[tuple[bool, str, str]]:
         """Yield the same of what the emulator has not; `auto` may turn out to be it."""
@@ -325,9 +328,9 @@ class Options(WorkerOptions, SampleOptions):
 
     def _check_shapes(self) -> None:
         """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
-        if not isinstance(self.inputs, Path | Sequence | Mapping | None):
+        if not isinstance(self.inputs, Path | Sequence | None):
             raise UsageError(
-                f"inputs cannot be {self.inputs!r}", "give a path, or a list of dicts of arrays"
+                f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
             )
         if not all(isinstance(each, Sequence) for each in self.input_shapes.values()):
             raise UsageError(
@@ -382,6 +385,12 @@ class Options(WorkerOptions, SampleOptions):
     def speed(self) -> SpeedLimits:
         """The speed limits, none of which may be given."""
         return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
+
+    @property
+    def sent(self) -> "Options":
+        """The options for other processes: samples go by themselves, objects stay here."""
+        named: dict[str, Any] = {each: name_of(given) for each, given in objects(self).items()}
+        return replace(self, inputs=None, **named)
 
     @property
     def folder(self) -> Path:

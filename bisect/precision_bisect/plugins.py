@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
-from precision_bisect.errors import PluginError, PrecisionBisectError
+from precision_bisect.errors import PluginError, PrecisionBisectError, in_words
 from precision_bisect.protocols import Strategy
 
 STRATEGIES = "precision_bisect.strategies"
@@ -25,6 +25,12 @@ _KINDS = {
     COMPARATORS: "metric",
     EXECUTORS: "executor",
 }
+_MEMBERS = {
+    STRATEGIES: ("name", "assumption", "minimal", "largest", "search"),
+    COMPARATORS: ("tolerance", "settings", "judge"),
+}
+"""What the protocols ask of what a plug-in makes."""
+_PROTOCOL = "precision_bisect.protocols says what it must have"
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -48,8 +54,18 @@ def _changed_ns(place: str) -> int:
         return 0
 
 
-def load(group: str, name: str) -> Callable[..., Any]:
+def name_of(given: str | Callable[..., Any]) -> str:
+    """Return a plug-in's name; of an object that Python gave instead, where it is defined."""
+    if isinstance(given, str):
+        return given
+    defined: Any = given if hasattr(given, "__qualname__") else type(given)
+    return f"{defined.__module__}.{defined.__qualname__}"
+
+
+def load(group: str, name: str | Callable[..., Any]) -> Callable[..., Any]:
     """Load one plugin. Raises PluginError where it is not installed or does not load."""
+    if not isinstance(name, str):
+        return name
     found = installed(group)
     if name not in found:
         close = get_close_matches(name, found, n=1)
@@ -63,9 +79,28 @@ def load(group: str, name: str) -> Callable[..., Any]:
         raise PluginError(f"{name} does not load: {error}", hint) from error
 
 
-def load_strategy(name: str, **settings: Any) -> Strategy:
+def make(
+    group: str, named: str | Callable[..., Any], *arguments: object, **settings: object
+) -> Any:
+    """Return what a strategy or a metric makes of these; others' code may raise anything.
+
+    Raises PluginError, also for an object that is none.
+    """
+    call, what = load(group, named), f"the {_KINDS[group]} {name_of(named)}"
+    try:
+        made = call(*arguments, **settings)
+    except (MemoryError, PrecisionBisectError):
+        raise
+    except Exception as error:
+        raise PluginError(f"{what} cannot be made: {in_words(error)}", _PROTOCOL) from error
+    if lacking := [each for each in _MEMBERS[group] if not hasattr(made, each)]:
+        raise PluginError(f"{what} lacks {', '.join(lacking)}", _PROTOCOL)
+    return made
+
+
+def load_strategy(named: str | Callable[..., Any], **settings: Any) -> Strategy:
     """Return a strategy by the name it is installed under, made with its own settings, if any."""
-    return cast("Strategy", load(STRATEGIES, name)(**settings))
+    return cast("Strategy", make(STRATEGIES, named, **settings))
 
 
 def leave_page(folder: Path) -> str:

@@ -51,10 +51,10 @@ def curve_words(result: Result) -> str:
             return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
-    first = _figure(result.curve[0].error_median)
+    first = figure_text(result.curve[0].error_median)
     # Where the low model does not run there is no error to begin with.
     fall = f"{first} -> " if first else f"else {low} does not run; in {result.high.upper()} error "
-    said = f"{_named(culprits, low)}: {fall}{_figure(together)}."
+    said = f"{_named(culprits, low)}: {fall}{figure_text(together)}."
     limit = result.limit
     if together is None or limit is None:
         return said
@@ -91,7 +91,8 @@ def exported(result: Result) -> str:
     with suppress(UsageError):
         found = find_point(point, result.curve, result.culprits)
         kept = f"{found.kept_count} {'layer' if found.kept_count == 1 else 'layers'} kept"
-        said += f": {kept}, error {_figure(found.error_median)}, worst {_figure(found.error_max)}"
+        median, worst = figure_text(found.error_median), figure_text(found.error_max)
+        said += f": {kept}, error {median}, worst {worst}"
     return said
 
 
@@ -182,13 +183,18 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
     shown = _shown(points)
     rows: list[tuple[str, list[str]]] = [
         ("kept", [str(each.kept_count) for each in shown]),
-        ("worst error", [_figure(each.error_max) or "none" for each in shown]),
+        ("worst error", [figure_text(each.error_max) or "none" for each in shown]),
     ]
     if any(each.latency_ms is not None for each in shown):
-        rows.append(("ms", [_figure(each.latency_ms) for each in shown]))
-    rows.append(("", [_NAMES.get(each.point, each.point) for each in shown]))
+        rows.append(("ms", [figure_text(each.latency_ms) for each in shown]))
+    rows.append(("", [point_name(each) for each in shown]))
     for label, cells in rows:
         yield label, "".join(f"{cell:>9}" for cell in cells)
+
+
+def point_name(point: CurvePoint) -> str:
+    """Return what a point of the curve is called, "" for one between."""
+    return _NAMES.get(point.point, point.point)
 
 
 def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
@@ -201,5 +207,6 @@ def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     return [each for each in points if each in named or each in chosen]
 
 
-def _figure(value: float | None) -> str:
+def figure_text(value: float | None) -> str:
+    """Return an error to two digits, "" for none."""
     return "" if value is None else f"{value:.2g}"

@@ -11,18 +11,32 @@ from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.by_output import kind_of_limit
+from precision_bisect_reports.curve import curve_words
+from precision_bisect_reports.curve_plot import curve_svg
 from precision_bisect_reports.promise import certified
 
+MOST_ADVICE = 3
+"""So much advice is shown, the most helpful first; the report has all."""
 MOST_LAYER_ROWS = 60
 """Most layers that are listed; the result itself has all."""
 
 
-def as_html(result: Result) -> str:
-    """Return how the run ended, the error against the tolerance, and why each layer is kept."""
+def as_html(result: Result, *, curve_alone: bool = False) -> str:
+    """Return how the run ended, the error, the curve, what helps, and why each layer is kept.
+
+    With `curve_alone` it is the curve, as SVG, "" where there is none.
+    """
+    curve = curve_svg(result)
+    if curve_alone:
+        return curve
     facts = "".join(
         f"<tr><th>{name}</th><td>{_text(said)}</td></tr>" for name, said in _facts(result)
     )
     parts = [f"<p><b>{_text(_headline(result))}</b></p>", f"<table>{facts}</table>"]
+    if curve:
+        parts.append(f"<p>{_text(curve_words(result))}</p>{curve}")
+    for each in result.advice[:MOST_ADVICE]:
+        parts.append(f"<p><b>{_text(each.title)}</b>: {_text(each.evidence)}</p>")
     if result.kept:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
         rows = "".join(

@@ -1,5 +1,7 @@
 """The terminal report: a live line on a terminal, plain lines in logs, and the final screen.
 
+In a notebook the live line is in the output of its cell.
+
 NO_COLOR and FORCE_COLOR are honoured by rich. Progress goes to standard error, the final screen to
 standard output.
 """
@@ -90,6 +92,8 @@ WIDEST = 120
 """Longer lines are hard to read."""
 MOST_INPUTS = 4
 """Of more inputs only these are told of."""
+_CELL_INTERVAL_S = 0.2
+"""A cell's line is drawn anew at most this often: each time is a message to the browser."""
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 
@@ -101,6 +105,29 @@ class _Lasting(Console):
         """Write nothing from now on."""
         self.quiet = True
         turn_away(self.file)
+
+
+class _Cell:
+    """A line in the output of a notebook's cell; rich's own `Live` needs ipywidgets for one."""
+
+    def __init__(self, line: Callable[[], RenderableType], clock: Callable[[], float]) -> None:
+        self._line, self._clock, self._drawn_at = line, clock, clock()
+
+    def start(self) -> None:
+        """Draw the line for the first time."""
+        from IPython.display import display
+
+        self._handle = display(self._line(), display_id=True)
+
+    def refresh(self) -> None:
+        """Draw the line, if the last time is long enough ago."""
+        if self._clock() - self._drawn_at >= _CELL_INTERVAL_S:
+            self._drawn_at = self._clock()
+            self._handle.update(self._line())
+
+    def stop(self) -> None:
+        """Take the line away."""
+        self._handle.update(Text())
 
 
 class TerminalReport:
@@ -123,16 +150,19 @@ class TerminalReport:
         self._spoken_at = clock()
         self._told: tuple[int, int | None] = (-1, None)
         self._spinner = Spinner("dots", Text("Reading the model"))
-        self._live: Live | None = None
+        self._live: Live | _Cell | None = None
 
     def __enter__(self) -> "TerminalReport":
-        if self._err.is_terminal:
+        if self._err.is_jupyter:
+            self._live = _Cell(self.line, self._clock)
+        elif self._err.is_terminal:
             self._live = Live(
                 console=self._err,
                 transient=True,
                 refresh_per_second=8,
                 get_renderable=self.line,
             )
+        if self._live is not None:
             self._live.start()
         return self
 
@@ -143,6 +173,8 @@ class TerminalReport:
     def __call__(self, event: Event) -> None:
         """Take one event; print what belongs to the record."""
         self._progress.take(event)
+        if isinstance(self._live, _Cell):
+            self._live.refresh()
         match event:
             case RunStarted():
                 self._say(_opening(event))
@@ -205,7 +237,7 @@ class TerminalReport:
         """Return the bar with its figures, one line at 80 columns."""
         progress = self._progress
         if progress.started is None:
-            return self._spinner
+            return self._spinner.text if isinstance(self._live, _Cell) else self._spinner
         line = Table.grid(padding=(0, 1))
         line.add_row(
             Text(f"{STEPS[progress.step]:<10}"),

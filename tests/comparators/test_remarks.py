@@ -167,9 +167,10 @@ def test_a_run_says_it_at_the_start_and_at_the_end(tmp_path: Path) -> None:
     """With 1e-9 against 0.01 nothing need be kept, which is not said without a word of it."""
     result, said = search(tmp_path)
     assert result.status is Status.NOTHING_TO_KEEP
-    (note,) = [each for each in said if "smaller than its tolerance" in each]
-    assert note in result.notes
+    (told,) = [each for each in said if "smaller than its tolerance" in each]
+    (note,) = [each for each in result.notes if "smaller than its tolerance" in each]
     assert "--metric snr --tol 40" in note
+    assert told == note.replace("--metric snr --tol 40", "metric='snr' tol=40")
 
 
 def test_the_relative_limit_finds_what_underflows(tmp_path: Path) -> None:

@@ -273,8 +273,8 @@ def install(monkeypatch: pytest.MonkeyPatch, made: type) -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (Blind, "--metric mine does not compare"),
-        (Scoring, "--metric mine gives a score: 1 for outputs equal to the reference"),
+        (Blind, "metric mine does not compare"),
+        (Scoring, "metric mine gives a score: 1 for outputs equal to the reference"),
         (Raising, "the metric mine failed: 'labels'"),
     ],
 )

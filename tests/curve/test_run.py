@@ -182,7 +182,7 @@ def test_the_command_draws_the_curve_alone(
 def test_what_has_no_curve_is_refused(model: Path, tmp_path: Path) -> None:
     """One line says why, before anything is written: a ladder, a check without figures."""
     out = tmp_path / "run"
-    with pytest.raises(UsageError, match="no use for --ladder"):
+    with pytest.raises(UsageError, match="no use for ladder"):
         tiny.search(model, out, until="curve", ladder=("bf16", "fp16", "fp32"))
     check = tmp_path / "check.py"
     check.write_text("def judge(outputs, reference):\n    return str(outputs) == str(reference)\n")

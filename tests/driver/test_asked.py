@@ -230,13 +230,13 @@ def test_all_others_may_run_low(tmp_path: Path) -> None:
 
 
 def test_another_order_is_another_run(tmp_path: Path) -> None:
-    """A run goes on only with the layers that it began with, and the flag is named."""
+    """A run goes on only with the layers that it began with, and the keyword is named."""
     path = write_model(tmp_path / "tiny.onnx")
     search(path, tmp_path / "run", keep=["Sigmoid"])
     first = search(path, tmp_path / "run", keep=["n10_Sigmoid"], resume=True)
     assert Status.FOUND is first.status
     for other in ({}, {"low_only": ["Sigmoid"]}, {"keep": ["Sigmoid"], "start": "n4_Mul:fp32"}):
-        with pytest.raises(RunFolderError, match=r"by --keep and --low-only|another --start"):
+        with pytest.raises(RunFolderError, match=r"by keep and low_only|another start"):
             search(path, tmp_path / "run", resume=True, **other)
 
 

@@ -175,12 +175,12 @@ def test_ctrl_c_anywhere_is_continued(
     [
         ({"inputs": [{"x": np.full((1, 8), 1.5, np.float32)}]}, "other inputs"),
         ({"inputs": tiny.samples(2)}, "other inputs"),
-        ({"inputs": tiny.samples(2), "holdout": 1}, "--holdout was 0, now 1"),
-        ({"tol": 2e-2}, ": --tol was 0.01, now 0.02"),
-        ({"metric": "mean"}, ": --metric was elementwise, now mean"),
-        ({"low": "bf16"}, "--low was fp16, now bf16"),
-        ({"strategy": "ddmin"}, "--strategy was guided, now ddmin"),
-        ({"seed": 7}, "--seed was 0, now 7"),
+        ({"inputs": tiny.samples(2), "holdout": 1}, "holdout was 0, now 1"),
+        ({"tol": 2e-2}, ": tol was 0.01, now 0.02"),
+        ({"metric": "mean"}, ": metric was elementwise, now mean"),
+        ({"low": "bf16"}, "low was fp16, now bf16"),
+        ({"strategy": "ddmin"}, "strategy was guided, now ddmin"),
+        ({"seed": 7}, "seed was 0, now 7"),
     ],
     ids=["inputs", "samples", "holdout", "tol", "metric", "low", "strategy", "seed"],
 )

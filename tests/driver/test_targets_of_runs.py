@@ -130,9 +130,9 @@ def test_the_engines_own_business_is_among_the_remarks(tmp_path: Path) -> None:
 
 
 def test_another_target_is_another_run(tmp_path: Path) -> None:
-    """It is refused on resuming, by its flag."""
+    """It is refused on resuming, by its keyword."""
     run("tensorrt", tmp_path)
-    with pytest.raises(PrecisionBisectError, match="--target was tensorrt, now all"):
+    with pytest.raises(PrecisionBisectError, match="target was tensorrt, now all"):
         run("all", tmp_path, overwrite=False, resume=True)
     again = run("tensorrt", tmp_path, overwrite=False, resume=True)
     assert [False] == [each.passed for each in again.other_targets]

@@ -82,6 +82,6 @@ def test_an_executor_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="no executor 'dusk'") as unknown:
         tiny.search(model, tmp_path / "run", executor="dusk")
     assert "did you mean dask?" == unknown.value.hint
-    with pytest.raises(UsageError, match="--executor local has no address"):
+    with pytest.raises(UsageError, match="executor local has no address"):
         tiny.search(model, tmp_path / "run", executor_address="here")
     assert not (tmp_path / "run").exists()

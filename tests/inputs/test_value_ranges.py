@@ -201,7 +201,7 @@ def test_text_is_no_range(text: str) -> None:
 def test_a_range_from_python_is_checked(tmp_path: Path) -> None:
     """What is no pair of numbers is wrong usage, too."""
     for odd in (5, (1,), "ab", (1, 2, 3), (None, 2)):
-        with pytest.raises(UsageError, match="--range cannot have"):
+        with pytest.raises(UsageError, match="ranges cannot have"):
             unet(tmp_path, [3], ranges={"t": odd})
 
 

@@ -127,7 +127,7 @@ def test_layers_inside_stay_high_where_there_are_others(tmp_path: Path) -> None:
     said: list[Event] = []
     kept_inside = find(path, out=tmp_path / "a", observer=said.append, **options)
     assert 1 == kept_inside.candidates
-    (told,) = [e.message for e in said if isinstance(e, Warned) and "--take-branches" in e.message]
+    (told,) = [e.message for e in said if isinstance(e, Warned) and "take_branches" in e.message]
     assert "If 'If_0' holds 5" in told
     assert "5 FP32 layers inside" in as_text(load_model(path).table)
     out = find(path, out=tmp_path / "b", take_branches=True, **options)

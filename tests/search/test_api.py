@@ -2,20 +2,43 @@
 
 import inspect
 import pickle
+from collections.abc import Collection, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import precision_bisect
-from models import OVERFLOW, parse, save
+from models import OVERFLOW, parse, save, with_weights
 from precision_bisect.api import FindOptions
+from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
+from precision_bisect.plugins import STRATEGIES, load
+from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.runs.monitoring.events import Event, Warned
-from precision_bisect.runs.runfolder import DIAGNOSIS, EVENTS, REPORT, RESULT, STATUS
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import (
+    DIAGNOSIS,
+    EVENTS,
+    GIVEN_DATA,
+    GIVEN_MODEL,
+    REPORT,
+    RESULT,
+    STATUS,
+)
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import choices_of, flag_name, flags_of
+from precision_bisect.settings.keywords import in_keywords
+from precision_bisect.trial import Verdict
 
+GIVEN = (
+    "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"
+    " { s = Mul(x, x) t = Mul(s, k) y = Mul(t, w) }"
+)
 SAMPLE = {"x": np.array([300.0], np.float32)}
 
 
@@ -77,12 +100,64 @@ def test_every_option_is_a_keyword() -> None:
     assert {field.name for field in fields(Options)} == own | set(FindOptions.__annotations__)
 
 
-@pytest.mark.parametrize("inputs", [[], {"x": SAMPLE["x"]}])
+@pytest.mark.parametrize("inputs", [[], {}, iter([]), SAMPLE["x"], np.array(3.0), [SAMPLE["x"]]])
 def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> None:
-    """Neither an empty list nor a bare sample ends in a foreign error."""
+    """No samples, arrays without names, and samples that lack an input end in no foreign error."""
     model = save(parse(OVERFLOW), tmp_path)
-    with pytest.raises(precision_bisect.PrecisionBisectError, match="no list of samples"):
+    with pytest.raises(precision_bisect.PrecisionBisectError, match=r"dict|the model's inputs"):
         precision_bisect.find(model, inputs=inputs, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("inputs", [SAMPLE, (each for each in [SAMPLE]), {"a": SAMPLE}.values()])
+def test_samples_may_be_one_or_come_one_by_one(tmp_path: Path, inputs: Any) -> None:
+    """A sample, a generator and a view are what a list of the samples is: one run goes on."""
+    model, out = save(parse(OVERFLOW), tmp_path), tmp_path / "run"
+    listed = precision_bisect.find(model, inputs=[SAMPLE], out=out, tol=1e-2)
+    again = precision_bisect.find(model, inputs=inputs, out=out, tol=1e-2, resume=True)
+    assert listed.fingerprint == again.fingerprint
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 0])
+@pytest.mark.parametrize("options", [{}, {"ladder": ("fp16", "bf16", "fp32")}])
+def test_a_model_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, limit: int
+) -> None:
+    """It is in the run folder, beyond protobuf's limit with a data file, and goes on there."""
+    monkeypatch.setattr("precision_bisect.graphs.typed.model_files._LARGEST_FILE", limit)
+    monkeypatch.chdir(tmp_path)
+    given = with_weights(parse(GIVEN), {"w": np.linspace(1, 2, 4096, dtype=np.float32)})
+    before = given.SerializeToString()
+    sample = {"x": np.full(4096, 300.0, np.float32)}
+    options = {"inputs": sample, "tol": 0.05, **options}
+    result = precision_bisect.find(given, **options)
+    assert before == given.SerializeToString()
+    assert result.kept
+    assert Path(f"{GIVEN_MODEL}.precision-bisect") == result.out
+    file = result.out / GIVEN_MODEL
+    assert (limit == 0) == file.with_name(GIVEN_DATA).exists()
+    for model in (given, file):
+        again = precision_bisect.find(model, out=result.out, resume=True, **options)
+        assert (result.kept, result.fingerprint) == (again.kept, again.fingerprint)
+    assert 0 == main(["explain", str(result.out)])
+    other = parse(OVERFLOW)
+    with pytest.raises(precision_bisect.PrecisionBisectError, match=r"of another|over a ladder"):
+        precision_bisect.find(other, inputs=SAMPLE, out=result.out, resume=True)
+    precision_bisect.find(other, inputs=SAMPLE, out=result.out, overwrite=True)
+    assert ["x"] == [each.name for each in onnx.load(file).graph.input]
+
+
+def test_a_model_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """An empty one, one whose weights are elsewhere, nonsense, no model: no folder is made."""
+    elsewhere = with_weights(parse(GIVEN), {"w": np.zeros(4096, np.float32)})
+    onnx.save(elsewhere, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    short = with_weights(parse(GIVEN), {"w": np.zeros(4096, np.float32)})
+    short.graph.initializer[0].raw_data = b"123"
+    unloaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    for given in (onnx.ModelProto(), unloaded, short, 3, None):
+        with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+            precision_bisect.find(given, out=tmp_path / "run")  # type: ignore[arg-type] # no model
+        assert refusal.value.hint
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +169,7 @@ def test_inputs_of_the_wrong_shape_are_named(tmp_path: Path, inputs: Any) -> Non
         ({"tol": "1e-2"}, "tol cannot be '1e-2'; give a number, or a dict of numbers by output"),
         ({"workers": "2"}, "workers cannot be '2'; give a value of type int"),
         ({"resume": "yes"}, "resume cannot be 'yes'; give a value of type bool"),
-        ({"inputs": 3}, "inputs cannot be 3; give a path, or a list of dicts of arrays"),
+        ({"inputs": 3}, "inputs cannot be 3; give a path, a dict of arrays, or several"),
         (
             {"input_shapes": {"x": 3}},
             "input_shapes cannot be {'x': 3}; give a tuple by input name",
@@ -116,7 +191,7 @@ def test_help_tells_the_options() -> None:
     shown = str(inspect.signature(precision_bisect.find))
     for name in FindOptions.__annotations__:
         assert f" {name}: " in shown
-    assert "strategy: str = 'guided'" in shown
+    assert "backend: str = 'auto'" in shown
     assert "<function" not in shown and "ForwardRef" not in shown
     assert set(precision_bisect.__all__) <= set(dir(precision_bisect))
 
@@ -139,9 +214,197 @@ def test_a_result_of_made_up_inputs_says_so(tmp_path: Path) -> None:
     assert ", on made-up inputs, in " in str(result)
 
 
+def test_progress_is_told_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside of a terminal as in a log, beside an observer; nothing without being asked."""
+    model, events = save(parse(OVERFLOW), tmp_path), list[Event]()
+    for progress in (True, False):
+        precision_bisect.find(
+            model,
+            inputs=SAMPLE,
+            out=tmp_path / f"{progress}",
+            progress=progress,
+            observer=events.append,
+        )
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert progress == ("every layer high: pass" in err)
+        assert progress == bool(err)
+        assert events
+
+
 def test_an_error_prints_what_to_do() -> None:
     """A traceback's last line has the hint, also of an error that came from another process."""
     with pytest.raises(precision_bisect.PrecisionBisectError) as raised:
         precision_bisect.find("absent.onnx")
     assert "no such file: absent.onnx; check the path" == str(raised.value)
     assert str(raised.value) == str(pickle.loads(pickle.dumps(raised.value)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"copies": 2, "copies_failing": 2}, "copies_failing=2 is no fewer than copies=2; allow"),
+        ({"trial_timeout_s": 1.0, "isolate": "never"}, "trial_timeout_s needs trials in child"),
+        ({"resume": True, "overwrite": True}, "resume=True and overwrite=True exclude each other"),
+        ({"check": "top1", "metric": "l2"}, "check and metric exclude each other; choose one"),
+        (
+            {"backend": "emulated", "keep_engines": True},
+            "or choose backend='tensorrt' or tensorrt",
+        ),
+        ({"optuna_storage": "sqlite:///a"}, "leave it out, or give strategy pareto"),
+        ({"ladder": ("fp16", "fp32"), "until": "culprits"}, "has no use for ladder; leave one"),
+        ({"seed": -1}, "seed=-1 is below 0"),
+        ({"metric": "l2"}, "metric='l2' has no default tolerance; give tol"),
+        ({"check": "top1"}, "check top1 has no default tolerance; give tol=0.01, the share"),
+        ({"input_shapes": {"z": (1,)}, "inputs": None}, "input_shapes names 'z', which is no"),
+        ({"engine": EngineSettings(opt_shapes={"z": (1,)})}, "engine.opt_shapes names 'z'"),
+        ({"out": "mine"}, "choose another out, or move what is there away"),
+        ({"inputs": "odd"}, "give inputs load_data.py"),
+    ],
+)
+def test_refusals_name_keywords(
+    options: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a refusal asks for can be typed in Python: no flag is in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine/ledger.sqlite", "odd/a.txt"):
+        Path(name).parent.mkdir()
+        Path(name).write_text("somebody's")
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+        precision_bisect.find(model, **{"inputs": SAMPLE, **options})
+    assert said in str(refusal.value)
+    assert "--" not in str(refusal.value)
+    assert getattr(refusal.value, "__notes__", []) == [refusal.value.further] * (
+        "odd" in options.values()
+    )
+
+
+@pytest.mark.parametrize("settings", [Options, EngineSettings])
+def test_every_flag_has_its_keyword(settings: type) -> None:
+    """Wherever a sentence names a flag, alone or with a value, Python has that field."""
+    for each in fields(settings):
+        for flag in flags_of(each):
+            name = flag.name or flag_name(each.name)
+            keyword = f"{'engine.' * (settings is EngineSettings)}{each.name}"
+            assert in_keywords(f"leave {name}, or", Options).startswith(f"leave {keyword}")
+            for choice in () if flag.const else choices_of(each):
+                assert f"give {keyword}={choice!r}." == in_keywords(
+                    f"give {name} {choice}.", Options
+                )
+    for other in (
+        "dask worker --nthreads 1",
+        "a--tol",
+        "--tolerance 1",
+        "polygraphy --save-inputs",
+    ):
+        assert other == in_keywords(other, Options)
+
+
+def test_warnings_name_keywords(tmp_path: Path) -> None:
+    """An observer is told what a caller of Python can do."""
+    model, events = save(parse(OVERFLOW), tmp_path), list[Event]()
+    precision_bisect.find(model, out=tmp_path / "run", max_trials=1, observer=events.append)
+    (first, *others) = (event.message for event in events if isinstance(event, Warned))
+    assert first.startswith("no inputs given")
+    assert not any("--" in each for each in others)
+
+
+class Largest:
+    """The largest difference, as a metric's class makes it from the options."""
+
+    def __init__(self, options: Options, outputs: Sequence[str], classes: Collection[str]) -> None:
+        assert (["y"], set()) == (list(outputs), set(classes))
+        assert isinstance(options.tol, float)
+        self.tolerance = options.tol
+
+    def settings(self) -> dict[str, Any]:
+        """Tell the limit."""
+        return {"metric": "largest", "tolerance": self.tolerance}
+
+    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
+        """Judge all samples."""
+        error = largest(outputs, reference)
+        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
+        return Judgement(verdict=verdict, error=error)
+
+
+def largest(outputs: Sequence[Sample], reference: Sequence[Sample]) -> float:
+    """Return the largest difference."""
+    pairs = zip(outputs, reference, strict=True)
+    return float(max(np.abs(found["y"] - wanted["y"]).max() for found, wanted in pairs))
+
+
+OBJECTS: dict[str, tuple[FindOptions, FindOptions]] = {
+    "check": ({"check": largest}, {"metric": "max"}),
+    "lambda": ({"check": lambda found, wanted: largest(found, wanted)}, {"metric": "max"}),
+    "partial": ({"check": partial(largest)}, {"metric": "max"}),
+    "metric": ({"metric": Largest}, {"metric": "max"}),
+    "strategy": ({"strategy": load(STRATEGIES, "ddmin")}, {"strategy": "ddmin"}),
+}
+"""Objects, and names that mean the same."""
+
+
+@pytest.mark.parametrize("which", OBJECTS)
+def test_an_object_is_what_a_name_is(which: str, tmp_path: Path) -> None:
+    """A function, a class or whatever can be called does what is installed under a name."""
+    model, (given, named) = save(parse(OVERFLOW), tmp_path), OBJECTS[which]
+    sample: Sample = {"x": np.array([299.0], np.float32)}
+    found = [
+        precision_bisect.find(model, inputs=sample, tol=0.2, out=tmp_path / str(n), **options)
+        for n, options in enumerate((given, named))
+    ]
+    (first, second) = (
+        (each.kept, each.status, each.tolerance, each.evaluations) for each in found
+    )
+    assert first == second
+    assert found[0].kept
+    said = precision_bisect.load(tmp_path / "0").to_text()
+    assert " at 0x" not in said
+
+
+@pytest.mark.parametrize("which", OBJECTS)
+def test_an_object_stays_in_its_process(which: str, tmp_path: Path) -> None:
+    """Other processes have no such judge, and need no strategy; no run goes on with either."""
+    model, (given, _) = save(parse(OVERFLOW), tmp_path), OBJECTS[which]
+    options: Any = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **given}
+    if which == "strategy":
+        assert precision_bisect.find(model, **options, isolate="always").kept
+    else:
+        with pytest.raises(precision_bisect.PrecisionBisectError, match="other processes"):
+            precision_bisect.find(model, **options, isolate="always")
+    with pytest.raises(precision_bisect.PrecisionBisectError, match="is the same again"):
+        precision_bisect.find(model, **options, resume=True)
+
+
+def fails(*_: object, **__: object) -> float:
+    """Raise what nobody expects."""
+    raise LookupError("an odd error")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"check": fails}, "test_api.fails failed: an odd error"),
+        ({"check": lambda found, wanted: "text"}, "returned str, which is no float"),
+        ({"check": 3}, "check cannot be 3; give a name, or a function or class"),
+        ({"metric": fails}, f"the metric {__name__}.fails cannot be made: LookupError"),
+        ({"metric": largest}, f"the metric {__name__}.largest cannot be made: TypeError"),
+        ({"metric": lambda *_: 3}, "lacks tolerance, settings, judge"),
+        ({"strategy": fails}, f"the strategy {__name__}.fails cannot be made: LookupError"),
+        ({"strategy": Result}, "cannot be made: TypeError"),
+        ({"strategy": int}, "the strategy builtins.int lacks name, assumption, minimal, largest"),
+        ({"strategy": None}, "strategy cannot be None; give a name, or a function or class"),
+    ],
+)
+def test_objects_that_do_not_fit_are_errors_of_ours(
+    options: Any, said: str, tmp_path: Path
+) -> None:
+    """Whatever an object raises or makes ends in one line that names it."""
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
+        precision_bisect.find(model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", **options)
+    assert said in str(refusal.value)
+    assert refusal.value.hint

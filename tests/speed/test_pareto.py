@@ -139,7 +139,7 @@ def test_a_bad_storage_is_refused_before_anything_is_built(tmp_path: Path, url: 
     model = tiny.write_model(tmp_path / "tiny.onnx")
     with pytest.raises(PluginError) as caught:
         tiny.search(model, tmp_path / "run", strategy="pareto", optuna_storage=url)
-    assert f"--optuna-storage {url!r} fails" in caught.value.message
+    assert f"optuna_storage {url!r} fails" in caught.value.message
     assert "\n" not in caught.value.message
     assert not (tmp_path / "run").exists()
 

@@ -64,7 +64,7 @@ class LocalExecutor:
 
                 # Why it cannot begin is told when it is asked.
                 with suppress(Death):
-                    own._slot(options, work).begin(child.pick, replace(options, inputs=None))
+                    own._slot(options, work).begin(child.pick, options.sent)
             yield own
         finally:
             own._end_asked()

@@ -66,15 +66,15 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def running_script(path: Path) -> Iterator[None]:
+def running_script(path: Path | None) -> Iterator[None]:
     """Run a script's own code inside the block: whatever it raises becomes ScriptFailed.
 
-    Imports find what lies beside it, and prints go to stderr. One thread at a time is inside: both
-    are the process's, and scripts are not written for more.
+    Imports find what lies beside it, if it is a file, and prints go to stderr. One thread at a
+    time is inside: both are the process's, and scripts are not written for more.
     """
-    folder = str(path.resolve().parent)
+    folders = [] if path is None else [str(path.resolve().parent)]
     with _RUNNING:
-        sys.path.insert(0, folder)
+        sys.path[:0] = folders
         former = os._exit
         if not _may_exit:
             raising = partial(_raise_exit, os.getpid())
@@ -88,8 +88,9 @@ def running_script(path: Path) -> Iterator[None]:
             raise ScriptFailed(first_line(error)) from error
         finally:
             setattr(os, "_exit", former)  # noqa: B010 - as above
-            if folder in sys.path:
-                sys.path.remove(folder)
+            for folder in folders:
+                if folder in sys.path:
+                    sys.path.remove(folder)
 
 
 def _raise_exit(here: int, status: int) -> NoReturn:

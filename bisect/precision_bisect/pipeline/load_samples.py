@@ -1,6 +1,6 @@
 """The samples of a run: made up, given as arrays, or read from where `--inputs` says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from precision_bisect.errors import InputError, UsageError
@@ -47,8 +47,7 @@ def load_samples(
 ) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
     """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
 
-    In the options are also the image flags that were left open. Raises InputError for what is no
-    list of samples.
+    In the options are also the image flags that were left open. Raises InputError for no samples.
     """
     given = options.inputs
     if given is None:
@@ -61,10 +60,8 @@ def load_samples(
         count = options.synthetic + options.holdout
         found = synthetic_samples(model, options.input_shapes, count, options.seed)
         return options, check_samples(model, found), None, ()
-    if isinstance(given, Mapping) or not given:
-        raise InputError(
-            "inputs is no list of samples", "each sample is a dict from input name to array"
-        )
+    if not given:
+        raise InputError("inputs hold no sample", "give dicts from input name to array")
     if isinstance(given, Path):
         source = open_source(options, given, model)
     else:

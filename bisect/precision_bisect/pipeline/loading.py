@@ -19,7 +19,11 @@ from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.taken_branches import layers_inside, take_branches
-from precision_bisect.judging.comparators.choose_comparator import ReadyMade, choose_comparator
+from precision_bisect.judging.comparators.choose_comparator import (
+    ReadyMade,
+    choose_comparator,
+    judge_words,
+)
 from precision_bisect.judging.comparators.comparison_remarks import (
     exact_remark,
     overlooked_remarks,
@@ -47,7 +51,6 @@ from precision_bisect.search.sample_sets import (
     pool_of,
     with_something,
 )
-from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 
@@ -97,7 +100,7 @@ class Loaded:
     def first_spec(self, scales: Scales) -> EvaluatorSpec:
         """Return what makes a backend in another process, before the pinned layers are known."""
         return EvaluatorSpec(
-            options=replace(self.options, inputs=None),
+            options=self.options.sent,
             digest=self.model.digest,
             table=self.model.table,
             comparator=self.comparator,
@@ -176,8 +179,7 @@ def load_run(
     sets = with_something(sets, named, options.seed)
     refer.rest()
     choosing, known = sets[SampleSet.JUDGED]
-    check_flag = f"--check {read_check(options.check)}" if options.check else ""
-    try_out(comparator, known, check_flag or f"--metric {options.metric}")
+    try_out(comparator, known, judge_words(options))
     random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
@@ -246,7 +248,7 @@ def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
     """Raise UsageError for more layers than the strategy takes."""
     if strategy.largest is not None and layers > strategy.largest:
         raise UsageError(
-            f"--strategy {options.strategy} takes at most {counted(strategy.largest, 'layer')}, "
+            f"--strategy {strategy.name} takes at most {counted(strategy.largest, 'layer')}, "
             f"{options.model} has {layers}",
             "choose --strategy guided",
         )

@@ -15,7 +15,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.options import Options
-from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES
+from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES, name_of
 from precision_bisect.protocols import Comparator, Described, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
@@ -58,7 +58,7 @@ def fingerprint(
         "backend": backend.name,
         "target": options.target if backend.emulated else None,
         "engine": {} if backend.emulated else _plain(options.engine),
-        "strategy": options.strategy,
+        "strategy": name_of(options.strategy),
         **({} if options.by == "layer" else {"by": options.by}),
         "seed": options.seed,
         "comparator": dict(comparator.settings()),
@@ -83,8 +83,8 @@ def with_builds(fingerprint: Mapping[str, Any], settings: EngineSettings) -> Map
 
 def _plugins(options: Options) -> frozenset[tuple[str, str]]:
     """Return what of the plug-ins decides verdicts, each with its group."""
-    judges = {(COMPARATORS, options.metric)} if options.check is None else set()
-    others = {(STRATEGIES, options.strategy), (EXECUTORS, options.executor)}
+    judges = {(COMPARATORS, name_of(options.metric))} if options.check is None else set()
+    others = {(STRATEGIES, name_of(options.strategy)), (EXECUTORS, options.executor)}
     return frozenset({*judges, *others, (BACKENDS, options.backend)})
 
 

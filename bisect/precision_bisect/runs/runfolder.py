@@ -26,6 +26,9 @@ MIXED_DATA = f"{MIXED_MODEL}.data"
 GOLDEN_INPUTS = "golden_inputs.json"
 GOLDEN_OUTPUTS = "golden_outputs.json"
 RUN_SCRIPT = "run_onnxruntime.py"
+GIVEN_MODEL = "model.given.onnx"
+"""What Python gave as an `onnx.ModelProto`."""
+GIVEN_DATA = f"{GIVEN_MODEL}.data"
 FUSED_MODEL = "model.fused.onnx"
 FUSED_DATA = f"{FUSED_MODEL}.data"
 TAKEN_MODEL = "model.taken.onnx"
@@ -54,8 +57,8 @@ EXPORTS = (
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
-    *(TAKEN_MODEL, TAKEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE, TRTEXEC_ENGINE),
-    *(VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, TARGET),
+    *(TAKEN_MODEL, TAKEN_DATA, GIVEN_MODEL, GIVEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE),
+    *(TRTEXEC_ENGINE, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, TARGET),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""

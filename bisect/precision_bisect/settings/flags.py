@@ -97,6 +97,12 @@ def given(parsed: object, settings: type) -> dict[str, Any]:
     return found
 
 
+def objects(settings: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions and classes that Python gave instead of names, by their fields."""
+    given = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {name: value for name, value in given.items() if callable(value)}
+
+
 def check(settings: Any) -> None:
     """Raise UsageError for a value of another type than its field's, or beyond its limits."""
     for each in fields(settings):
@@ -109,14 +115,19 @@ def check(settings: Any) -> None:
 
 def _objections(each: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a value, and what to do."""
-    wanted = tuple(kinds(each))
+    wanted = tuple(kind for kind in kinds(each) if get_origin(kind) is not Callable)
+    # What may be named or be an object of Python.
+    named = len(wanted) < len(kinds(each))
+    if named and callable(value):
+        return
     if (allowed := choices_of(each)) and value not in allowed:
         yield f"{each.name} cannot be {value!r}", f"choose {', '.join(allowed)}"
     if all(kind in (int, float, str, bool, Path) or is_dataclass(kind) for kind in wanted):
         taken = (*wanted, int) if float in wanted else wanted
         if not isinstance(value, taken) or (isinstance(value, bool) and bool not in wanted):
-            what = f"give a value of type {wanted[0].__name__}"
-            yield f"{each.name} cannot be {value!r}", what
+            a_value = f"a value of type {wanted[0].__name__}"
+            what = "a name, or a function or class" if named else a_value
+            yield f"{each.name} cannot be {value!r}", f"give {what}"
     for which in flags_of(each)[:1]:
         said = f"{which.name or flag_name(each.name)} {value}"
         if which.least is not None and value < which.least:

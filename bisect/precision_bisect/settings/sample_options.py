@@ -1,12 +1,12 @@
 """Which samples are run, and which outputs pass."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from precision_bisect.errors import UsageError
 from precision_bisect.plugins import COMPARATORS, installed
@@ -39,8 +39,9 @@ def relative_of(limit: float) -> float:
 class SampleOptions(ImageOptions):
     """The samples, and how they are judged.
 
-    `inputs` may be the samples themselves, too. `tol` applies to every limit that `atol` and
-    `rtol` do not set. `reference` is None to have ONNX Runtime compute the FP32 outputs.
+    `inputs` may be the samples themselves, too, `check` the function, and `metric` what makes the
+    comparator. `tol` applies to every limit that `atol` and `rtol` do not set. `reference` is None
+    to have ONNX Runtime compute the FP32 outputs.
     """
 
     inputs: "Path | Sequence[Sample] | None" = _inputs(
@@ -95,7 +96,7 @@ class SampleOptions(ImageOptions):
     rtol: Limits = _verdict(
         None, "relative limits alone, written as --tol's", metavar="T", gather=limits
     )
-    metric: str = _verdict(
+    metric: str | Callable[..., Any] = _verdict(
         DEFAULT_METRIC,
         "the comparator; those that come along are Polygraphy's ({}). The tolerance of l2 is the "
         "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
@@ -104,7 +105,7 @@ class SampleOptions(ImageOptions):
     quantile: float = _verdict(
         0.99, "for --metric quantile ({})", metavar="Q", positive=True, most=1
     )
-    check: str | None = _verdict(
+    check: str | Callable[..., Any] | None = _verdict(
         None,
         f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
         "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "

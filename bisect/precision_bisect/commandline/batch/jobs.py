@@ -145,7 +145,7 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
     options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)
-    script = read_check(options.check).script if options.check else None
+    script = read_check(str(options.check)).script if options.check else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
     # A colon is of the words that name a raw file for each input.
     inputs = None if ":" in str(options.inputs) else options.inputs

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import ModelError
+from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import quantized
@@ -25,6 +25,7 @@ from precision_bisect.graphs.typed.typed_graph import (
     scales_of,
     side_by_side,
 )
+from precision_bisect.graphs.weights import external_parts, take_weights
 from precision_bisect.machine.plain_files import ROOM, whole, written
 
 _WEIGHTS = "weights.bin"
@@ -236,6 +237,29 @@ def save_rewritten(
         path.parent.mkdir(exist_ok=True)
         save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
     return load_model(path)
+
+
+def save_given(given: object, path: Path) -> None:
+    """Write a model that is in no file, and check that it can be read; it is not changed.
+
+    Raises ModelError for what is no `onnx.ModelProto`, and where its weights are in files: from
+    which folder it does not say.
+    """
+    if not isinstance(given, onnx.ModelProto):
+        raise ModelError(f"model cannot be {given!r}", "give a path or an onnx.ModelProto")
+    if external_parts(given):
+        raise ModelError(
+            "the model has weights in other files", "load them, too: onnx.load(path), or give path"
+        )
+    proto = copied(given)
+    try:
+        weights = take_weights(proto, path.parent)
+    except PrecisionBisectError:
+        raise
+    except Exception as error:  # any field may be nonsense, as in a file
+        why = f"{type(error).__name__}: {error}"
+        raise ModelError(f"the model is damaged: {why}", "export it again") from error
+    save_rewritten(proto, weights, path, "the model")
 
 
 def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:

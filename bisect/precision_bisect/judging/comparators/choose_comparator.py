@@ -8,20 +8,20 @@ To add a metric, write a `MakeComparator` and name it in the entry points of the
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.guarded import Guarded
+from precision_bisect.judging.comparators.guarded import Guarded, OfPython
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.comparators.script import FunctionComparator, ScriptComparator
 from precision_bisect.judging.comparators.task_checks import judge_task
 from precision_bisect.judging.comparators.tolerance import tolerance_from
 from precision_bisect.options import Options
-from precision_bisect.plugins import COMPARATORS, load
+from precision_bisect.plugins import COMPARATORS, make, name_of
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.settings.check_words import READY_MADE, judged_outputs, read_check
 from precision_bisect.trial import Verdict
@@ -42,19 +42,32 @@ def choose_comparator(
     """
     if options.check is not None:
         return _check(options, options.check, outputs)
-    make = cast("MakeComparator", load(COMPARATORS, options.metric))
-    made = make(options, outputs, classes)
-    ours = isinstance(made, PolygraphyComparator)
-    return made if ours else Guarded(comparator=made, name=options.metric)
+    made: Comparator = make(COMPARATORS, options.metric, options, outputs, classes)
+    if isinstance(made, PolygraphyComparator):
+        return made
+    kind = OfPython if callable(options.metric) else Guarded
+    return kind(comparator=made, name=name_of(options.metric))
 
 
-def _check(options: Options, check: str, outputs: Sequence[str]) -> Comparator:
-    words = read_check(check)
+def judge_words(options: Options) -> str:
+    """Return the flag that says what judges, as messages have it."""
+    if options.check is None:
+        return f"--metric {name_of(options.metric)}"
+    check = options.check
+    return f"--check {read_check(check) if isinstance(check, str) else name_of(check)}"
+
+
+def _check(
+    options: Options, check: str | Callable[..., Any], outputs: Sequence[str]
+) -> Comparator:
     if options.atol is not None or options.rtol is not None:
         raise UsageError("--check has one figure of its own", "give its limit by --tol")
     if isinstance(options.tol, Mapping):
         raise UsageError("--check judges all outputs at once", "give one number to --tol")
     tolerance = tolerance_from(options.tol).default
+    if not isinstance(check, str):
+        return FunctionComparator(check, name_of(check), tolerance)
+    words = read_check(check)
     if words.script is None:
         judged = judged_outputs(words, outputs)
         if tolerance is None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
-from precision_bisect.errors import PluginError, PrecisionBisectError
+from precision_bisect.errors import PluginError, PrecisionBisectError, UsageError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.protocols import Comparator, Judgement, Sample
 
@@ -35,6 +35,23 @@ class Guarded:
             raise PluginError(
                 f"the metric {self.name} failed: {first_line(error)}", "report it to its author"
             ) from error
+
+
+class OfPython(Guarded):
+    """A comparator that an object makes which Python gave; other processes do not have that."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        stays_here("--metric", self.name)
+
+
+def stays_here(flag: str, name: str) -> NoReturn:
+    """Raise UsageError for an object that would have to be sent."""
+    raise UsageError(
+        f"trials run in other processes, which do not have the object {name} of {flag}",
+        "keep them in this one with --isolate never, or give it by name",
+    )
 
 
 def copied(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:

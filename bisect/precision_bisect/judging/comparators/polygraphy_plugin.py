@@ -179,7 +179,7 @@ def by_polygraphy(
     atol, rtol = _absolute_and_relative(options)
     return PolygraphyComparator(
         shares=shares,
-        metric=options.metric,
+        metric=str(options.metric),
         atol=atol,
         rtol=rtol,
         outputs=tuple(outputs),

@@ -1,4 +1,4 @@
-"""A task metric from the user's own script: `--check metric.py:accuracy_drop`."""
+"""A task metric of the user's own: `--check metric.py:accuracy_drop`, or a function of Python."""
 
 import hashlib
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.guarded import copied
+from precision_bisect.judging.comparators.guarded import copied, stays_here
 from precision_bisect.machine.user_scripts import (
     OutOfMemory,
     ScriptFailed,
@@ -22,7 +22,7 @@ from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.trial import Verdict
 
 
-class ScriptComparator:
+class FunctionComparator:
     """Judges by `function(outputs, reference)` over all samples at once.
 
     Both arguments are lists of dicts from output name to array, one per sample. The function
@@ -30,28 +30,19 @@ class ScriptComparator:
     where there is no figure. NaN or Inf in an output fails before the function is asked.
     """
 
-    def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
-        self._path = path
-        self._name = name
-        self._function: Callable[..., Any] = load_function(path, name)
-        self._source = path.read_bytes()
-        self._settings = {
-            "check": f"{path.name}:{name}",
-            "script": hashlib.sha256(self._source).hexdigest(),
-            "tolerance": tolerance,
-        }
+    _path: Path | None = None
+
+    def __init__(self, function: Callable[..., Any], name: str, tolerance: float | None) -> None:
+        self._function = function
+        self._called = name
+        self._settings: dict[str, Any] = {"metric": name, "tolerance": tolerance}
         self.tolerance = tolerance
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes load the script themselves: its functions cannot be sent."""
-        return _again, (self._path.absolute(), self._source, self._name, self.tolerance)
-
-    @property
-    def path(self) -> Path:
-        return self._path.absolute()
+        stays_here("--check", self._called)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the script's name and hash and the limit, for the fingerprint."""
+        """Return the function, of a script its hash, and the limit, for the fingerprint."""
         return self._settings
 
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
@@ -63,7 +54,6 @@ class ScriptComparator:
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-        check = self._settings["check"]
         try:
             with running_script(self._path):
                 value = self._function(copied(outputs), copied(reference))
@@ -73,10 +63,10 @@ class ScriptComparator:
         except ScriptFailed as failed:
             lack = isinstance(failed.__cause__, MemoryError)
             kind = OutOfMemory if lack else UsageError
-            raise kind(f"{check} failed: {failed}", "run it on its own first") from failed
+            raise kind(f"{self._called} failed: {failed}", "run it on its own first") from failed
         if error is None:
             raise UsageError(
-                f"{check} returned {type(value).__name__}, which is no float",
+                f"{self._called} returned {type(value).__name__}, which is no float",
                 "return an error as a float, or a bool",
             )
         return self._by_figure(error)
@@ -84,13 +74,29 @@ class ScriptComparator:
     def _by_figure(self, error: float) -> Judgement:
         if self.tolerance is None:
             raise UsageError(
-                f"{self._settings['check']} returned a figure and there is no limit for it",
+                f"{self._called} returned a figure and there is no limit for it",
                 "give --tol, or return a bool",
             )
         if math.isnan(error):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message="metric is NaN")
         verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
         return Judgement(verdict=verdict, error=error)
+
+
+class ScriptComparator(FunctionComparator):
+    """Judges by a function of the user's script."""
+
+    def __init__(self, path: Path, name: str, tolerance: float | None) -> None:
+        super().__init__(load_function(path, name), f"{path.name}:{name}", tolerance)
+        self._path = self.path = path.absolute()
+        self._name = name
+        self._source = path.read_bytes()
+        digest = hashlib.sha256(self._source).hexdigest()
+        self._settings = {"check": self._called, "script": digest, "tolerance": tolerance}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes load the script themselves: its functions cannot be sent."""
+        return _again, (self.path, self._source, self._name, self.tolerance)
 
 
 def _as_float(value: Any) -> float | None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from precision_bisect.errors import ExitCode, counted, printable
+from precision_bisect.errors import ExitCode, UsageError, counted, printable
 from precision_bisect.layer_table import scope_of
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
@@ -197,6 +197,18 @@ class SpeedReport:
         return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture that notebooks show; `svg` is its text, to be written to a file."""
+
+    svg: str = field(repr=False)
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    _repr_html_ = _repr_svg_
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
@@ -350,6 +362,15 @@ class Result:
     def _repr_html_(self) -> str:
         html: str = load(REPORTS, "notebook")(self)
         return html
+
+    def plot(self) -> Plot:
+        """Return the curve as notebooks draw it: the error by the number of kept layers.
+
+        Raises UsageError where there is none: of ladders, and of checks without figures.
+        """
+        if svg := load(REPORTS, "notebook")(self, curve_alone=True):
+            return Plot(svg)
+        raise UsageError("the run has no curve", "ladders and checks without figures have none")
 
 
 KEYS = tuple(each.name for each in fields(Result) if each.name not in ("message", "out"))

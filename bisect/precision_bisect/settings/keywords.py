@@ -1,0 +1,50 @@
+"""Errors and warnings name flags; to callers from Python they name the keywords instead."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from functools import cache
+from typing import Any
+
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
+
+_FLAG = re.compile(
+    r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: ([a-z][\w-]*|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w/%]|[.:]\w))?"
+)
+"""A flag, and the word or number behind it, which may be its value."""
+
+
+def in_keywords(text: str, options: type) -> str:
+    """Return a sentence with the keywords of `options` in place of their flags.
+
+    Those of engines are fields of the keyword `engine`. Flags that no field has, such as those of
+    other tools, stay as they are.
+    """
+    known = _keywords(options)
+
+    def keyword(found: re.Match[str]) -> str:
+        name, word = found.groups()
+        if name not in known:
+            return found[0]
+        keyword, each, flag = known[name]
+        if flag.const is not None or bool in kinds(each):
+            return f"{keyword}={flag.const or True!r}{f' {word}' if word else ''}"
+        choices = flag.choices() if flag.choices else choices_of(each)
+        if word and (word in choices or word.lstrip("-")[0].isdigit()):
+            number = not {int, float}.isdisjoint(kinds(each))
+            return f"{keyword}={word if number else repr(word)}"
+        return f"{keyword} {word}" if word else keyword
+
+    return _FLAG.sub(keyword, text)
+
+
+@cache
+def _keywords(options: type) -> Mapping[str, tuple[str, Field[Any], Flag]]:
+    """Return the keyword of each flag, the field that it sets, and the flag itself."""
+    return {
+        flag.name or flag_name(each.name): (f"{prefix}{each.name}", each, flag)
+        for settings, prefix in ((options, ""), (EngineSettings, "engine."))
+        for each in fields(settings)
+        for flag in flags_of(each)
+    }
