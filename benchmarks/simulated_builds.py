@@ -71,7 +71,7 @@ class Engine:
     `failed` what failed in one.
     """
 
-    def __init__(self, subject: Subject, seed: int, workers: int) -> None:
+    def __init__(self, subject: Subject, seed: int, workers: int = 1) -> None:
         self._subject = subject
         self._workers = workers
         self._seed = seed

@@ -9,7 +9,7 @@ standard output.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -115,9 +115,10 @@ class _Cell:
 
     def start(self) -> None:
         """Draw the line for the first time."""
-        from IPython.display import display
+        from IPython import display
 
-        self._handle = display(self._line(), display_id=True)
+        show: Callable[..., Any] = display.display  # it has no types
+        self._handle = show(self._line(), display_id=True)
 
     def refresh(self) -> None:
         """Draw the line, if the last time is long enough ago."""
