@@ -13,6 +13,8 @@ from precision_bisect.backends.inspection.engine_layers import (
     normal_type,
     parse_json,
 )
+from precision_bisect.backends.tensorrt.layer_times import facts_of
+from precision_bisect.runs.results.verification import EngineFacts
 
 CHANNELS_LAST = "Channel major FP16 format where channel % 8 == 0"
 TENSORRT_8 = """{"Layers": [{
@@ -80,6 +82,10 @@ def test_tensorrt_8_to_10() -> None:
     """Joined types and layouts, weights as counts, fused and foreign layers are read."""
     copy, conv, foreign = parse_json(TENSORRT_8)
     assert ("fp32", "fp16", ()) == (copy.inputs[0].dtype, copy.outputs[0].dtype, copy.nodes)
+    assert EngineFacts(size=9, layers=3, conversions=1, casting=0) == facts_of(
+        9, [copy, conv, foreign]
+    )
+    assert facts_of(9, []) is None
     channels_last = EngineTensor(name="y", dtype="fp16", dims=(1, 4, 8, 8), format=CHANNELS_LAST)
     assert (
         EngineLayer(

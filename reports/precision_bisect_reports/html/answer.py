@@ -111,7 +111,8 @@ def _seen(verified: VerifiedEngine | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
     if verified is None:
         return ""
-    return f"verify, with {verified.backend} {verified.remark}: {verified.summary}."
+    engine = f"; {verified.engine}" if verified.engine else ""
+    return f"verify, with {verified.backend} {verified.remark}: {verified.summary}{engine}."
 
 
 def _title(result: Result, status: Status, answered: bool) -> str:

@@ -4,6 +4,7 @@ TensorRT reports times by the names of its own layers. What the inspector says o
 nodes of the graph they hold.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import ModuleType
@@ -19,6 +20,7 @@ from precision_bisect.backends.inspection.graph_nodes import GraphNodes
 from precision_bisect.backends.inspection.rules import computes
 from precision_bisect.backends.timing import WARM_UP_RUNS, measured_latency, middle
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.verification import EngineFacts
 from precision_bisect.search.speed.kernel_times import KernelTimes, TimedKernel
 
 _FLOATS = frozenset(("fp32", "fp16", "bf16"))
@@ -26,6 +28,12 @@ _JOINED = " + "
 """Between the names of the nodes that a layer's own name lists."""
 _PROFILE_VALUES = ("get_tensor_profile_values", "get_profile_shape_input")
 """What tells a profile's values: the second in TensorRT 8.6."""
+
+_REFORMATS = ("Reformat", "Cast")
+"""Kinds of layers that compute nothing."""
+_CONVERTS = re.compile(r"Reformatting CopyNode|__myl_(?:Cast|Move)+(?:_|\Z)")
+"""How the names of such layers begin where their kind says nothing."""
+_CASTS = re.compile(r"__myl_[A-Za-z]*Cast")
 
 
 def inspected(
@@ -145,3 +153,18 @@ def _converts(layer: EngineLayer) -> bool:
     """Tell whether an engine layer is seen to change the type of floats."""
     read, written = ({t.dtype for t in each} & _FLOATS for each in (layer.inputs, layer.outputs))
     return bool(read and written) and read != written
+
+
+def facts_of(size: int, layers: Sequence[EngineLayer]) -> EngineFacts | None:
+    """Return the facts of an engine of so many bytes; None where it tells no layers."""
+    if not layers:
+        return None
+    others = [
+        each for each in layers if each.kind not in _REFORMATS and not _CONVERTS.match(each.name)
+    ]
+    return EngineFacts(
+        size=size,
+        layers=len(layers),
+        conversions=len(layers) - len(others),
+        casting=sum(_CASTS.match(each.name) is not None for each in others),
+    )

@@ -13,12 +13,18 @@ from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.layer_times import information, inspected, layer_times
+from precision_bisect.backends.tensorrt.layer_times import (
+    facts_of,
+    information,
+    inspected,
+    layer_times,
+)
 from precision_bisect.backends.tensorrt.log import collected, first_error
 from precision_bisect.backends.timing import LaunchError, launches, measure_by
 from precision_bisect.errors import RefusedError, printable
 from precision_bisect.machine.plain_files import whole
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.verification import EngineFacts
 from precision_bisect.runs.runfolder import ENGINE, TIMING_CACHE
 from precision_bisect.trial import Evidence, Latency, LayerHonour, TrialStatus
 
@@ -111,6 +117,13 @@ class TensorRTEngine:
             notes=remarks.notes,
             listed=remarks.listed,
         )
+
+    def facts(self) -> EngineFacts | None:
+        """Return what its layers add up to; None where they are not told.
+
+        Raises BackendFailure where the engine cannot be loaded.
+        """
+        return facts_of(len(self._built.engine), self._layers())
 
     def description(self) -> str:
         """Return the library's own words on the engine's layers, "" where it has none.

@@ -25,6 +25,7 @@ from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.runs.results.verification import EngineFacts
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Outcome
 
@@ -45,13 +46,14 @@ class OneBuild:
     """What became of a build; `failure` is how it failed, if it did.
 
     `engine` are the library's own words on the engine's layers, `log` its messages and what its
-    process printed; either may be "".
+    process printed; either may be "". `facts` are of engines that tell them.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
     failure: Outcome | None = None
     engine: str = ""
     log: str = ""
+    facts: EngineFacts | None = None
 
 
 def build_once(order: Order, limits: Limits, work: Path) -> OneBuild:
@@ -106,29 +108,36 @@ def build_here(order: Order, work: Path) -> OneBuild:
     plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
     with builder.listening() as messages:
         evidence, failure, engine = Evidence(), None, ""
+        facts: EngineFacts | None = None
         try:
             with backend_plugin(builder.name).make(task)(searched).build(plan) as built:
-                evidence, engine = seen(built, model, finished)
+                evidence, engine, facts = seen(built, model, finished)
         except BackendFailure as failed:
             failure = failed.outcome
-    return OneBuild(evidence=evidence, failure=failure, engine=engine, log=_log(messages))
+    return OneBuild(
+        evidence=evidence, failure=failure, engine=engine, log=_log(messages), facts=facts
+    )
 
 
-def seen(engine: Engine, model: Model, finished: Finished) -> tuple[Evidence, str]:
-    """Return what an engine shows and the library's words on it; a look that fails is a remark.
+def seen(
+    engine: Engine, model: Model, finished: Finished
+) -> tuple[Evidence, str, EngineFacts | None]:
+    """Return what an engine shows, the library's words on it, and what its layers add up to.
 
-    Raises BackendFailure where the look fails and nothing is kept that would then not show.
+    A look that fails is a remark. Raises BackendFailure where the look fails and nothing is kept that would then not show.
     """
     evidence, words = Evidence(), ""
+    facts: EngineFacts | None = None
     try:
         evidence = looked_into(engine, model, finished) if finished.high else engine.evidence()
-        words = engine.description() if isinstance(engine, _Described) else ""
+        if isinstance(engine, _Described):
+            words, facts = engine.description(), engine.facts()
     except BackendFailure as failed:
         if not finished.high:
             raise
         note = f"the engine was built, and a look into it failed: {failed.outcome.message}"
         evidence = replace(evidence, notes=(*evidence.notes, note))
-    return evidence, words
+    return evidence, words, facts
 
 
 def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
@@ -157,6 +166,8 @@ def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
 @runtime_checkable
 class _Described(Protocol):
     """An engine of which its library says something."""
+
+    def facts(self) -> EngineFacts | None: ...
 
     def description(self) -> str: ...
 

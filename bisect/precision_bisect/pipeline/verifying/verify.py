@@ -91,6 +91,7 @@ def verify(
         evidence=built.evidence,
         failure=built.failure,
         plain=plain.failure if plain else None,
+        facts=built.facts,
     )
     try:
         return Verified(found=found, run=_record(found, built, plain, finished))

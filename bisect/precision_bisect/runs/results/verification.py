@@ -41,6 +41,26 @@ def _folded(line: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """The size of an engine in bytes, how many layers it has, and what they convert.
+
+    `conversions` compute nothing: each only casts, or moves to another memory layout. `casting`
+    are other layers with a cast inside.
+    """
+
+    size: int
+    layers: int
+    conversions: int
+    casting: int
+
+    def __str__(self) -> str:
+        return (
+            f"engine of {self.size / 1e6:.1f} MB, {counted(self.layers, 'layer')}, "
+            f"of them conversions alone {self.conversions}, with casts inside {self.casting}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedEngine:
     """What `verify` saw: the contents of `verify.json`, version 1."""
 
@@ -58,6 +78,7 @@ class VerifiedEngine:
     fp32_failure: str | None
     fault: str | None
     summary: str
+    engine: EngineFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +96,7 @@ class Verification:
     evidence: Evidence
     failure: Outcome | None = None
     plain: Outcome | None = None
+    facts: EngineFacts | None = None
 
     @property
     def fault(self) -> str | None:
@@ -116,6 +138,7 @@ class Verification:
             fp32_failure=self.plain.message if self.plain else None,
             fault=self.fault,
             summary=self.summary,
+            engine=self.facts,
         )
         return plain_json.dumps(told, indent=2) + "\n"
 
@@ -127,6 +150,8 @@ class Verification:
         lines = [self.verdict]
         if self.failure is None:
             lines.append(f"  {self.summary}")
+        if self.facts is not None:
+            lines.append(f"  {self.facts}")
         unlike = f"unlike the run: {', '.join(self.unlike)}" * bool(self.unlike)
         said = "; ".join(filter(None, (self.remark, unlike)))
         lines.append(f"  {self.backend}{f': {said}' if said else ''}")
