@@ -124,7 +124,8 @@ def seen(
 ) -> tuple[Evidence, str, EngineFacts | None]:
     """Return what an engine shows, the library's words on it, and what its layers add up to.
 
-    A look that fails is a remark. Raises BackendFailure where the look fails and nothing is kept that would then not show.
+    A look that fails is a remark. Raises BackendFailure where it fails and nothing is kept that
+    would then not show.
     """
     evidence, words = Evidence(), ""
     facts: EngineFacts | None = None
