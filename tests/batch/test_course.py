@@ -157,12 +157,19 @@ def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [("0", "0 runs nothing"), ("gpu:", "gpu: is no number"), ("x", "x is no")]
+    ("given", "told"),
+    [
+        ("0", "0 runs nothing"),
+        ("gpu:", "gpu: is no number"),
+        ("x", "x is no"),
+        ("99999999999", "99999999999 is above 4096"),
+        ("9" * 5000, "9" * 5000 + " is no number"),
+    ],
 )
-def test_nothing_at_once_is_refused(
+def test_nothing_or_too_much_at_once_is_refused(
     given: str, told: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number above 0, or GPUs."""
+    """A number of threads that a system has, or GPUs."""
     assert 2 == main(["batch", str(write(A)), "--at-once", given])
     assert f"--at-once {told}" in capsys.readouterr().err
 

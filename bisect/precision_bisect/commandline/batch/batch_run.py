@@ -40,6 +40,7 @@ from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder
 from precision_bisect.settings.reading import parse_workers
+from precision_bisect.settings.worker_options import MOST_THREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,10 @@ class BatchOptions:
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
-        if not self.places:
-            raise UsageError(f"--at-once {self.at_once} runs nothing", "give 1 or more")
+        count, _ = parse_workers(self.at_once, "--at-once")
+        if not 1 <= count <= MOST_THREADS:
+            wrong = f"is above {MOST_THREADS}" if count > 0 else "runs nothing"
+            raise UsageError(f"--at-once {self.at_once} {wrong}", f"give 1 to {MOST_THREADS}")
 
     @property
     def folder(self) -> Path:
@@ -66,10 +69,7 @@ class BatchOptions:
 
     @property
     def places(self) -> Sequence[str | None]:
-        """Where jobs run at the same time: the GPU of each, None for all that there are.
-
-        Raises UsageError.
-        """
+        """Where jobs run at the same time: the GPU of each, None for all that there are."""
         count, gpus = parse_workers(self.at_once, "--at-once")
         return gpus or (None,) * count
 
