@@ -161,9 +161,11 @@ def _run_all(
         elif not stop.asked:
             gpu = free.get()
             say(f"{here} {job.name} begins; its output goes to {job.log}")
-            note(number, replace(job, status=JobState.RUNNING, message=""))
-            note(number, run_job(job, base, left_s, stop, gpu))
-            free.put(gpu)
+            try:
+                note(number, replace(job, status=JobState.RUNNING, message=""))
+                note(number, run_job(job, base, left_s, stop, gpu))
+            finally:  # who waits for a place must not wait for ever
+                free.put(gpu)
             say(f"{here} {batch.jobs[number]}")
 
     with ThreadPoolExecutor(len(places)) as pool:
