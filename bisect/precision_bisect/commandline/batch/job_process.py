@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import FrameType
+from typing import IO
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
@@ -32,6 +34,7 @@ _NO_LIMIT_S = 1e9
 _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""
 _PROMPT = "$ precision-bisect "
+_CHECK = "precision_bisect.commandline.batch.job_check"
 _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
 
@@ -67,6 +70,37 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     except OSError as error:
         message = f"cannot start a job that writes {job.log}: {error.strerror}"
         return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
+    _attend(child, left_s, stop)
+    ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
+    return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
+
+
+def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
+    """Read a job's model and samples; return the job, which has failed where that fails.
+
+    Where the time is up, or after an interrupt, nothing is known; an error of ours tells the job.
+    """
+    if left_s is not None and left_s <= 0:
+        return job
+    begun, (_, _, *words) = time.monotonic(), job.command
+    with TemporaryFile() as printed:
+        try:
+            child = _process(_CHECK, words, base, printed, subprocess.DEVNULL)
+        except OSError as error:
+            message = f"cannot start a process: {error.strerror}"
+            return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
+        _attend(child, left_s, stop)
+        printed.seek(0)
+        said = printed.read()
+    code = child.returncode
+    ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
+    if ended or not (code < 0 or code == ExitCode.USAGE):
+        return job
+    return replace(job, status=JobState.FAILED, exit_code=code, message=_why(said, code))
+
+
+def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> None:
+    """Wait for a process's end, and have interrupts reach it meanwhile."""
     stop.children.add(child)
     if stop.asked:
         child.terminate()
@@ -74,30 +108,39 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     stop.children.discard(child)
     if child.returncode < 0:
         kill_group(child.pid)  # what it left in its session, such as a worker that holds a GPU
-    ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
-    return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
 
 
 def _start(job: Job, base: Path, gpu: str | None) -> "subprocess.Popen[bytes]":
     """Start the main command; it and what it prints are appended to the log. Raises OSError."""
     _, *words = job.command
-    environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
-    if gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = gpu
     with Path(job.log).open("ab") as stream:
         stream.write(f"{_PROMPT}{shlex.join(words)}\n".encode(errors="surrogateescape"))
         stream.flush()
-        return subprocess.Popen(
-            # -P: like the installed command, not to import what lies beside the jobs file.
-            [sys.executable, "-P", "-m", "precision_bisect", *words],
-            cwd=base,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_ends_with(os.getpid()) if sys.platform == "linux" else None,
-        )
+        return _process("precision_bisect", words, base, stream, subprocess.STDOUT, gpu)
+
+
+def _process(
+    module: str,
+    words: Sequence[str],
+    base: Path,
+    stdout: IO[bytes],
+    stderr: int,
+    gpu: str | None = None,
+) -> "subprocess.Popen[bytes]":
+    environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    return subprocess.Popen(
+        # -P: like the installed command, not to import what lies beside the jobs file.
+        [sys.executable, "-P", "-m", module, *words],
+        cwd=base,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=_ends_with(os.getpid()) if sys.platform == "linux" else None,
+    )
 
 
 def _ends_with(batch: int) -> Callable[[], None]:
@@ -147,29 +190,33 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
             return replace(
                 said,
                 status=saved.result.status,
-                message=_last_line(job) if gated else "",
+                message=_last_line(_printed(job)) if gated else "",
                 kept=kept,
                 candidates=saved.result.candidates,
             )
     if code == ExitCode.INTERRUPTED:
         return replace(said, status=Status.INTERRUPTED)
-    return replace(said, status=JobState.FAILED, message=_why(job, code))
+    return replace(said, status=JobState.FAILED, message=_why(_printed(job), code))
 
 
-def _why(job: Job, code: int) -> str:
-    """Return why a job failed, on one line: mostly what it said last."""
+def _why(said: bytes, code: int) -> str:
+    """Return why a process failed, on one line: mostly what it said last."""
     if code < 0:
         memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal_name(-code)}{memory}"
     how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return f"{how}{_last_line(job)}"
+    return f"{how}{_last_line(said)}"
 
 
-def _last_line(job: Job) -> str:
-    """Return what the job said last, without control characters."""
-    text = ""
+def _printed(job: Job) -> bytes:
     with suppress(OSError):
-        text = Path(job.log).read_bytes()[-_TAIL:].decode(errors="replace").rstrip()
+        return Path(job.log).read_bytes()
+    return b""
+
+
+def _last_line(said: bytes) -> str:
+    """Return what a process said last, without control characters."""
+    text = said[-_TAIL:].decode(errors="replace").rstrip()
     last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
     if not last or last.startswith(_PROMPT):
         return "it said nothing"

@@ -16,7 +16,8 @@ from typing import Any
 
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import Job
+from precision_bisect.commandline.batch.batch_record import BATCH, Job
+from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.execution.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
@@ -101,7 +102,8 @@ def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[d
     if not isinstance(model, str) or "\0" in model:
         yield keys
         return
-    pattern = str(Path(model) / "*.onnx") if os.path.isdir(base / model) else model  # noqa: PTH112
+    folder = os.path.isdir(base / model)  # noqa: PTH112
+    pattern = str(Path(glob.escape(model)) / "*.onnx") if folder else model
     if pattern == model and (not glob.has_magic(model) or os.path.exists(base / model)):  # noqa: PTH110
         yield keys
         return
@@ -111,8 +113,13 @@ def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[d
         raise UsageError(f"job {number} {wrong}: {pattern}", "each is named after its model")
     for each in found:
         name = Path(each).stem
-        texts = {k: v.replace("{name}", name) for k, v in keys.items() if isinstance(v, str)}
-        yield {**keys, **texts, "model": each}
+        yield {**{key: _named(value, name) for key, value in keys.items()}, "model": each}
+
+
+def _named(value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        return [_named(each, name) for each in value]
+    return value.replace("{name}", name) if isinstance(value, str) else value
 
 
 def _name(number: int, keys: dict[str, Any]) -> str:
@@ -127,14 +134,15 @@ def _name(number: int, keys: dict[str, Any]) -> str:
     if not isinstance(name, str) or not _names_a_folder(name):
         raise UsageError(
             f"job {number} cannot be named {name!r}",
-            "it names a folder, and is no batch.json, rung-… or ….log",
+            f"it names a folder, and is no {BATCH}, {SUMMARY}, {JUNIT}, rung-… or ….log",
         )
     return name
 
 
 def _names_a_folder(name: str) -> bool:
     """Tell whether the name is one of a folder, everywhere, and of nothing that the batch has."""
-    own = name.casefold().endswith(".log") or name.casefold().startswith(("batch.json", "rung-"))
+    lower = name.casefold()
+    own = lower.endswith(".log") or lower.startswith((BATCH, SUMMARY, JUNIT, "rung-"))
     harmless = name.isprintable() and not set(name) & set('/\\:*?"<>|~')
     return harmless and bool(name.strip(". ")) and not name.startswith(("-", ".")) and not own
 
