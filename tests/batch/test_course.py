@@ -200,10 +200,10 @@ def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("0", "0 runs nothing"),
+        ("0", "cannot be 0; give 1 to 4096"),
         ("gpu:", "gpu: is no number"),
         ("x", "x is no"),
-        ("99999999999", "99999999999 is above 4096"),
+        ("99999999999", "cannot be 99999999999; give"),
         ("9" * 5000, "9" * 5000 + " is no number"),
     ],
 )
