@@ -215,6 +215,17 @@ def test_nothing_or_too_much_at_once_is_refused(
     assert f"--at-once {told}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("places", "code"), [("gpu:2", 2), ("gpu:2,3", 2), ("2", 0)])
+def test_gpus_are_named_once(
+    places: str, code: int, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job's workers would leave the GPU that the batch gives it."""
+    path = write(A + B + 'backend = []\nworkers = "gpu:0,1"\n')
+    assert code == main(["batch", str(path), "--at-once", places, "--dry-run"])
+    clash = "job b: workers and --at-once both name GPUs; leave one out"
+    assert (code > 0) == (clash in capsys.readouterr().err)
+
+
 def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> None:
     """A job that ends without a plan has ended well for itself, and shows in the code."""
     once = "import pathlib\nasked = pathlib.Path(__file__).with_name('asked')\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
 from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
 from precision_bisect.commandline.batch.job_process import Stop, check_job, run_job
@@ -61,11 +62,16 @@ class BatchOptions:
 def plan_batch(options: BatchOptions) -> Batch:
     """Return the batch of a file, with nothing started. Raises a PrecisionBisectError."""
     until = None if options.until is None else parse_until(options.until, time.time())
+    jobs = read_jobs(options.jobs_file, options.folder)
+    for job in jobs if any(options.places) else ():
+        if to_options(run_parser().read(job.command[2:])).gpus:
+            wrong = f"job {job.name}: workers and --at-once both name GPUs"
+            raise UsageError(wrong, "leave one out")
     return Batch(
         jobs_file=str(options.jobs_file.absolute()),
         started=now(),
         until=None if until is None else datetime.fromtimestamp(until, UTC).isoformat(),
-        jobs=read_jobs(options.jobs_file, options.folder),
+        jobs=jobs,
     )
 
 
