@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
 
 
-_MOST_WORDS = 2000
-"""Characters of an error's message, at most."""
-
-
 class FindOptions(TypedDict, total=False):
     """Further keyword arguments of `find`, which says what they mean."""
 
@@ -171,7 +167,7 @@ def _errors_in_python() -> Iterator[None]:
         yield
     except PrecisionBisectError as error:
         # It may have a whole model in it.
-        error.message = _in_python(shortened(error.message, _MOST_WORDS))
+        error.message = _in_python(shortened(error.message, 2000))
         error.hint = _in_python(error.hint)
         if error.further:
             error.add_note(error.further)
@@ -210,12 +206,6 @@ def _written(options: Options, proto: object, work: Path) -> Options:
 
     save_given(proto, work / GIVEN_MODEL)
     return replace(options, model=work / GIVEN_MODEL, out=options.folder)
-
-
-def _refuse_to_remove(model: Path, folder: Path) -> None:
-    """Raise UsageError for a model that is a file of the run that is to be replaced."""
-    if model.name in OWN_FILES and model.resolve().parent == folder.resolve():
-        raise UsageError(f"--overwrite would remove {model}", "choose another --out, or copy it")
 
 
 def _check_names(options: Mapping[str, object]) -> None:
@@ -265,9 +255,11 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     from precision_bisect.runs.locking import RunLock
     from precision_bisect.runs.monitoring.attend import Attended
 
-    # Before the folder is touched: these check the options.
-    if proto is None and options.overwrite:
-        _refuse_to_remove(options.model, options.folder)
+    model = options.model
+    lost = model.name in OWN_FILES and model.resolve().parent == options.folder.resolve()
+    if lost and proto is None and options.overwrite:
+        raise UsageError(f"--overwrite would remove {model}", "choose another --out, or copy it")
+    # Before the folder is touched: it checks the options.
     plugin = executor_plugin(options)
     with (
         limited(options.max_time_s, options.trial_timeout_s),

@@ -200,10 +200,10 @@ def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("0", "0 runs nothing"),
+        ("0", "cannot be 0; give 1 to 4096"),
         ("gpu:", "gpu: is no number"),
         ("x", "x is no"),
-        ("99999999999", "99999999999 is above 4096"),
+        ("99999999999", "cannot be 99999999999; give"),
         ("9" * 5000, "9" * 5000 + " is no number"),
     ],
 )
@@ -213,6 +213,17 @@ def test_nothing_or_too_much_at_once_is_refused(
     """A number of threads that a system has, or GPUs."""
     assert 2 == main(["batch", str(write(A)), "--at-once", given])
     assert f"--at-once {told}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("places", "code"), [("gpu:2", 2), ("gpu:2,3", 2), ("2", 0)])
+def test_gpus_are_named_once(
+    places: str, code: int, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job's workers would leave the GPU that the batch gives it."""
+    path = write(A + B + 'backend = []\nworkers = "gpu:0,1"\n')
+    assert code == main(["batch", str(path), "--at-once", places, "--dry-run"])
+    clash = "job b: workers and --at-once both name GPUs; leave one out"
+    assert (code > 0) == (clash in capsys.readouterr().err)
 
 
 def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> None:

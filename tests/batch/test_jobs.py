@@ -82,6 +82,15 @@ def test_a_pattern_or_a_folder_stands_for_its_models(
     assert [tmp_path / f"out/{job.name}" for job in jobs] == [Path(j.run_folder) for j in jobs]
 
 
+@pytest.mark.parametrize(("more", "name"), [("", "a"), ('name = "c"\n', "c")])
+def test_a_single_model_has_its_name_in_defaults_too(
+    more: str, name: str, write: Write, tmp_path: Path
+) -> None:
+    """`{name}` in the defaults is each job's own name, whatever stands for its model."""
+    (job,) = read_jobs(write('keep = ["{name}1"]\n' + GOOD + more), tmp_path / "out")
+    assert (f"{name}1",) == options_of(job).keep
+
+
 def test_a_name_with_wildcards_may_be_a_file(write: Write, tmp_path: Path) -> None:
     """What is there is no pattern."""
     (tmp_path / "a[b].onnx").write_bytes((tmp_path / "a.onnx").read_bytes())

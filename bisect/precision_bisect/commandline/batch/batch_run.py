@@ -15,20 +15,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from precision_bisect.commandline.batch.batch_record import (
-    BATCH,
-    Batch,
-    Job,
-    JobState,
-    read_batch,
-)
+from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
 from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
 from precision_bisect.commandline.batch.job_process import Stop, check_job, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
-from precision_bisect.errors import (
-    RunFolderError,
-    UsageError,
-)
+from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.plain_files import remove_debris
 from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
@@ -52,10 +44,8 @@ class BatchOptions:
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
-        count, _ = parse_workers(self.at_once, "--at-once")
-        if not 1 <= count <= MOST_THREADS:
-            wrong = f"is above {MOST_THREADS}" if count > 0 else "runs nothing"
-            raise UsageError(f"--at-once {self.at_once} {wrong}", f"give 1 to {MOST_THREADS}")
+        if not 1 <= parse_workers(self.at_once, "--at-once")[0] <= MOST_THREADS:
+            raise UsageError(f"--at-once cannot be {self.at_once}", f"give 1 to {MOST_THREADS}")
 
     @property
     def folder(self) -> Path:
@@ -72,11 +62,16 @@ class BatchOptions:
 def plan_batch(options: BatchOptions) -> Batch:
     """Return the batch of a file, with nothing started. Raises a PrecisionBisectError."""
     until = None if options.until is None else parse_until(options.until, time.time())
+    jobs = read_jobs(options.jobs_file, options.folder)
+    for job in jobs if any(options.places) else ():
+        if to_options(run_parser().read(job.command[2:])).gpus:
+            wrong = f"job {job.name}: workers and --at-once both name GPUs"
+            raise UsageError(wrong, "leave one out")
     return Batch(
         jobs_file=str(options.jobs_file.absolute()),
         started=now(),
         until=None if until is None else datetime.fromtimestamp(until, UTC).isoformat(),
-        jobs=read_jobs(options.jobs_file, options.folder),
+        jobs=jobs,
     )
 
 
@@ -85,8 +80,8 @@ def checked(batch: Batch, places: Sequence[str | None], stop: Stop) -> Batch:
     base = Path(batch.jobs_file).parent
 
     def check(job: Job) -> Job:
-        kept = job.finished or stop.asked
-        return job if kept else check_job(job, base, _left_s(batch), stop)
+        known = job.finished or stop.asked
+        return job if known else check_job(job, base, _left_s(batch), stop)
 
     return replace(batch, jobs=[*side_by_side(check, batch.jobs, len(places))])
 
@@ -126,20 +121,13 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
             batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
         with Stop(say) as stop:
             batch = checked(batch, options.places, stop)
-            _run_all(batch, folder, options.places, say, stop)
+            _run_all(batch, folder, options.places, stop)
     return batch
 
 
-def _run_all(
-    batch: Batch,
-    folder: RunFolder,
-    places: Sequence[str | None],
-    say: Callable[[str], None],
-    stop: Stop,
-) -> None:
+def _run_all(batch: Batch, folder: RunFolder, places: Sequence[str | None], stop: Stop) -> None:
     """Run the jobs that are not finished, one in each place, until something ends the batch."""
-    base = Path(batch.jobs_file).parent
-    noting = Lock()
+    base, say, noting = Path(batch.jobs_file).parent, stop.say, Lock()
     free: SimpleQueue[str | None] = SimpleQueue()
     for gpu in places:
         free.put(gpu)

@@ -5,7 +5,6 @@ process has, and samples may be large. Why the job cannot run is the last line t
 """
 
 import sys
-from collections.abc import Sequence
 
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.errors import ExitCode, PrecisionBisectError
@@ -13,19 +12,12 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.runs.monitoring.events import ignore
 
-
-def main(words: Sequence[str]) -> int:
-    """Read them and return an exit code."""
+if __name__ == "__main__":
     try:
-        options = to_options(run_parser().read(words))
+        options = to_options(run_parser().read(sys.argv[1:]))
         model = load_model(options.model)
         refuse_inputs(options, model)
         load_samples(options, model, ignore)
     except PrecisionBisectError as error:
         sys.stdout.buffer.write(f"\n{error.one_line()}".encode(errors="replace"))
-        return ExitCode.USAGE
-    return ExitCode.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        sys.exit(ExitCode.USAGE)

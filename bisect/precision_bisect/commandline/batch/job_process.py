@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import IO
+from typing import Any
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
@@ -48,7 +48,7 @@ class Stop(AnswersSignals):
         super().__init__()
         self.asked = False
         self.children: set[subprocess.Popen[bytes]] = set()
-        self._say = say
+        self.say = say
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note it, pass it on, and say so."""
@@ -56,7 +56,7 @@ class Stop(AnswersSignals):
         for child in tuple(self.children):
             child.terminate()
         with suppress(RuntimeError):  # the signal came while a line was being written
-            self._say("interrupted; waiting for what runs to end with its best so far")
+            self.say("interrupted; waiting for what runs to end with its best so far")
 
 
 def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | None) -> Job:
@@ -78,21 +78,15 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
 def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
     """Read a job's model and samples; return the job, which has failed where that fails.
 
-    Where the time is up, or after an interrupt, nothing is known; an error of ours tells the job.
+    Nothing is known where the time is up, and after an interrupt; what else ends it the job tells.
     """
-    if left_s is not None and left_s <= 0:
-        return job
-    begun, (_, _, *words) = time.monotonic(), job.command
-    with TemporaryFile() as printed:
-        try:
-            child = _process(_CHECK, words, base, printed, subprocess.DEVNULL)
-        except OSError as error:
-            message = f"cannot start a process: {error.strerror}"
-            return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
+    begun, code, said = time.monotonic(), 0, b""
+    with TemporaryFile() as printed, suppress(OSError):
+        words, nowhere = job.command[2:], subprocess.DEVNULL
+        child = _process(_CHECK, words, base, stdout=printed, stderr=nowhere)
         _attend(child, left_s, stop)
         printed.seek(0)
-        said = printed.read()
-    code = child.returncode
+        code, said = child.returncode, printed.read()
     ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
     if ended or not (code < 0 or code == ExitCode.USAGE):
         return job
@@ -116,16 +110,13 @@ def _start(job: Job, base: Path, gpu: str | None) -> "subprocess.Popen[bytes]":
     with Path(job.log).open("ab") as stream:
         stream.write(f"{_PROMPT}{shlex.join(words)}\n".encode(errors="surrogateescape"))
         stream.flush()
-        return _process("precision_bisect", words, base, stream, subprocess.STDOUT, gpu)
+        return _process(
+            "precision_bisect", words, base, gpu, stdout=stream, stderr=subprocess.STDOUT
+        )
 
 
 def _process(
-    module: str,
-    words: Sequence[str],
-    base: Path,
-    stdout: IO[bytes],
-    stderr: int,
-    gpu: str | None = None,
+    module: str, words: Sequence[str], base: Path, gpu: str | None = None, **streams: Any
 ) -> "subprocess.Popen[bytes]":
     environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
     if gpu is not None:
@@ -136,10 +127,9 @@ def _process(
         cwd=base,
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
         start_new_session=True,
         preexec_fn=_ends_with(os.getpid()) if sys.platform == "linux" else None,
+        **streams,
     )
 
 

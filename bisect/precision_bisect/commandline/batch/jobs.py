@@ -94,10 +94,7 @@ def _keys(where: str, table: object) -> dict[str, Any]:
 
 
 def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
-    """Yield the keys once for each model, where a pattern or a folder stands for several.
-
-    `{name}` in their texts is the name of the job, the model's without its suffix.
-    """
+    """Yield the keys once for each model, where a pattern or a folder stands for several."""
     model = keys.get("model")
     if not isinstance(model, str) or "\0" in model:
         yield keys
@@ -112,11 +109,11 @@ def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[d
         wrong = "has a name, and a model that stands for several" if found else "has no model"
         raise UsageError(f"job {number} {wrong}: {pattern}", "each is named after its model")
     for each in found:
-        name = Path(each).stem
-        yield {**{key: _named(value, name) for key, value in keys.items()}, "model": each}
+        yield {**keys, "model": each}
 
 
 def _named(value: Any, name: str) -> Any:
+    """Return what a key is given, in whose texts `{name}` is the name of the job."""
     if isinstance(value, list):
         return [_named(each, name) for each in value]
     return value.replace("{name}", name) if isinstance(value, str) else value
@@ -149,7 +146,8 @@ def _names_a_folder(name: str) -> bool:
 
 def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
     model = keys.pop("model")
-    arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
+    named = {key: _named(value, name) for key, value in keys.items()}
+    arguments = tuple(text for key, value in named.items() for text in _flag(parser, key, value))
     options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)

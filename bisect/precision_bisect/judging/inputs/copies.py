@@ -67,9 +67,7 @@ class Copies:
     half: LowType = FP16
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
-    _held: tuple[tuple[SampleSet, int] | None, dict[int, Pair]] = field(
-        init=False, default=(None, {})
-    )
+    _held: tuple[object, dict[int, Pair]] = field(init=False, default=(None, {}))
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""
