@@ -152,6 +152,16 @@ def test_a_batch_survives_what_it_cannot_write(write: Write, tmp_path: Path) -> 
     assert any(line.startswith("Warning: cannot write") for line in said)
 
 
+def test_of_a_log_only_the_end_is_read(write: Write, run: Run, tmp_path: Path) -> None:
+    """A loader may have printed more than the memory holds."""
+    write(FATAL)
+    assert 2 == run().returncode
+    os.truncate(tmp_path / "out" / "fatal.log", 2**40)
+    ran = run("--resume")
+    assert 2 == ran.returncode, ran.stderr
+    assert [("failed", 1)] == rows(tmp_path, "status", "exit_code")
+
+
 def test_resume_runs_only_what_is_left(write: Write, run: Run, tmp_path: Path) -> None:
     """A second batch is refused; --resume leaves what is found alone and goes on with the rest."""
     write(A + B + "max-trials = 3\n")

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
@@ -85,8 +85,7 @@ def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
         words, nowhere = job.command[2:], subprocess.DEVNULL
         child = _process(_CHECK, words, base, stdout=printed, stderr=nowhere)
         _attend(child, left_s, stop)
-        printed.seek(0)
-        code, said = child.returncode, printed.read()
+        code, said = child.returncode, _tail(printed)
     ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
     if ended or not (code < 0 or code == ExitCode.USAGE):
         return job
@@ -199,14 +198,19 @@ def _why(said: bytes, code: int) -> str:
 
 
 def _printed(job: Job) -> bytes:
-    with suppress(OSError):
-        return Path(job.log).read_bytes()
+    with suppress(OSError), Path(job.log).open("rb") as stream:
+        return _tail(stream)
     return b""
+
+
+def _tail(stream: IO[bytes]) -> bytes:
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
+    return stream.read()
 
 
 def _last_line(said: bytes) -> str:
     """Return what a process said last, without control characters."""
-    text = said[-_TAIL:].decode(errors="replace").rstrip()
+    text = said.decode(errors="replace").rstrip()
     last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
     if not last or last.startswith(_PROMPT):
         return "it said nothing"
