@@ -52,7 +52,7 @@ def measure(command: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run the main command; return how it ended."""
     ended = run([*command, "--out", str(folder / "run")], folder, tool=ROOT, limit_s=LIMIT_S)
     told = timeline(folder / "run" / "events.jsonl", ended.begun)
-    row = {"exit": ended.code, "wall_s": ended.wall_s, "builds": told.builds}
+    row: dict[str, Any] = {"exit": ended.code, "wall_s": ended.wall_s, "builds": told.builds}
     row |= {"builds_s": told.builds_s, "forecasts_s": told.forecasts_s, "said": ended.said}
     found = folder / "run" / "result.json"
     if found.exists():

@@ -9,13 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.errors import PrecisionBisectError, UsageError, shortened
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import GIVEN_MODEL
+from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.image_options import Channels, Layout
 from precision_bisect.settings.keywords import in_keywords
@@ -131,8 +131,10 @@ def find(
         tell(event)
 
     with _errors_in_python(), shown as watching:
-        tell = tell_all(watching, observer or ignore)
         _check_names(options)
+        if not callable(observer or ignore):
+            raise UsageError(f"observer cannot be {observer!r}", "give a function of one event")
+        tell = tell_all(watching, observer or ignore)
         named = isinstance(model, str | Path | None)
         asked = Options(
             model=_path(model, "model") if named else Path(GIVEN_MODEL),
@@ -164,7 +166,9 @@ def _errors_in_python() -> Iterator[None]:
     try:
         yield
     except PrecisionBisectError as error:
-        error.message, error.hint = _in_python(error.message), _in_python(error.hint)
+        # It may have a whole model in it.
+        error.message = _in_python(shortened(error.message, 2000))
+        error.hint = _in_python(error.hint)
         if error.further:
             error.add_note(error.further)
         raise
@@ -251,6 +255,10 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     from precision_bisect.runs.locking import RunLock
     from precision_bisect.runs.monitoring.attend import Attended
 
+    model = options.model
+    lost = model.name in OWN_FILES and model.resolve().parent == options.folder.resolve()
+    if lost and proto is None and options.overwrite:
+        raise UsageError(f"--overwrite would remove {model}", "choose another --out, or copy it")
     # Before the folder is touched: it checks the options.
     plugin = executor_plugin(options)
     with (

@@ -53,6 +53,24 @@ def fatal(outputs, reference):
     ctypes.CDLL(None)._exit(1)
 """
 
+LOADER = """
+import os, pathlib, signal, time
+import numpy as np
+
+def left():
+    return os.environ.get("LEFT"), os.getcwd()
+
+assert left() == (None, os.path.dirname(os.path.abspath(__file__)))
+os.environ["LEFT"] = "x"
+os.chdir("/")
+
+def load_data():
+    {body}
+    print("I said nothing")
+    yield {{"x": np.full((1, 8), 0.5, np.float32)}}
+"""
+HANGS = "pathlib.Path(__file__).with_name('calls').write_text(f'{os.getpid()}'); time.sleep(60)"
+
 Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]
 
@@ -71,6 +89,16 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return write_jobs
+
+
+@pytest.fixture
+def loader(tmp_path: Path) -> Callable[..., None]:
+    """Return what writes a loader of this name and body, by default one that hangs."""
+
+    def write_loader(name: str, body: str = HANGS) -> None:
+        (tmp_path / f"{name}.py").write_text(LOADER.format(body=body))
+
+    return write_loader
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from precision_bisect.commandline.main import main
 from precision_bisect.runs.locking import RunLock
 
 Write = Callable[[str], Path]
+Loader = Callable[..., None]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 A = '[[job]]\nmodel = "a.onnx"\n'
@@ -65,6 +66,46 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     assert ran.stderr.splitlines()[-1].startswith("[4/4] b: found, 4 of 20 kept, after")
 
 
+LOADERS = {
+    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (Segmentation fault)"),
+    "exits": ("raise SystemExit(0)", "load_data() in exits.py failed: 0; run it on its own first"),
+    "raises": ("raise KeyError('a\\nb')", "load_data() in raises.py failed: 'a\\nb'; run it on"),
+    "works": ("pass", ""),
+    "works_too": ("pass", ""),
+}
+
+
+def test_a_loader_costs_only_its_job(
+    write: Write, loader: Loader, run: Run, tmp_path: Path
+) -> None:
+    """Whatever it does, and whatever it leaves behind in its process; a dry run tells the same."""
+    jobs = []
+    for name, (body, _) in LOADERS.items():
+        loader(name, body)
+        jobs.append(f'[[job]]\nname = "{name}"\nmodel = "a.onnx"\ninputs = "{name}.py"\n')
+    write("tol = 1e-2\n" + "".join(jobs))
+    dry = run("--dry-run")
+    ran = run("--at-once", "2")
+    assert (2, 2) == (dry.returncode, ran.returncode), ran.stderr
+    told = [message for (message,) in rows(tmp_path, "message")]
+    for (_, expected), message in zip(LOADERS.values(), told, strict=True):
+        assert message.startswith(expected) and bool(message) == bool(expected)
+        assert message in dry.stderr
+    assert ["failed"] * 3 + ["found"] * 2 == [status for (status,) in rows(tmp_path, "status")]
+    assert "I said nothing" not in ran.stderr + dry.stderr + dry.stdout
+
+
+def test_time_that_is_up_ends_the_reading(
+    write: Write, loader: Loader, run: Run, tmp_path: Path
+) -> None:
+    """A loader that hangs costs no more than a job that does."""
+    loader("hangs")
+    write('[[job]]\nmodel = "a.onnx"\ninputs = "hangs.py"\n' + B)
+    ran = run("--until", datetime.fromtimestamp(time.time() + 2, UTC).isoformat())
+    assert 3 == ran.returncode, ran.stderr
+    assert [("waiting", None)] * 2 == rows(tmp_path, "status", "exit_code")
+
+
 def test_what_is_written(
     write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +150,16 @@ def test_a_batch_survives_what_it_cannot_write(write: Write, tmp_path: Path) -> 
     assert ["failed", "found"] == [job.status for job in record.jobs]
     assert "cannot start a job that writes" in record.jobs[0].message
     assert any(line.startswith("Warning: cannot write") for line in said)
+
+
+def test_of_a_log_only_the_end_is_read(write: Write, run: Run, tmp_path: Path) -> None:
+    """A loader may have printed more than the memory holds."""
+    write(FATAL)
+    assert 2 == run().returncode
+    os.truncate(tmp_path / "out" / "fatal.log", 2**40)
+    ran = run("--resume")
+    assert 2 == ran.returncode, ran.stderr
+    assert [("failed", 1)] == rows(tmp_path, "status", "exit_code")
 
 
 def test_resume_runs_only_what_is_left(write: Write, run: Run, tmp_path: Path) -> None:
@@ -157,14 +208,32 @@ def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [("0", "0 runs nothing"), ("gpu:", "gpu: is no number"), ("x", "x is no")]
+    ("given", "told"),
+    [
+        ("0", "cannot be 0; give 1 to 4096"),
+        ("gpu:", "gpu: is no number"),
+        ("x", "x is no"),
+        ("99999999999", "cannot be 99999999999; give"),
+        ("9" * 5000, "9" * 5000 + " is no number"),
+    ],
 )
-def test_nothing_at_once_is_refused(
+def test_nothing_or_too_much_at_once_is_refused(
     given: str, told: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number above 0, or GPUs."""
+    """A number of threads that a system has, or GPUs."""
     assert 2 == main(["batch", str(write(A)), "--at-once", given])
     assert f"--at-once {told}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("places", "code"), [("gpu:2", 2), ("gpu:2,3", 2), ("2", 0)])
+def test_gpus_are_named_once(
+    places: str, code: int, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job's workers would leave the GPU that the batch gives it."""
+    path = write(A + B + 'backend = []\nworkers = "gpu:0,1"\n')
+    assert code == main(["batch", str(path), "--at-once", places, "--dry-run"])
+    clash = "job b: workers and --at-once both name GPUs; leave one out"
+    assert (code > 0) == (clash in capsys.readouterr().err)
 
 
 def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> None:

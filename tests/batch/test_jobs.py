@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,17 +64,31 @@ def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> Non
     assert ENGINE_REFERENCE == options_of(job).reference
 
 
-@pytest.mark.parametrize("model", ["?.onnx", "."])
+@pytest.mark.parametrize("model", ["?.onnx", ".", "[1] *?"])
 def test_a_pattern_or_a_folder_stands_for_its_models(
     model: str, write: Write, tmp_path: Path
 ) -> None:
-    """One job each, named after its model; `{name}` is that name."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    jobs = read_jobs(write(f'[[job]]\nmodel = "{model}"\ninputs = "{{name}}"\n'), tmp_path / "out")
+    """One job each, named after its model; `{name}` is that name, also in lists."""
+    told = 'inputs = "{name}"\nkeep = ["{name}1", "{name}2"]\n'
+    path = write(f'[[job]]\nmodel = "{model}"\n{told}')
+    (tmp_path / "[1] *?").mkdir()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / f"{name}.onnx", tmp_path / "[1] *?")
+    jobs = read_jobs(path, tmp_path / "out")
     assert ["a", "b"] == [job.name for job in jobs]
     assert [Path("a"), Path("b")] == [options_of(job).inputs for job in jobs]
+    assert [("a1", "a2"), ("b1", "b2")] == [options_of(job).keep for job in jobs]
     assert [tmp_path / f"out/{job.name}" for job in jobs] == [Path(j.run_folder) for j in jobs]
+
+
+@pytest.mark.parametrize(("more", "name"), [("", "a"), ('name = "c"\n', "c")])
+def test_a_single_model_has_its_name_in_defaults_too(
+    more: str, name: str, write: Write, tmp_path: Path
+) -> None:
+    """`{name}` in the defaults is each job's own name, whatever stands for its model."""
+    (job,) = read_jobs(write('keep = ["{name}1"]\n' + GOOD + more), tmp_path / "out")
+    assert (f"{name}1",) == options_of(job).keep
 
 
 def test_a_name_with_wildcards_may_be_a_file(write: Write, tmp_path: Path) -> None:
@@ -146,6 +161,9 @@ CASES = {
     "a folder of its own": (GOOD + 'out = "x"\n', "job a: out is no key of a job"),
     "name is a path": (GOOD + 'name = "../x"\n', "job 1 cannot be named '../x'"),
     "name is a log": (GOOD + 'name = "x.log"\n', "cannot be named"),
+    "name is the record": (GOOD + 'name = "Batch.JSON"\n', "cannot be named"),
+    "name is a summary": (GOOD + 'name = "summary.md"\n', "cannot be named"),
+    "name is the XML": (GOOD + 'name = "junit.xml"\n', "cannot be named"),
     "name is no text": (GOOD + "name = 3\n", "cannot be named 3"),
     "same key twice": (GOOD + "max-trials = 1\nmax_trials = 2\n", "job 1 has a key twice"),
     "name by default": ('name = "x"\n' + GOOD, "[defaults] sets name"),

@@ -18,6 +18,7 @@ from effort import nightly
 from precision_bisect.commandline.batch import job_process
 
 Write = Callable[[str], Path]
+Loader = Callable[..., None]
 Command = Callable[..., Sequence[str]]
 
 JOBS = """
@@ -141,6 +142,22 @@ def test_an_interrupt_ends_the_job_with_its_best(
     assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
     assert ["b:", "slow:", "last:", "written"] == [line.split()[0] for line in table.splitlines()]
     assert "interrupted; waiting for what runs" in said
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_the_reading_can_be_interrupted(
+    write: Write, loader: Loader, command: Command, tmp_path: Path, more: Sequence[str]
+) -> None:
+    """By Ctrl-C, and by the batch's death: no loader stays, and no job begins."""
+    loader("hangs")
+    write('[[job]]\nmodel = "a.onnx"\ninputs = "hangs.py"\n')
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
+        (tmp_path / "calls").unlink(missing_ok=True)
+        with start(command("--resume", *more), tmp_path, 1) as child:
+            os.killpg(child.pid, number)
+            _, said = child.communicate(timeout=60)
+        assert (code, False) == (child.returncode, "begins" in said), said
+        assert gone(calls(tmp_path)[-1], 5.0)
 
 
 @pytest.mark.nightly

@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 GATED = '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n'
 B = '[[job]]\nmodel = "b.onnx"\n'
-HOSTILE = "a | b <script>\x00`*_[x](y)\ud800&amp;"
+HOSTILE = "a | b <script>\x00`*_[x](y)$z$\ud800&amp;"
 
 
 def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_untrusted_text_stays_text() -> None:
     jobs = [job("x", JobState.FAILED, 2, HOSTILE), job("y", JobState.WAITING, None)]
     batch = Batch(jobs_file=f"/{HOSTILE}.toml", started="", jobs=jobs)
     row = markdown(batch).splitlines()[2]
-    assert "a \\| b &lt;script&gt;\ufffd\\`\\*\\_\\[x\\]\\(y\\)\ufffd&amp;amp;" in row
+    assert "a \\| b &lt;script&gt;\ufffd\\`\\*\\_\\[x\\]\\(y\\)\\$z\\$\ufffd&amp;amp;" in row
     suite = ElementTree.fromstring(junit(batch).encode())
     assert ("1", "1") == (suite.get("errors"), suite.get("skipped"))
-    assert "a | b <script>\ufffd`*_[x](y)\ufffd&amp;" == suite[0][0].get("message")
+    assert "a | b <script>\ufffd`*_[x](y)$z$\ufffd&amp;" == suite[0][0].get("message")
 
 
 def test_two_batches_are_compared_by_job(

@@ -104,6 +104,25 @@ def test_an_ill_conditioned_model(tmp_path: Path) -> None:
     assert (reference.optimised, reference.remark) == (True, "")
 
 
+def test_steps_of_int8_make_fp32_differ(tmp_path: Path) -> None:
+    """Where the last digit decides between two steps in some sample, that is said, and no more."""
+    body = """
+    (float[1, 1, 64, 64] x) => (float[1, 1, 64, 64] y)
+    <float[1, 1, 1, 1] w = {1.1}, float[1, 1, 1, 1] k = {0.90909091}, float a = {1},
+     float b = {2e4}, float s = {0.5}, int8 z = {0}>
+    { [conv] c = Conv(x, w) [mul] m = Mul(c, k) [sub] d = Sub(m, a) [far] f = Mul(d, b)
+      [q] q = QuantizeLinear(f, s, z) [dq] y = DequantizeLinear(q, s, z) }
+    """
+    flat = {"x": np.full((1, 1, 64, 64), 1.0001, np.float32)}
+    edge = {"x": 1 + normal(1, 1, 64, 64) * np.float32(1e-4)}
+    model = save(parse(body), tmp_path)
+    for samples, said in (([flat, edge], 1), ([flat, flat], 0)):
+        events: list[Event] = []
+        loaded = load_run(Options(model=model, inputs=samples, threads=1), events.append, tmp_path)
+        remarks = [each for each in loaded.remarks if "FP32 itself differs by " in each]
+        assert (said, True) == (len(remarks), loaded.optimised)
+
+
 def test_random_numbers_are_no_difference(tmp_path: Path) -> None:
     """Where no two runs agree, nothing is said of the optimizer."""
     body = "(float[4] x) => (float[4] y) { r = RandomNormalLike(x) y = Add(x, r) }"

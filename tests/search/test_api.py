@@ -186,6 +186,30 @@ def test_bad_options_are_errors_of_ours(options: dict[str, Any], said: str) -> N
     assert said in raised.value.one_line()
 
 
+@pytest.mark.parametrize("value", [b"x" * 10**6, ["x"] * 10**6], ids=["bytes", "list"])
+@pytest.mark.parametrize("name", ["model", "inputs", "out", "keep", "observer", "check", "engine"])
+def test_a_refusal_is_not_as_long_as_what_is_refused(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    """A model's bytes, say, are not printed."""
+    given: dict[str, Any] = {"model": save(parse(OVERFLOW), tmp_path), "out": tmp_path / "run"}
+    with pytest.raises(precision_bisect.PrecisionBisectError) as caught:
+        precision_bisect.find(**{**given, name: value})
+    assert len(str(caught.value)) < 3000
+
+
+@pytest.mark.parametrize("name", [GIVEN_MODEL, "model.mixed.onnx"])
+def test_a_model_in_the_folder_that_is_replaced_is_refused(name: str, tmp_path: Path) -> None:
+    """It would be removed."""
+    model, out = save(parse(OVERFLOW), tmp_path), tmp_path / "run"
+    precision_bisect.find(onnx.load(model), inputs=SAMPLE, out=out)
+    (out / name).write_bytes(model.read_bytes())
+    with pytest.raises(precision_bisect.PrecisionBisectError, match=f"would remove .*{name}"):
+        precision_bisect.find(out / name, inputs=SAMPLE, out=out, overwrite=True)
+    assert (out / name).exists()
+    assert precision_bisect.find(onnx.load(model), inputs=SAMPLE, out=out, overwrite=True).kept
+
+
 def test_help_tells_the_options() -> None:
     """The signature has every option with its default; dir() has what can be used."""
     shown = str(inspect.signature(precision_bisect.find))

@@ -46,6 +46,30 @@ def test_floats_change_by_one_part_in_100_000_and_integers_do_not() -> None:
     assert feed is reference
 
 
+def test_workers_on_different_draws_get_their_own_copies() -> None:
+    """One that is interrupted anywhere in `make` by another returns the copy that it asked for."""
+
+    class Interrupting(int):
+        """A draw at whose first comparison another worker makes a copy of the next draw."""
+
+        compared = False
+
+        def __eq__(self, other: object) -> bool:
+            if not self.compared:
+                self.compared = True
+                copies.make(SampleSet.JUDGED, 2, 0)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    copies = copies_of()
+    for held in (1, 2):
+        expected = copies_of().make(SampleSet.JUDGED, 1, 0)[0][0]["x"]
+        copies.make(SampleSet.JUDGED, held, 0)
+        found = copies.make(SampleSet.JUDGED, Interrupting(1), 0)[0][0]["x"]
+        np.testing.assert_array_equal(expected, found)
+
+
 def test_masks_stay_exact() -> None:
     """What is 1 less a mask of ones must stay 0, and so must what a mask of zeros hides."""
     mask = np.array([0.0, 1.0, 1.0], np.float32)

@@ -224,8 +224,7 @@ def batch_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.batch.batch_run import (
         BatchOptions,
         as_shell,
-        checked,
-        plan_batch,
+        dry_run,
         run_batch,
     )
 
@@ -238,11 +237,13 @@ def batch_command(parsed: Namespace) -> int:
         at_once=parsed.at_once,
     )
     if parsed.dry_run:
-        planned = checked(plan_batch(options))
+        planned = dry_run(options, tell)
         sys.stdout.write(planned.to_json() if parsed.json else as_shell(planned))
         failed = [job for job in planned.jobs if job.message]
         for job in failed:
             complain(str(job))
+        if planned.interrupted:
+            return ExitCode.INTERRUPTED
         return ExitCode.USAGE if failed else ExitCode.OK
     batch = run_batch(options, tell)
     sys.stdout.write(batch.to_json() if parsed.json else batch.to_text(options.folder))

@@ -29,7 +29,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
-from precision_bisect.judging.comparators.steadiness import steadiness
+from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
@@ -188,7 +188,7 @@ def load_run(
         *told.remarks,
         *without,
         *declared,
-        *filter(None, (reference.remark, random)),
+        *filter(None, (reference.remark, random, unsettled(reference, comparator))),
         *overlooked_remarks(comparator, known),
         *odd,
     ]

@@ -102,7 +102,7 @@ def parse_workers(text: str, flag: str = "--workers") -> tuple[int, tuple[str, .
         gpus = tuple(gpu.strip() for gpu in text[len(_GPUS) :].split(","))
         if all(_GPU.fullmatch(gpu) for gpu in gpus):
             return len(gpus), gpus
-    elif re.fullmatch(r"-?\d+", text):
+    elif re.fullmatch(r"-?\d{1,18}", text):
         return int(text), ()
     raise UsageError(
         f"{flag} {text} is no number of workers", f"write {flag} 4, or {flag} gpu:0,1,2,3"

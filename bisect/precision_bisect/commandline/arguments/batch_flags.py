@@ -18,7 +18,7 @@ jobs.toml:
 
 Keys are the flags of `precision-bisect MODEL` without their dashes; true is a flag without a
 value, a list repeats a flag. A model that is a folder, or a pattern such as "models/*.onnx", is
-one job for each file, and {name} in other values is its name. All models and samples are read
+one job for each file. {name} in other values is the job's name. All models and samples are read
 before the first job begins.
 
 exit codes, the first that applies:

@@ -1,6 +1,6 @@
 """What changed between two batches, job by job, by the jobs' names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,15 +70,10 @@ class BatchComparison:
 
     def to_json(self) -> str:
         """Return what `compare --json` prints (docs/ci.md)."""
-        jobs = [dict(_row(job)) for job in self.jobs]
+        changes = ((job, None if job.found is None else job.found.to_json()) for job in self.jobs)
+        jobs = [{"name": job.name, "same": job.same, "change": told} for job, told in changes]
         found: Mapping[str, Any] = {"schema": SCHEMA, "same": self.same, "jobs": jobs}
         return plain_json.dumps(found, indent=2) + "\n"
-
-
-def _row(job: JobChange) -> Iterator[tuple[str, Any]]:
-    yield "name", job.name
-    yield "same", job.same
-    yield "change", None if job.found is None else job.found.to_json()
 
 
 def compare_batches(before: Path, after: Path) -> BatchComparison | None:

@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import chdir
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,29 +16,18 @@ from queue import SimpleQueue
 from threading import Lock
 
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import (
-    BATCH,
-    MESSAGE,
-    Batch,
-    Job,
-    JobState,
-    read_batch,
-)
+from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
 from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
-from precision_bisect.commandline.batch.job_process import Stop, run_job
+from precision_bisect.commandline.batch.job_process import Stop, check_job, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
-from precision_bisect.errors import (
-    ExitCode,
-    PrecisionBisectError,
-    RunFolderError,
-    UsageError,
-    shortened,
-)
+from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.plain_files import remove_debris
+from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder
 from precision_bisect.settings.reading import parse_workers
+from precision_bisect.settings.worker_options import MOST_THREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +44,8 @@ class BatchOptions:
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:
             raise UsageError("--resume and --overwrite exclude each other", "choose one")
-        if not self.places:
-            raise UsageError(f"--at-once {self.at_once} runs nothing", "give 1 or more")
+        if not 1 <= parse_workers(self.at_once, "--at-once")[0] <= MOST_THREADS:
+            raise UsageError(f"--at-once cannot be {self.at_once}", f"give 1 to {MOST_THREADS}")
 
     @property
     def folder(self) -> Path:
@@ -66,10 +54,7 @@ class BatchOptions:
 
     @property
     def places(self) -> Sequence[str | None]:
-        """Where jobs run at the same time: the GPU of each, None for all that there are.
-
-        Raises UsageError.
-        """
+        """Where jobs run at the same time: the GPU of each, None for all that there are."""
         count, gpus = parse_workers(self.at_once, "--at-once")
         return gpus or (None,) * count
 
@@ -77,40 +62,36 @@ class BatchOptions:
 def plan_batch(options: BatchOptions) -> Batch:
     """Return the batch of a file, with nothing started. Raises a PrecisionBisectError."""
     until = None if options.until is None else parse_until(options.until, time.time())
+    jobs = read_jobs(options.jobs_file, options.folder)
+    for job in jobs if any(options.places) else ():
+        if to_options(run_parser().read(job.command[2:])).gpus:
+            wrong = f"job {job.name}: workers and --at-once both name GPUs"
+            raise UsageError(wrong, "leave one out")
     return Batch(
         jobs_file=str(options.jobs_file.absolute()),
         started=now(),
         until=None if until is None else datetime.fromtimestamp(until, UTC).isoformat(),
-        jobs=read_jobs(options.jobs_file, options.folder),
+        jobs=jobs,
     )
 
 
-def checked(batch: Batch) -> Batch:
+def checked(batch: Batch, places: Sequence[str | None], stop: Stop) -> Batch:
     """Return the batch; a job whose model or samples cannot be read has failed already."""
     base = Path(batch.jobs_file).parent
-    jobs = [job if job.finished else _checked(job, base) for job in batch.jobs]
-    return replace(batch, jobs=jobs)
+
+    def check(job: Job) -> Job:
+        known = job.finished or stop.asked
+        return job if known else check_job(job, base, _left_s(batch), stop)
+
+    return replace(batch, jobs=[*side_by_side(check, batch.jobs, len(places))])
 
 
-def _checked(job: Job, base: Path) -> Job:
-    # Imported here: `status` and `show` read batches, too.
-    from precision_bisect.graphs.load import load_model
-    from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
-
-    options = to_options(run_parser().read(job.command[2:]))
-    try:
-        with chdir(base):
-            model = load_model(options.model)
-            refuse_inputs(options, model)
-            load_samples(options, model, lambda _: None)
-    except PrecisionBisectError as error:
-        return replace(
-            job,
-            status=JobState.FAILED,
-            exit_code=ExitCode.USAGE,
-            message=shortened(error.one_line(), MESSAGE),
-        )
-    return job
+def dry_run(options: BatchOptions, say: Callable[[str], None]) -> Batch:
+    """Return the batch of a file, checked, with nothing started. Raises as `plan_batch` does."""
+    with Stop(say) as stop:
+        batch = checked(plan_batch(options), options.places, stop)
+        batch.interrupted = stop.asked
+    return batch
 
 
 def as_shell(batch: Batch) -> str:
@@ -138,17 +119,15 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
         if former is not None:
             known = {job.name: job for job in former.jobs}
             batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
-        batch = checked(batch)
-        _run_all(batch, folder, options.places, say)
+        with Stop(say) as stop:
+            batch = checked(batch, options.places, stop)
+            _run_all(batch, folder, options.places, stop)
     return batch
 
 
-def _run_all(
-    batch: Batch, folder: RunFolder, places: Sequence[str | None], say: Callable[[str], None]
-) -> None:
+def _run_all(batch: Batch, folder: RunFolder, places: Sequence[str | None], stop: Stop) -> None:
     """Run the jobs that are not finished, one in each place, until something ends the batch."""
-    base = Path(batch.jobs_file).parent
-    noting = Lock()
+    base, say, noting = Path(batch.jobs_file).parent, stop.say, Lock()
     free: SimpleQueue[str | None] = SimpleQueue()
     for gpu in places:
         free.put(gpu)
@@ -170,16 +149,17 @@ def _run_all(
         elif not stop.asked:
             gpu = free.get()
             say(f"{here} {job.name} begins; its output goes to {job.log}")
-            note(number, replace(job, status=JobState.RUNNING, message=""))
-            note(number, run_job(job, base, left_s, stop, gpu))
-            free.put(gpu)
+            try:
+                note(number, replace(job, status=JobState.RUNNING, message=""))
+                note(number, run_job(job, base, left_s, stop, gpu))
+            finally:  # who waits for a place must not wait for ever
+                free.put(gpu)
             say(f"{here} {batch.jobs[number]}")
 
-    with Stop(say) as stop:
-        with ThreadPoolExecutor(len(places)) as pool:
-            for _ in pool.map(attend, range(len(batch.jobs))):
-                pass
-        batch.interrupted, batch.ended = stop.asked, now()
+    with ThreadPoolExecutor(len(places)) as pool:
+        for _ in pool.map(attend, range(len(batch.jobs))):
+            pass
+    batch.interrupted, batch.ended = stop.asked, now()
     _save(batch, folder, say)
 
 

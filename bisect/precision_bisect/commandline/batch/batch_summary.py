@@ -12,7 +12,7 @@ from precision_bisect.errors import ExitCode, printable
 from precision_bisect.runs.monitoring.run_watch import spoken
 
 SUMMARY, JUNIT = "summary.md", "junit.xml"
-_MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~"})
+_MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~$"})
 _ELEMENTS = {
     ExitCode.NO_PLAN: "failure",
     ExitCode.NOT_BUILT: "failure",

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import FrameType
+from typing import IO, Any
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
@@ -32,6 +34,7 @@ _NO_LIMIT_S = 1e9
 _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""
 _PROMPT = "$ precision-bisect "
+_CHECK = "precision_bisect.commandline.batch.job_check"
 _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
 
@@ -45,7 +48,7 @@ class Stop(AnswersSignals):
         super().__init__()
         self.asked = False
         self.children: set[subprocess.Popen[bytes]] = set()
-        self._say = say
+        self.say = say
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Note it, pass it on, and say so."""
@@ -53,7 +56,7 @@ class Stop(AnswersSignals):
         for child in tuple(self.children):
             child.terminate()
         with suppress(RuntimeError):  # the signal came while a line was being written
-            self._say("interrupted; waiting for what runs to end with its best so far")
+            self.say("interrupted; waiting for what runs to end with its best so far")
 
 
 def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | None) -> Job:
@@ -67,6 +70,30 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     except OSError as error:
         message = f"cannot start a job that writes {job.log}: {error.strerror}"
         return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
+    _attend(child, left_s, stop)
+    ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
+    return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
+
+
+def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
+    """Read a job's model and samples; return the job, which has failed where that fails.
+
+    Nothing is known where the time is up, and after an interrupt; what else ends it the job tells.
+    """
+    begun, code, said = time.monotonic(), 0, b""
+    with TemporaryFile() as printed, suppress(OSError):
+        words, nowhere = job.command[2:], subprocess.DEVNULL
+        child = _process(_CHECK, words, base, stdout=printed, stderr=nowhere)
+        _attend(child, left_s, stop)
+        code, said = child.returncode, _tail(printed)
+    ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
+    if ended or not (code < 0 or code == ExitCode.USAGE):
+        return job
+    return replace(job, status=JobState.FAILED, exit_code=code, message=_why(said, code))
+
+
+def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> None:
+    """Wait for a process's end, and have interrupts reach it meanwhile."""
     stop.children.add(child)
     if stop.asked:
         child.terminate()
@@ -74,30 +101,35 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     stop.children.discard(child)
     if child.returncode < 0:
         kill_group(child.pid)  # what it left in its session, such as a worker that holds a GPU
-    ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
-    return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
 
 
 def _start(job: Job, base: Path, gpu: str | None) -> "subprocess.Popen[bytes]":
     """Start the main command; it and what it prints are appended to the log. Raises OSError."""
     _, *words = job.command
-    environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
-    if gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = gpu
     with Path(job.log).open("ab") as stream:
         stream.write(f"{_PROMPT}{shlex.join(words)}\n".encode(errors="surrogateescape"))
         stream.flush()
-        return subprocess.Popen(
-            # -P: like the installed command, not to import what lies beside the jobs file.
-            [sys.executable, "-P", "-m", "precision_bisect", *words],
-            cwd=base,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_ends_with(os.getpid()) if sys.platform == "linux" else None,
+        return _process(
+            "precision_bisect", words, base, gpu, stdout=stream, stderr=subprocess.STDOUT
         )
+
+
+def _process(
+    module: str, words: Sequence[str], base: Path, gpu: str | None = None, **streams: Any
+) -> "subprocess.Popen[bytes]":
+    environment = {key: text for key, text in os.environ.items() if key != "FORCE_COLOR"}
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    return subprocess.Popen(
+        # -P: like the installed command, not to import what lies beside the jobs file.
+        [sys.executable, "-P", "-m", module, *words],
+        cwd=base,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_ends_with(os.getpid()) if sys.platform == "linux" else None,
+        **streams,
+    )
 
 
 def _ends_with(batch: int) -> Callable[[], None]:
@@ -147,29 +179,38 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
             return replace(
                 said,
                 status=saved.result.status,
-                message=_last_line(job) if gated else "",
+                message=_last_line(_printed(job)) if gated else "",
                 kept=kept,
                 candidates=saved.result.candidates,
             )
     if code == ExitCode.INTERRUPTED:
         return replace(said, status=Status.INTERRUPTED)
-    return replace(said, status=JobState.FAILED, message=_why(job, code))
+    return replace(said, status=JobState.FAILED, message=_why(_printed(job), code))
 
 
-def _why(job: Job, code: int) -> str:
-    """Return why a job failed, on one line: mostly what it said last."""
+def _why(said: bytes, code: int) -> str:
+    """Return why a process failed, on one line: mostly what it said last."""
     if code < 0:
         memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal_name(-code)}{memory}"
     how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return f"{how}{_last_line(job)}"
+    return f"{how}{_last_line(said)}"
 
 
-def _last_line(job: Job) -> str:
-    """Return what the job said last, without control characters."""
-    text = ""
-    with suppress(OSError):
-        text = Path(job.log).read_bytes()[-_TAIL:].decode(errors="replace").rstrip()
+def _printed(job: Job) -> bytes:
+    with suppress(OSError), Path(job.log).open("rb") as stream:
+        return _tail(stream)
+    return b""
+
+
+def _tail(stream: IO[bytes]) -> bytes:
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
+    return stream.read()
+
+
+def _last_line(said: bytes) -> str:
+    """Return what a process said last, without control characters."""
+    text = said.decode(errors="replace").rstrip()
     last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
     if not last or last.startswith(_PROMPT):
         return "it said nothing"

@@ -16,7 +16,8 @@ from typing import Any
 
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import Job
+from precision_bisect.commandline.batch.batch_record import BATCH, Job
+from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.execution.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size
@@ -93,15 +94,13 @@ def _keys(where: str, table: object) -> dict[str, Any]:
 
 
 def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
-    """Yield the keys once for each model, where a pattern or a folder stands for several.
-
-    `{name}` in their texts is the name of the job, the model's without its suffix.
-    """
+    """Yield the keys once for each model, where a pattern or a folder stands for several."""
     model = keys.get("model")
     if not isinstance(model, str) or "\0" in model:
         yield keys
         return
-    pattern = str(Path(model) / "*.onnx") if os.path.isdir(base / model) else model  # noqa: PTH112
+    folder = os.path.isdir(base / model)  # noqa: PTH112
+    pattern = str(Path(glob.escape(model)) / "*.onnx") if folder else model
     if pattern == model and (not glob.has_magic(model) or os.path.exists(base / model)):  # noqa: PTH110
         yield keys
         return
@@ -110,9 +109,14 @@ def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[d
         wrong = "has a name, and a model that stands for several" if found else "has no model"
         raise UsageError(f"job {number} {wrong}: {pattern}", "each is named after its model")
     for each in found:
-        name = Path(each).stem
-        texts = {k: v.replace("{name}", name) for k, v in keys.items() if isinstance(v, str)}
-        yield {**keys, **texts, "model": each}
+        yield {**keys, "model": each}
+
+
+def _named(value: Any, name: str) -> Any:
+    """Return what a key is given, in whose texts `{name}` is the name of the job."""
+    if isinstance(value, list):
+        return [_named(each, name) for each in value]
+    return value.replace("{name}", name) if isinstance(value, str) else value
 
 
 def _name(number: int, keys: dict[str, Any]) -> str:
@@ -127,21 +131,23 @@ def _name(number: int, keys: dict[str, Any]) -> str:
     if not isinstance(name, str) or not _names_a_folder(name):
         raise UsageError(
             f"job {number} cannot be named {name!r}",
-            "it names a folder, and is no batch.json, rung-… or ….log",
+            f"it names a folder, and is no {BATCH}, {SUMMARY}, {JUNIT}, rung-… or ….log",
         )
     return name
 
 
 def _names_a_folder(name: str) -> bool:
     """Tell whether the name is one of a folder, everywhere, and of nothing that the batch has."""
-    own = name.casefold().endswith(".log") or name.casefold().startswith(("batch.json", "rung-"))
+    lower = name.casefold()
+    own = lower.endswith(".log") or lower.startswith((BATCH, SUMMARY, JUNIT, "rung-"))
     harmless = name.isprintable() and not set(name) & set('/\\:*?"<>|~')
     return harmless and bool(name.strip(". ")) and not name.startswith(("-", ".")) and not own
 
 
 def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
     model = keys.pop("model")
-    arguments = tuple(text for key, value in keys.items() for text in _flag(parser, key, value))
+    named = {key: _named(value, name) for key, value in keys.items()}
+    arguments = tuple(text for key, value in named.items() for text in _flag(parser, key, value))
     options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)

@@ -232,15 +232,21 @@ def save_rewritten(
 
     `what` it is stands in the error. The folder is made if it is not there. Raises ModelError.
     """
+    _write(proto, weights, path, what)
+    return load_model(path)
+
+
+def _write(
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path, what: str
+) -> None:
     stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
     with written(what, ROOM, ModelError):
         path.parent.mkdir(exist_ok=True)
         save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
-    return load_model(path)
 
 
 def save_given(given: object, path: Path) -> None:
-    """Write a model that is in no file, and check that it can be read; it is not changed.
+    """Write a model that is in no file; it is not changed. Who reads the file checks it.
 
     Raises ModelError for what is no `onnx.ModelProto`, and where its weights are in files: from
     which folder it does not say.
@@ -259,7 +265,7 @@ def save_given(given: object, path: Path) -> None:
     except Exception as error:  # any field may be nonsense, as in a file
         why = f"{type(error).__name__}: {error}"
         raise ModelError(f"the model is damaged: {why}", "export it again") from error
-    save_rewritten(proto, weights, path, "the model")
+    _write(proto, weights, path, "the model")
 
 
 def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:

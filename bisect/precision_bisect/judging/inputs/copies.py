@@ -67,14 +67,15 @@ class Copies:
     half: LowType = FP16
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
-    _drawn: tuple[SampleSet, int] | None = field(init=False, default=None)
-    _made: dict[int, Pair] = field(init=False, default_factory=dict)
+    _held: tuple[object, dict[int, Pair]] = field(init=False, default=(None, {}))
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""
-        if self._drawn != (where, draw):
-            self._drawn, self._made = (where, draw), {}
-        made = self._made
+        drawn, made = self._held
+        if drawn != (where, draw):
+            made = {}
+            # In one: workers on other draws share this object.
+            self._held = (where, draw), made
         if number not in made:
             pair = self._make(where, draw, number)
             # Most plans that are judged on one draw fail on its first copy.

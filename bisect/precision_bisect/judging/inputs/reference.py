@@ -26,6 +26,9 @@ from precision_bisect.protocols import Sample
 
 LIBRARIES_DIFFER = 1e-2
 """Other FP32 libraries differ by a smaller share of the largest value, other samples by more."""
+_QUANTIZING = frozenset(("QuantizeLinear", "DynamicQuantizeLinear"))
+_LOOKED_AT = 8
+"""Samples that are computed without optimisation, too, where a model quantizes. A bound."""
 _NUDGE = 1e-7
 """The relative change of an input that rounding it to FP32 might have brought."""
 _AS_ROUNDING = 10
@@ -42,7 +45,8 @@ class Reference:
     All cores together take `seconds` for a sample in an optimised session. The outputs are those
     of a session that is `optimised`, or else not; `remark` says why not, or what was not checked.
     They can be given although no session `runs` the model. It is `steady` if a session gave the
-    same outputs of the first sample twice.
+    same outputs of the first sample twice. `plain` are outputs of the first samples without
+    optimisation, of a model that quantizes: the last digit of FP32 decides there on whole steps.
     """
 
     outputs: list[Sample]
@@ -51,6 +55,7 @@ class Reference:
     remark: str = ""
     runs: bool = True
     steady: bool = True
+    plain: Sequence[Sample] = ()
 
 
 def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Reference:
@@ -67,6 +72,7 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
         return found
     try:
         remark = _changed(graph, samples[0], outputs[0], threads)
+        plain = _plain(graph, model, samples, threads) if not remark else ()
     except Stopped:
         raise
     except PrecisionBisectError as error:
@@ -74,7 +80,7 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
             found, remark=f"the reference is unchecked: without optimisation, {error.message}"
         )
     if not remark:
-        return found
+        return replace(found, plain=plain)
     outputs, _ = timed_outputs(graph, samples, threads, optimised=False)
     return replace(found, outputs=outputs, optimised=False, remark=remark)
 
@@ -102,6 +108,15 @@ def given_reference(
     remark = same_samples(apart, LIBRARIES_DIFFER)
     steady = not any(distances(again, own).values())
     return Reference(outputs=found, seconds=seconds, remark=remark, steady=steady)
+
+
+def _plain(
+    graph: CheckedGraph, model: Model, samples: Sequence[Sample], threads: int
+) -> Sequence[Sample]:
+    """Return what the first samples give without optimisation, if the model quantizes."""
+    if not any(node.op_type in _QUANTIZING for node in model.proto.graph.node):
+        return ()
+    return timed_outputs(graph, samples[:_LOOKED_AT], threads, optimised=False)[0]
 
 
 def _changed(graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int) -> str:
