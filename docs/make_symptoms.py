@@ -74,8 +74,13 @@ def text(body: str, *values: float) -> Callable[[], Reported]:
 
 
 def of_field(case: Callable[[], FieldCase]) -> Callable[[], Reported]:
-    """Return a reported case as model and samples."""
-    return lambda: (made := case(), (made.model, made.samples))[1]
+    """Return a case of a field case: its model and samples."""
+
+    def made() -> Reported:
+        field = case()
+        return field.model, field.samples
+
+    return made
 
 
 KINDS = (
@@ -176,7 +181,7 @@ KINDS = (
         causes=frozenset({"rounding"}),
     ),
     Kind(
-        symptom="One layer saturates",
+        symptom="Inf from one layer on, for any input",
         cause="a weight beyond FP16's range",
         case=large_weight,
         prints=REACHES,
@@ -209,7 +214,7 @@ KINDS = (
         advice="smooth",
     ),
     Kind(
-        symptom="All passes, and is useless",
+        symptom="All passes, and the engine is wrong",
         cause="outputs are smaller than the tolerance",
         case=text("(float[4] x) => (float[4] y) <float a = {1e-6}> { y = Mul(x, a) }", 1, 2, 3, 4),
         status=Status.NOTHING_TO_KEEP,
@@ -222,7 +227,7 @@ KINDS = (
         cause="a plug-in of TensorRT, or a custom operator",
         case=unknown,
         status=None,
-        prints=r"my.ops:MyNorm\S* is not a registered function/op",
+        prints="an operator, domain or opset that it does not know cannot be judged here",
         helps="--ort-custom-ops LIB.so registers operators",
         causes=frozenset(),
     ),
@@ -251,7 +256,7 @@ RECIPES = (
         flags="--check boxes --tol 0.05",
         prints=(rf"Nothing to keep: {KEPT}", r"error \S+, tolerance 0.05"),
         words="""\
-Usual culprit: the judge. A tolerance counts boxes that no score detects, and rows that
+First suspect: the judge. A tolerance counts boxes that no score detects, and rows that
 NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready-made-checks).""",
     ),
     Recipe(
@@ -261,7 +266,7 @@ NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready
         case=of_field(clipped_norm),
         prints=(KEPT, r"instead .+?, 0 kept"),
         words="""\
-Usual culprits: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported at opset 13,
+First suspects: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported at opset 13,
 keeps 47 of 272 layers at `--atol 3e-4`, and 14 of 144 with `--fuse-norms`.""",
     ),
     Recipe(
@@ -271,7 +276,7 @@ keeps 47 of 272 layers at `--atol 3e-4`, and 14 of 144 with `--fuse-norms`.""",
         case=lambda: (parse(group_norm()), large()),
         prints=(KEPT, r"instead .+?, 0 kept"),
         words="""\
-Usual culprit: the square in a norm. The NAFNet example keeps Pow and ReduceMean of seven norms, 14
+First suspect: the square in a norm. The NAFNet example keeps Pow and ReduceMean of seven norms, 14
 of 300 layers, and none with `--fuse-norms`.""",
     ),
     Recipe(
@@ -281,7 +286,7 @@ of 300 layers, and none with `--fuse-norms`.""",
         case=attention,
         prints=(KEPT, r"instead .+?, 0 kept"),
         words="""\
-Usual culprits: the mask's constant, RMSNorm, and outlier channels. Two layers with such channels
+First suspects: the mask's constant, RMSNorm, and outlier channels. Two layers with such channels
 made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge the logits.""",
     ),
     Recipe(
@@ -289,9 +294,10 @@ made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge
         file="asr.onnx",
         inputs="clips/",
         case=log_mel,
-        prints=(KEPT, LOST),
+        prints=(LOST, r"instead [A-Z].+?, \d kept"),
         words="""\
-Usual culprit: features that the graph computes. Of two such graphs 10 of 20 and 8 of 14 layers
+First suspect: features that the graph computes. Here a logarithm's floor of 1e-10 is 0 in FP16,
+and a larger one changes frames of silence. Of two networks' features 10 of 20 and 8 of 14 layers
 stay FP32 at 1e-2.""",
     ),
 )
@@ -319,6 +325,11 @@ More: [causes](diagnosis.md#causes), [advice](advice.md).
 | you see | because | printed | what helps |
 |---|---|---|---|
 """
+RECIPES_HEAD = """
+## Recipes
+
+The screens are of small models, the figures below them of whole networks.
+"""
 
 
 def page(work: Path) -> str:
@@ -340,7 +351,7 @@ def page(work: Path) -> str:
     born = shown(BORN, command(first, "explain model.onnx --inputs inputs -v"))
     kept = shown(KEPT, command(first, f"show {RUN}"))
     head = HEAD.format(born=born, kept=kept)
-    return f"{head}{''.join(rows)}\n## Recipes\n{''.join(recipes)}"
+    return f"{head}{''.join(rows)}{RECIPES_HEAD}{''.join(recipes)}"
 
 
 def run(folder: Path, case: Callable[[], Reported], flags: str) -> str:
