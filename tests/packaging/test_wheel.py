@@ -1,5 +1,6 @@
 """The wheel holds the three packages and nothing else; a container is built from its sources."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -69,3 +70,19 @@ def test_the_wheel_runs_without_the_checkout(wheel: Path, tmp_path: Path) -> Non
     place, name = ran.stdout.split()
     assert Path(place).is_relative_to(tmp_path)
     assert "guided" == name
+
+
+@pytest.mark.nightly
+def test_what_is_released_is_that_wheel_by_way_of_the_sdist(wheel: Path, tmp_path: Path) -> None:
+    """The wheel built of the sdist is that of the sources, byte for byte; twine takes both."""
+    tools, dist = tmp_path / "tools", tmp_path / "dist"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tools), "build", "twine"]
+    subprocess.run(pip, check=True, capture_output=True)
+    python, path = [sys.executable, "-m"], {**os.environ, "PYTHONPATH": str(tools)}
+    build = [*python, "build", "-o", str(dist), str(REPO)]
+    subprocess.run(build, check=True, capture_output=True, env=path)
+    (released,) = dist.glob("*.whl")
+    assert wheel.read_bytes() == released.read_bytes()
+    check = [*python, "twine", "check", "--strict", *map(str, dist.iterdir())]
+    checked = subprocess.run(check, capture_output=True, text=True, env=path)
+    assert 0 == checked.returncode, checked.stdout
