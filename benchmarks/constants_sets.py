@@ -44,13 +44,12 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import ladder_model
 import oracles
 from advice.test_advice import PIECES
-from advice.test_named_culprits import ATTENTION, MASKED
-from advice.test_quantizing import SAMPLES, stretched
-from diagnosis.test_selections import detector, keypoints
+from diagnosis.test_selections import keypoints
 from field_cases import FIELD_CASES
 from models import normal, parse, save
 from norm_spellings import large
 from paced import Clock, case, chain, run
+from reported_models import attention, detector, stretched
 from simulated import by
 
 ROOT = Path(__file__).parents[1]
@@ -183,13 +182,12 @@ def models() -> Sequence[tuple[Any, Sequence[Any], Mapping[str, Any]]]:
         found.append((parse(text), large(scale), {"tol": tol}))
     for made in (detector, keypoints):
         found.append((*made(), {"tol": 1e-3}))
-    masked = ATTENTION.format(mask=-1e9)
-    found.append((parse(masked), MASKED, {}))
+    found.append((*attention(), {}))
     int8 = {"low": "int8", "tol": 0.1, "backend": "emulated"}
     many = [{"x": normal(8, 32, seed=seed)} for seed in range(24)]
     for largest in (400.0, 30.0):
-        proto = stretched(largest)
-        found.append((proto, SAMPLES, int8))
+        proto, few = stretched(largest)
+        found.append((proto, few, int8))
         found.append((proto, many, {**int8, "tol": 0.03, "calibration": "percentile"}))
     rungs = ("int8", "fp16", "fp32")
     for tol in (0.1, 0.03):

@@ -1,6 +1,7 @@
 """Models that are searched and diagnosed, for the tests of advice."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from precision_bisect.trial import Verdict
 
 
 def searched(
-    proto: onnx.ModelProto, feeds: list[Any], folder: Path, name: str = "run", **options: Any
+    proto: onnx.ModelProto, feeds: Sequence[Any], folder: Path, name: str = "run", **options: Any
 ) -> tuple[Result, dict[str, Any]]:
     """Search a model; return the result and its advice by id."""
     folder.mkdir(exist_ok=True)

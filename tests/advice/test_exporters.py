@@ -11,6 +11,7 @@ from models import parse, save, with_weights
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Status
 from precision_bisect_reports.summary import FILE_ROUNDS, final_screen
+from reported_models import halved
 
 LEGACY = """(float[6,8] x) => (float[6,8] y) {
     n = ReduceL2<axes = [-1], keepdims = 1>(x) k = Constant<value = float {1e-12}>()
@@ -81,26 +82,16 @@ def test_fusing_is_not_advised_where_it_is_refused(tmp_path: Path) -> None:
     assert "--fuse-norms" not in advice["whole-rmsnormalization"]["text"]
 
 
-HALVED = """(float[4,8] x) => (float[4,8] y) <int64[1] last = {{-1}}> {{
-    a = Mul(x, x) s = ReduceSum<keepdims = 1>(a, last) {between} r = Sqrt(g) d = Div(x, r)
-    y = Tanh(d) }}"""
-
-
 def test_a_file_that_overflows_by_itself_is_searched_in_fp32(tmp_path: Path) -> None:
     """What becomes inf is named, with the samples, and the FP32 form's layers are counted."""
-    x = np.random.default_rng(3).normal(0, 1, (3, 4, 8)).astype(np.float32)
-    feeds = [{"x": each} for each in x * np.array([1, 150, 200], np.float32)[:, None, None]]
-    proto = parse(HALVED.format(between="h = Cast<to = 10>(s) g = Cast<to = 1>(h)"))
-    result, advice = searched(proto, feeds, tmp_path)
+    result, advice = searched(*halved(), tmp_path)
     assert Status.NOT_PRECISION is result.status
     assert "the file itself computes in FP16 at node_of_h" in result.message
     assert "node_of_h becomes inf in 2 of 3 samples" in result.message
     screen = "\n".join(line.plain for line in final_screen(result, tmp_path / "run.onnx", 200))
     assert FILE_ROUNDS in screen
     assert "Next: search the FP32 model" in screen
-    followed, _ = searched(
-        parse(HALVED.format(between="g = Identity(s)")), feeds, tmp_path, "exact"
-    )
+    followed, _ = searched(*halved("g = Identity(s)"), tmp_path, "exact")
     assert 0 < len(followed.kept) < followed.candidates
     tried = advice["already-rounded"]["tried"]
     assert [len(followed.kept), followed.candidates] == [tried["kept"], tried["before"]]

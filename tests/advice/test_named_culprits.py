@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 from advice_cases import case_of, needs_nothing, searched
 from models import OVERFLOW, parse, save
@@ -23,11 +22,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed
+from reported_models import ATTENTION, MASKED
 
-ATTENTION = (
-    "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}> "
-    "{{ n = Sub(one, m) a = Mul(n, low) s = Add(x, a) y = Softmax(s) }}"
-)
 EXPANDED = (
     "(float[1,4] x, float[1,4] m) => (float[1,4] y) <float one = {{1}}, float low = {{{mask}}}, "
     "int64[2] shape = {{1, 4}}> "
@@ -46,9 +42,6 @@ WHOLE = (
     "b = Reshape(a, by_key) c = Expand(b, rows) q = Reshape(x, split) k = Concat<axis = 2>(q, q) "
     "y = Attention<q_num_heads = 1, kv_num_heads = 1>(k, k, k, c) }}"
 )
-MASKED: list[Sample] = [
-    {"x": np.array([[1, 2, 3, 4]], np.float32), "m": np.array([[1, 1, 1, 0]], np.float32)}
-]
 
 
 @pytest.mark.parametrize(
@@ -217,16 +210,3 @@ def test_a_live_warning_finds_its_layers(rtx: Flavour, tmp_path: Path) -> None:
     (warned,) = [each for each in found.advice if each.id == "tensorrt-layernorm"]
     assert ["node_of_q", "node_of_v"] == list(warned.layers)
     assert "Detected layernorm nodes in FP16; Running layernorm" in warned.evidence
-
-
-def test_a_weight_beyond_the_range_is_named(tmp_path: Path) -> None:
-    """Weights that FP16 cannot hold are the cause, and BF16 is tried for them."""
-    proto = parse("(float[1,4] x) => (float[1,4] y) { h = MatMul(x, w) y = Tanh(h) }")
-    weight = np.eye(4, dtype=np.float32) * 1e5
-    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    feeds = [{"x": np.full((1, 4), 1e-5, np.float32)}]
-    result, advice = searched(proto, feeds, tmp_path)
-    assert (
-        "weight reaches 1e+05, which exceeds FP16's maximum 65504" in result.diagnosis[0].evidence
-    )
-    assert "bf16-kept" in advice

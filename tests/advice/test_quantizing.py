@@ -1,6 +1,7 @@
 """Advice for INT8: a model that has the problem, and that following it leaves nothing to keep."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,13 @@ import precision_bisect
 from models import normal, parse, save, with_weights
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
+from reported_models import stretched
 
-BODY = """(float[8,32] x) => (float[8,16] y) {
-    [first] a = MatMul(x, w1)
-    [stretch] s = Mul(a, channels)
-    [second] y = MatMul(s, w2) }"""
 PRODUCT = "(float[64,4] x) => (float[64,3] y) { [mm] y = MatMul(x, w) }"
-SAMPLES = [{"x": normal(8, 32, seed=10 + i)} for i in range(2)]
-
-
-def stretched(largest: float) -> onnx.ModelProto:
-    """Return a model one channel of which is so many times as large as the others."""
-    channels, back = np.ones(32, np.float32), normal(32, 16, seed=2) / np.float32(6)
-    channels[3], back[3] = largest, back[3] / largest
-    first = normal(32, 32, seed=1) / np.float32(6)
-    return with_weights(parse(BODY), {"w1": first, "channels": channels, "w2": back})
 
 
 def searched(
-    proto: onnx.ModelProto, feeds: list[Any], folder: Path, name: str, **options: Any
+    proto: onnx.ModelProto, feeds: Sequence[Any], folder: Path, name: str, **options: Any
 ) -> tuple[Result, dict[str, dict[str, Any]]]:
     """Search a model for INT8; return the result, and its advice by id."""
     result = precision_bisect.find(
@@ -48,18 +37,18 @@ def test_channels_are_brought_to_one_size(tmp_path: Path) -> None:
 
     Unsmoothed it can do with FP16, and the search in that agrees.
     """
-    result, advice = searched(stretched(400.0), SAMPLES, tmp_path, "outliers")
+    result, advice = searched(*stretched(), tmp_path, "outliers")
     assert ["second"] == result.kept
     assert ["second"] == advice["smooth"]["layers"]
     assert "channel 3 of s reaches" in advice["smooth"]["evidence"]
     assert "applied, with 0 of the 1 layer kept" in advice["smooth"]["evidence"]
     assert "which passes" in advice["smooth"]["evidence"]
     assert "which passes" in advice["fp16-kept"]["evidence"]
-    half, none = searched(stretched(400.0), SAMPLES, tmp_path, "fp16", high="fp16")
+    half, none = searched(*stretched(), tmp_path, "fp16", high="fp16")
     assert result.kept == half.kept
     assert "fp16-kept" not in none
     # 400 in the norm's scale, 1 / 400 in the weight: the factor that evens both is 256.
-    mended, _ = searched(stretched(400.0 / 256.0), SAMPLES, tmp_path, "smoothed")
+    mended, _ = searched(*stretched(400.0 / 256.0), tmp_path, "smoothed")
     assert Status.NOTHING_TO_KEEP is mended.status
 
 
@@ -116,7 +105,7 @@ def test_a_fault_in_advice_costs_no_answer(
         raise ValueError(case)
 
     monkeypatch.setattr("precision_bisect.explaining.advice.advise.EIGHT_BIT_ADVISERS", [faulty])
-    result, advice = searched(stretched(400.0), SAMPLES, tmp_path, "faulty")
+    result, advice = searched(*stretched(), tmp_path, "faulty")
     assert ["second"] == result.kept
     assert 1 == len(result.diagnosis)
     assert {} == advice

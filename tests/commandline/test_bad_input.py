@@ -106,6 +106,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "no such file": (nothing, ["absent.onnx"], "no such file: absent.onnx"),
     "a folder": (lambda f: (f / "dir").mkdir(), ["dir"], "dir is a folder"),
     "not onnx": (file("m.onnx", b"hello, world\n" * 9), ["m.onnx"], "not an ONNX model"),
+    "of PyTorch": (file("m.pt", b"PK\3\4 weights"), ["m.pt"], "export it in PyTorch: torch.onnx"),
     "empty": (file("m.onnx", b""), ["m.onnx"], "not an ONNX model"),
     "truncated": (file("m.onnx", model_bytes()[:-20]), ["m.onnx"], "truncated"),
     "external missing": (file("m.onnx", external_model("w.bin")), ["m.onnx"], "is missing"),

@@ -1,66 +1,24 @@
 """Rows that an operator chooses: which one, how its choice differs, and what judges it instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 import precision_bisect
 from models import parse, save, with_weights
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.summary import final_screen
-
-Samples = list[dict[str, NDArray[Any]]]
-
-
-def detector(*, first: bool = False) -> tuple[onnx.ModelProto, Samples]:
-    """Boxes around points of a grid, behind NonMaxSuppression; with a TopK `first`, two stages.
-
-    The overlap of neighbours is next to the limit: rounding decides which of them stay.
-    """
-    rng = np.random.default_rng(6)
-    stage = (
-        "[first] v, i = TopK<axis = 1>(q, most) [again] l = Gather<axis = 1>(c, j)"
-        if first
-        else "[again] l = Identity(c)"
-    )
-    best = "[flat] j = Squeeze(i, zero) " if first else ""
-    stage = stage.replace("[again]", f"{best}[again]")
-    scores = "[few] p = Gather<axis = 1>(q, j)" if first else "[few] p = Identity(q)"
-    model = parse(
-        f"""(float[1,60,16] x) => (float[n,5] found, int64[n] kinds)
-        <int64[1] most = {{50}}, int64[1] zero = {{0}}, float[1] iou = {{0.7}},
-        float[1] low = {{0.3}}, int64 two = {{2}}, int64 one = {{1}}, int64[1] last = {{-1}},
-        int64[3] each = {{1, 1, -1}}, float half = {{20.0}}> {{
-        [regress] o = MatMul(x, w) [shift] d = Add(o, grid)
-        [corner] a = Sub(d, half) [other] b = Add(d, half) [boxes] c = Concat<axis = 2>(a, b)
-        [classify] s = MatMul(x, u) [sigmoid] e = Sigmoid(s) [squeeze] q = Squeeze(e, last)
-        {stage} {scores} [scores] g = Reshape(p, each)
-        [suppress] k = NonMaxSuppression(l, g, most, iou, low)
-        [row] r = Gather<axis = 1>(k, two) [class] kinds = Gather<axis = 1>(k, one)
-        [plain] h = Squeeze(l, zero) [pick] m = Gather<axis = 0>(h, r)
-        [line] t = Squeeze(p, zero) [score] y = Gather<axis = 0>(t, r)
-        [column] z = Unsqueeze(y, last) [join] found = Concat<axis = 1>(m, z) }}"""
-    )
-    # A step of 7.06 pixels of 40: an overlap of 0.7, give or take what the features add.
-    place = np.arange(60)
-    grid = np.stack([7.06 * place, 9.0 + 0 * place], -1)[None]
-    weights = {
-        "w": rng.normal(0, 0.02, (16, 2)).astype(np.float32),
-        "u": rng.normal(0, 0.6, (16, 1)).astype(np.float32),
-        "grid": grid.astype(np.float32),
-    }
-    feeds: Samples = [{"x": rng.normal(0, 1, (1, 60, 16)).astype("f4")} for _ in range(4)]
-    return with_weights(model, weights), feeds
+from reported_models import Reported, detector, experts, raw_head
 
 
-def branching(*chooses: str) -> tuple[onnx.ModelProto, Samples]:
+def branching(*chooses: str) -> Reported:
     """The same boxes, which a branch of an If takes; what else `chooses` stands there, too."""
     proto, feeds = detector()
     graph = proto.graph
@@ -92,7 +50,7 @@ def branching(*chooses: str) -> tuple[onnx.ModelProto, Samples]:
     return proto, feeds
 
 
-def keypoints() -> tuple[onnx.ModelProto, Samples]:
+def keypoints() -> Reported:
     """The features of the points with the highest scores; none of them is a class."""
     rng = np.random.default_rng(11)
     model = parse(
@@ -109,28 +67,7 @@ def keypoints() -> tuple[onnx.ModelProto, Samples]:
     ]
 
 
-def experts() -> tuple[onnx.ModelProto, Samples]:
-    """Each token goes to the expert with the largest score; two of them score nearly the same."""
-    rng = np.random.default_rng(8)
-    model = parse(
-        """(float[64,16] x) => (float[64,8] y) <int64[1] last = {-1}, int64[1] middle = {1}> {
-        [route] s = MatMul(x, r) [softmax] p = Softmax<axis = -1>(s)
-        [choose] i = ArgMax<axis = -1, keepdims = 0>(p) [expert] w = Gather<axis = 0>(e, i)
-        [token] t = Unsqueeze(x, middle) [apply] a = MatMul(t, w)
-        [out] y = Squeeze(a, middle) }"""
-    )
-    router = rng.normal(0, 0.5, (16, 4))
-    router[:, 2:] = router[:, :2] * (1 + 2e-4 * rng.normal(0, 1, (16, 2)))
-    weights = {
-        "r": router.astype(np.float32),
-        "e": rng.normal(0, 0.3, (4, 16, 8)).astype(np.float32),
-    }
-    return with_weights(model, weights), [
-        {"x": rng.normal(0, 1, (64, 16)).astype(np.float32)} for _ in range(3)
-    ]
-
-
-def thresholded() -> tuple[onnx.ModelProto, Samples]:
+def thresholded() -> Reported:
     """Rows whose score is above a limit, by a comparison and NonZero: how many is close."""
     rng = np.random.default_rng(9)
     model = parse(
@@ -146,7 +83,7 @@ def thresholded() -> tuple[onnx.ModelProto, Samples]:
     ]
 
 
-def different() -> tuple[onnx.ModelProto, Samples]:
+def different() -> Reported:
     """The different values of a grid: those next to a half are rounded to either side."""
     rng = np.random.default_rng(10)
     model = parse(
@@ -157,7 +94,7 @@ def different() -> tuple[onnx.ModelProto, Samples]:
 
 
 def run(
-    proto: onnx.ModelProto, feeds: Samples, folder: Path, **options: Any
+    proto: onnx.ModelProto, feeds: Sequence[Sample], folder: Path, **options: Any
 ) -> tuple[Result, Findings, str]:
     """Search; return the result, the diagnosis and the last screen."""
     path = save(proto, folder)
@@ -187,7 +124,7 @@ def run(
     ids=["boxes", "stages", "inside", "outside", "experts", "points", "comparison", "different"],
 )
 def test_what_chooses_the_rows_is_named(
-    make: Callable[[], tuple[onnx.ModelProto, Samples]],
+    make: Callable[[], Reported],
     operator: str,
     outputs: list[str],
     layer: str,
@@ -232,18 +169,7 @@ def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [640.0, 1.0], ids=["pixels", "shares"])
 def test_a_raw_head_is_judged_by_what_it_detects(size: float, tmp_path: Path) -> None:
     """Boxes and scores in one output; numbers from 0 to 1 alone may be anything."""
-    rng = np.random.default_rng(12)
-    model = parse(
-        f"""(float[1,16,200] x) => (float[1,7,200] y) <float size = {{{size}}}> {{
-        [at] a = MatMul(w, x) [place] b = Sigmoid(a) [scale] c = Mul(b, size)
-        [scores] s = MatMul(u, x) [class] p = Sigmoid(s) [head] y = Concat<axis = 1>(c, p) }}"""
-    )
-    weights = {
-        "w": rng.normal(0, 0.3, (4, 16)).astype(np.float32),
-        "u": rng.normal(-0.5, 0.6, (3, 16)).astype(np.float32),
-    }
-    feeds: Samples = [{"x": rng.normal(0, 1, (1, 16, 200)).astype("f4")} for _ in range(4)]
-    result, _, screen = run(with_weights(model, weights), feeds, tmp_path, tol=1e-4)
+    result, _, screen = run(*raw_head(size), tmp_path, tol=1e-4)
     assert result.kept
     found = [each for each in result.advice if each.id == "selection"]
     assert [each.passed for each in found] == [True] * (size > 1)
@@ -272,7 +198,7 @@ def test_a_choice_that_stays_is_no_matter(tmp_path: Path) -> None:
         [large] a = Mul(x, k) [square] s = Mul(a, a) [small] y = Mul(s, e)
         best = ArgMax<axis = -1, keepdims = 0>(x) }"""
     )
-    feeds: Samples = [{"x": np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float32)}]
+    feeds: list[Sample] = [{"x": np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float32)}]
     result, found, _ = run(model, feeds, tmp_path)
     assert result.kept
     assert not found.selections

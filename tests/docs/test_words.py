@@ -12,13 +12,13 @@ MEAN_SENTENCE = 17.0
 README_WORDS = 900
 DOCS_WORDS = 14_000
 CHANGELOG_LINES = 60
-MADE = ("reference.md", "mistakes.md")
-"""The pages that scripts write; what they hold is what the commands say."""
+MADE = ("reference.md", "symptoms.md")
+"""The pages that scripts write of what the commands say."""
 
 PAGES = [
     REPO / "README.md",
     REPO / "CHANGELOG.md",
-    *sorted(path for path in (REPO / "docs").glob("*.md") if path.name not in MADE),
+    *sorted(path for path in (REPO / "docs").glob("*.md") if path.name != "reference.md"),
     *(REPO / root / "README.md" for root in ("benchmarks", "strategies", "reports")),
 ]
 
