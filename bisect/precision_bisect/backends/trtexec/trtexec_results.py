@@ -90,8 +90,13 @@ def first_trouble(log: Path) -> str:
     try:
         plain_size(log)
         with log.open("rb") as stream:
-            text = stream.read(_LOG_END).decode("utf-8", errors="replace")
+            found = first_error(stream.read(_LOG_END))
     except OSError:
         return ", and no log"
-    found = _WHY.search(text)
-    return f": {shortened(printable(found[1]))}" if found else f", see {log.name}"
+    return f": {found}" if found else f", see {log.name}"
+
+
+def first_error(log: bytes) -> str:
+    """Return the first error that trtexec logs, on one line; "" for none."""
+    found = _WHY.search(log[:_LOG_END].decode("utf-8", errors="replace"))
+    return shortened(printable(found[1])) if found else ""
