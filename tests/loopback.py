@@ -23,7 +23,9 @@ def lacks() -> str:
     """Return why no sshd can be had here, "" if one can."""
     if os.name != "posix" or os.geteuid() != 0:
         return "needs root, to run sshd for another user"
-    missing = [tool for tool in ("ssh", "ssh-keygen", "useradd") if not shutil.which(tool)]
+    missing = [
+        tool for tool in ("ssh", "ssh-keygen", "useradd", "ps", "pkill") if not shutil.which(tool)
+    ]
     missing += [] if _SSHD else ["sshd"]
     missing += [] if _python() else ["a Python of this version that other users may run"]
     return f"needs {', '.join(missing)}" if missing else ""

@@ -155,19 +155,22 @@ def test_a_plan_that_does_not_build_is_an_outcome(board: Boards, tmp_path: Path)
 
 
 def test_a_build_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> None:
-    """The limit of builds leaves no trtexec at work, and the next build has a new connection."""
+    """The limit of builds leaves no trtexec at work; an earlier engine is built there again."""
     slow = PLANS + f"[ -e {board.home / 'slow'} ] && sleep 300;; esac"
     write_tool(board.each[0].tools, slow)
+    model, feed = load_model(tiny_model(tmp_path)), {"x": np.ones((1, 8), np.float32)}
+    made = backend(board, model, tmp_path, build_timeout_s=5.0)
+    engine = made.build(Plan.of(range(20)))
+    before = engine.run(feed)
     (board.home / "slow").touch()
-    model = load_model(tiny_model(tmp_path))
-    made = backend(board, model, tmp_path, build_timeout_s=2.0)
     with pytest.raises(BackendFailure) as failed:
         made.build(Plan.of(()))
     assert TrialStatus.TIMED_OUT is failed.value.outcome.status
     assert until(board.clear), (board.left(), board.each[0].processes())
     (board.home / "slow").unlink()
-    with backend(board, model, tmp_path).build(Plan.of(())) as engine:
-        assert engine.run({"x": np.ones((1, 8), np.float32)})
+    with engine:
+        after = engine.run(feed)
+    assert [*before.items()] and all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Path) -> None:

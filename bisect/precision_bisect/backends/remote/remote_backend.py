@@ -142,7 +142,11 @@ class RemoteBackend:
             return judge_layers(self.model, plan, typed, layers, self._writer.pair, rtx=False)
 
         engine = RemoteEngine(self, path, judge)
-        engine.built()
+        try:
+            engine.built()
+        except BaseException:
+            engine.__exit__()
+            raise
         return engine
 
     def build_on_a_free_host(self, path: Path) -> tuple[Host, Found]:
@@ -217,7 +221,7 @@ class RemoteEngine:
         self._path = path
         self._judge = judge
         self._host: Host | None = None
-        self._opened = 0
+        self._connection = 0
         self._layers = b""
         self._losses = 0
 
@@ -226,7 +230,7 @@ class RemoteEngine:
 
     def __exit__(self, *_: object) -> None:
         self._path.unlink(missing_ok=True)
-        if self._host is not None and self._host.times_opened == self._opened:
+        if self._host is not None and self._host.connection == self._connection:
             self._host.stale += [self._path.name, f"{self._path.stem}.engine"]
         self._host = None
 
@@ -264,7 +268,7 @@ class RemoteEngine:
         while True:
             try:
                 host = self._host
-                if host is None or host.times_opened != self._opened:
+                if host is None or host.connection != self._connection:
                     host = self._built()
                 with host.lock:
                     return work(host)
@@ -277,14 +281,14 @@ class RemoteEngine:
 
     def _built(self) -> Host:
         host, found = self._backend.build_on_a_free_host(self._path)
+        self._host, self._connection = host, host.connection
         if found["status"].strip() != b"0":
             raise failure(TrialStatus.BUILD_FAILED, _trouble(found, "trtexec did not build it"))
-        self._host, self._opened = host, host.times_opened
         self._layers = found.get("layers.json", b"")
         return host
 
     def _ran(self, host: Host, feed: Sample) -> Found:
-        if host.times_opened != self._opened:
+        if host.connection != self._connection:
             raise LostConnectionError(f"{host.name}: the connection is lost")
         names, files = [], dict[str, bytes | Path]()
         for spec in self._backend.model.inputs:
@@ -331,6 +335,7 @@ def _facts(host: Host) -> Mapping[str, str]:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     flags = [*_BUILD, "--onnx=smallest.onnx", "--saveEngine=out/engine"]
     try:
+        host.open()
         found = host.call(
             [*flags, "--exportLayerInfo=out/layers.json"],
             {"smallest.onnx": model.SerializeToString()},

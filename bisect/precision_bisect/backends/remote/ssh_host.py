@@ -130,7 +130,7 @@ class Host:
     """One host; `work` is a folder here. It serves one thread at a time.
 
     `sent` has the names of inputs that are in its folder, `weights` how many bytes of weights, and
-    `stale` what the next call removes there. A new connection begins with nothing.
+    `stale` what the next call removes there. A new `connection`, by number, begins with nothing.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Host:
     sent: set[str] = field(init=False, default_factory=set)
     weights: int = field(init=False, default=0)
     stale: list[str] = field(init=False, default_factory=list)
-    times_opened: int = field(init=False, default=0)
+    connection: int = field(init=False, default=0)
     lock: threading.RLock = field(init=False, default_factory=threading.RLock)
     _folder: str = field(init=False, default="")
     _end: Any = field(init=False, default=None)
@@ -169,7 +169,6 @@ class Host:
                 self._check(holder.returncode, said)
                 raise self._lost("it did not answer")
         self._folder = folder
-        self.times_opened += 1
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
 
     def call(
@@ -180,13 +179,15 @@ class Host:
         patient: bool,
         timeout_s: float | None = None,
     ) -> Mapping[str, bytes]:
-        """Call the tool in the folder, after `files` were put there; return what is in `out`.
+        """Call the tool in the folder that `open` made; return what is in `out` afterwards.
 
-        That is what the tool wrote there, its `log` and its exit `status`. Unless `patient` raises
-        BusyError while another process calls it. Raises LostConnectionError, TimeoutExpired,
-        after both of which the folder is gone, UsageError, and ExecutorError for a full disk.
+        `files` are put there first. In `out` are what the tool wrote, its `log` and exit `status`.
+        Unless `patient` raises BusyError while another process calls it. Raises
+        LostConnectionError and TimeoutExpired, after both of which the folder is gone, UsageError,
+        and ExecutorError for a full disk.
         """
-        self.open()
+        if not self._folder:
+            raise self._lost("the connection is lost")
         stale, self.stale = self.stale, []
         turn = "-x" if patient else "-n"
         words = [self._folder, turn, " ".join(stale), self.reached.tool, *arguments]
@@ -223,6 +224,7 @@ class Host:
     def close(self) -> None:
         """Give the folder up, whatever runs there."""
         self._folder = ""
+        self.connection += 1
         if self._end is not None:
             self._end()
 
