@@ -31,7 +31,10 @@ def main() -> None:
     for name in ("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--profilingVerbosity", choices=["layer_names_only", "detailed", "none"])
+    sys.stdout.write("&&&& RUNNING TensorRT.trtexec [TensorRT v101300] # trtexec\n")
     asked = parser.parse_args()
+    for fact in ("Selected Device: Orin", "Compute Capability: 8.7"):
+        sys.stdout.write(f"[11/26/2026-10:00:00] [I] {fact}\n")
     if asked.onnx:
         _build(asked)
     else:

@@ -24,7 +24,7 @@ def test_doctor_says_what_auto_takes(capsys: pytest.CaptureFixture[str]) -> None
     """The backends are listed in the order of `auto`, which takes the first that works."""
     assert 0 == main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
-    names = ["tensorrt", "tensorrt-rtx", "onnxruntime", "emulated"]
+    names = ["tensorrt", "tensorrt-rtx", "onnxruntime", "emulated", "remote"]
     assert names == [entry["name"] for entry in found["backends"]]
     assert next(entry["name"] for entry in found["backends"] if entry["usable"]) == found["auto"]
     assert all(entry["why"] for entry in found["backends"])

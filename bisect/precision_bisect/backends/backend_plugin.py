@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-from precision_bisect.errors import PluginError, RefusedError
+from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.shape_inputs import shape_inputs
@@ -94,7 +94,10 @@ class Builder:
 
 
 class BackendPlugin(Protocol):
-    """One kind of engines, under the name of its entry point."""
+    """One kind of engines, under the name of its entry point.
+
+    Where it has `options`, a sequence of texts, these are its keys of `backend_options`.
+    """
 
     def availability(self) -> Availability:
         """Return whether it works here; never raises for what is missing or broken."""
@@ -177,6 +180,7 @@ def pick_backend(options: Options) -> tuple[str, str]:
     for an unknown name, and RefusedError when it was asked for by name and cannot run here, with
     the reason.
     """
+    _check_backend_options(options)
     if options.backend == "auto":
         suited = [name for name in AUTO if options.target in ("auto", name) or name == AUTO[-1]]
         found = [_availability(name) for name in suited]
@@ -192,6 +196,19 @@ def pick_backend(options: Options) -> tuple[str, str]:
             + ("; `verify` builds without running" if named.builds else ""),
         )
     return named.name, ""
+
+
+def _check_backend_options(options: Options) -> None:
+    """Raise UsageError for an option that the backend does not have."""
+    given = options.engine.backend_options
+    if not given:
+        return
+    plugin = None if options.backend == "auto" else backend_plugin(options.backend)
+    known: Sequence[str] = getattr(plugin, "options", ())
+    for key in given:
+        if key not in known:
+            hint = f"choose {', '.join(known)}" if known else "leave it out, or name its --backend"
+            raise UsageError(f"--backend {options.backend} has no option {key!r}", hint)
 
 
 def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -> Builder:

@@ -11,7 +11,7 @@ import onnx
 
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, attribute, refill
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, attribute, refill, rename_tensors
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -187,21 +187,6 @@ def _given(
         source = maker.input[0]
         return onnx.helper.make_node("Identity", [source], [name], name=f"{inner}/identity")
     return _cast(inner, name, FLOAT16)
-
-
-def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Call tensors otherwise wherever nodes make or read them, inside subgraphs, too."""
-    for each in all_graphs(graph):
-        for node in each.node:
-            for side in (node.input, node.output):
-                for i, name in enumerate(side):
-                    side[i] = names.get(name, name)
-        if each is not graph:
-            for value in each.output:
-                value.name = names.get(value.name, value.name)
-    stale = [value for value in graph.value_info if value.name in names]
-    for value in stale:
-        graph.value_info.remove(value)
 
 
 def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:

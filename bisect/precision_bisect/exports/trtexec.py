@@ -7,11 +7,11 @@ import os
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
-from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, shape_ranges
+from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
+from precision_bisect.backends.trtexec.trtexec_flags import common_flags, open_inputs
 from precision_bisect.errors import UsageError, printable
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.trtexec_names import (
@@ -25,7 +25,6 @@ from precision_bisect.graphs.graph import operators, opset
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
-from precision_bisect.settings.engine_settings import Shapes
 
 _HEAD = """\
 #!/bin/sh
@@ -115,7 +114,7 @@ def write_trtexec(export: Export) -> str:
     A command that cannot be written is a message instead, and exit code 1. Raises NotWritable for
     input names that trtexec cannot read.
     """
-    common = list(build_flags(export))
+    common = build_flags(export)
     branches = []
     for mode, tool, own in (
         ("strong10", "trtexec", ["--stronglyTyped"]),
@@ -206,36 +205,15 @@ def _plugins(export: Export) -> list[str]:
     return [f"--staticPlugins={path.absolute()}" for path in export.settings.plugins]
 
 
-def build_flags(export: Export, called: Mapping[str, str] = {}) -> Iterator[str]:
-    """Yield the flags that every build has; inputs may be `called` otherwise in the file.
+def build_flags(export: Export, called: Mapping[str, str] = {}) -> Sequence[str]:
+    """Return the flags that every build has; inputs may be `called` otherwise in the file.
 
     Raises NotWritable for shapes that cannot work, and for input names that trtexec cannot read.
     """
-    settings = export.settings
-    if not settings.tf32:
-        yield "--noTF32"
-    if settings.optimization_level is not None:
-        yield f"--builderOptimizationLevel={settings.optimization_level}"
-    if settings.workspace_mib is not None:
-        yield f"--memPoolSize=workspace:{settings.workspace_mib}"
-    ranges = _ranges(export) or {}
-    for flag, pick in (
-        ("--minShapes", attrgetter("least")),
-        ("--optShapes", attrgetter("best")),
-        ("--maxShapes", attrgetter("most")),
-    ):
-        yield from shape_flag(flag, {n: pick(sizes) for n, sizes in ranges.items()}, called)
-
-
-def shape_flag(flag: str, shapes: Shapes, called: Mapping[str, str] = {}) -> Iterator[str]:
-    """Yield a flag that gives shapes, if there are any. Raises as `build_flags` does."""
-    names = {name: called.get(name, name) for name in shapes}
-    for name in names.values():
-        if not name.isprintable() or "," in name or "'" in name:
-            raise NotWritable(f"trtexec cannot read the input name {name!r}")
-    if shapes:
-        texts = (f"{names[n]}:{'x'.join(map(str, shape))}" for n, shape in shapes.items())
-        yield f"{flag}={','.join(texts)}"
+    try:
+        return list(common_flags(export.settings, _ranges(export) or {}, called))
+    except UsageError as error:
+        raise NotWritable(error.message) from error
 
 
 def _ranges(export: Export) -> dict[str, ShapeRange] | None:
@@ -247,7 +225,7 @@ def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     """
     inputs, given = export.model.inputs, export.settings.opt_shapes
     values = shape_inputs(export.model.proto.graph, inputs)
-    dynamic = [each.name for each in inputs if not is_static(each) or each.name in values]
+    dynamic = open_inputs(inputs, values)
     if not {*export.shapes, *given}.issuperset(dynamic):
         return None
     sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}

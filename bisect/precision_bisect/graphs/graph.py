@@ -174,3 +174,18 @@ def showing(
         if name not in present
     )
     return shown
+
+
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Call tensors otherwise wherever nodes make or read them, inside subgraphs, too."""
+    for each in all_graphs(graph):
+        for node in each.node:
+            for side in (node.input, node.output):
+                for i, name in enumerate(side):
+                    side[i] = names.get(name, name)
+        if each is not graph:
+            for value in each.output:
+                value.name = names.get(value.name, value.name)
+    stale = [value for value in graph.value_info if value.name in names]
+    for value in stale:
+        graph.value_info.remove(value)

@@ -21,6 +21,7 @@ from precision_bisect.settings.reading import (
 )
 
 ORT_OPTION = "--ort-option"
+BACKEND_OPTION = "--backend-option"
 _SWITCH = ("0", "1")
 _ANY_NUMBER: tuple[str, ...] = ()
 """Any whole number."""
@@ -47,17 +48,25 @@ which inputs would have to stay in place."""
 
 def parse_ort_options(texts: Iterable[str], _: str = ORT_OPTION) -> dict[str, str]:
     """Parse `KEY=VALUE`, each of another key. Raises UsageError."""
+    found = _pairs(texts, ORT_OPTION, "use_tf32=0")
+    check_ort_options(found)
+    return found
+
+
+def parse_backend_options(texts: Iterable[str], _: str = BACKEND_OPTION) -> dict[str, str]:
+    """Parse `KEY=VALUE`, each of another key. Raises UsageError."""
+    return _pairs(texts, BACKEND_OPTION, "host=user@board")
+
+
+def _pairs(texts: Iterable[str], flag_: str, example: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(
-                f"{ORT_OPTION} cannot read {text!r}", f"write {ORT_OPTION} use_tf32=0"
-            )
+            raise UsageError(f"{flag_} cannot read {text!r}", f"write {flag_} {example}")
         if key in found:
-            raise UsageError(f"{ORT_OPTION} is given twice for {key}", "keep one")
+            raise UsageError(f"{flag_} is given twice for {key}", "keep one")
         found[key] = value
-    check_ort_options(found)
     return found
 
 
@@ -84,7 +93,10 @@ _engine = partial(flag, "engine")
 _CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-NOT_TOLD = ("plugins", "ort_custom_ops", "config_script", "io_types", "build_timeout_s")
+NOT_TOLD = (
+    *("plugins", "ort_custom_ops", "config_script"),
+    *("io_types", "build_timeout_s", "backend_options"),
+)
 """Settings that no result tells: files, of which it has hashes, and what decides no verdict."""
 
 
@@ -100,7 +112,8 @@ class EngineSettings:
     the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
     CUDA provider, before those of this package. `plugins` are libraries of TensorRT plugins,
     `ort_custom_ops` of operators for ONNX Runtime. `config_script` is SCRIPT.py[:FUNCTION], which
-    changes TensorRT's builder configuration. `io_types`: "fp16" has the exported typed model take
+    changes TensorRT's builder configuration. `backend_options` say how a backend reaches what it
+    needs, and decide no verdict. `io_types`: "fp16" has the exported typed model take
     and give FP16 where the model has FP32. `build_timeout_s`: seconds after which a build
     counts as timed out. Raises UsageError for values that cannot work.
     """
@@ -180,6 +193,14 @@ class EngineSettings:
     )
     io_types: IoTypes = _engine(
         "model", "fp16: model.mixed.onnx takes and gives FP16 where the model has FP32 ({})"
+    )
+    backend_options: Mapping[str, str] = _engine(
+        dict,
+        "an option of the backend; remote has host=USER@HOST[,...], trtexec=PATH, folder=DIR and "
+        "ssh-config=FILE; repeatable",
+        name=BACKEND_OPTION,
+        metavar="KEY=VALUE",
+        gather=parse_backend_options,
     )
     build_timeout_s: float | None = _engine(
         None,

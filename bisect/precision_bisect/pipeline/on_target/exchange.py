@@ -6,19 +6,18 @@ inputs and outputs that trtexec could misread are called otherwise in the models
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plainly_called
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.fitting import Unfit, stored_samples
-from precision_bisect.exports.mixed import mixed_model, rename_tensors
+from precision_bisect.exports.mixed import mixed_model
 from precision_bisect.exports.write import gains
-from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
@@ -36,8 +35,6 @@ ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
 LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
 FP32 = "fp32"
 """The point that is the model itself."""
-_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
-"""A name that trtexec reads, and writes into its JSON, as it is."""
 
 
 def output_file(sample: int) -> str:
@@ -130,7 +127,7 @@ def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -
         points=points,
         inputs=inputs,
         outputs=outputs,
-        called=_called(model),
+        called=plainly_called(model),
     )
 
 
@@ -151,34 +148,11 @@ def _points(
             yield point, found.to_export(model, settings, point)
 
 
-def _called(model: Model) -> dict[str, str]:
-    """Return the name of each input and output in the folder: its own where that is harmless."""
-    graph = model.proto.graph
-    taken = {
-        name for each in all_graphs(graph) for n in each.node for name in (*n.input, *n.output)
-    }
-    called: dict[str, str] = {}
-    for kind, values in (("input", graph.input), ("output", graph.output)):
-        for number, value in enumerate(values):
-            name = value.name
-            if not _SAFE.fullmatch(name):
-                name = f"{kind}_{number}"
-                while name in taken:
-                    name += "_"
-            taken.add(name)
-            called.setdefault(value.name, name)
-    return called
-
-
 def typed_point(subject: Subject, export: Export) -> TypedGraph:
     """Return the typed model of a point as it lies in the folder. Raises NotWritable."""
     typed = mixed_model(export)
-    names = {own: name for own, name in subject.called.items() if own != name}
-    graph = typed.proto.graph
-    for tensor in graph.initializer:
-        if tensor.name in names:
-            raise NotWritable(f"the output {tensor.name!r} is a weight, and has no plain name")
-    rename_tensors(graph, names)
-    for value in (*graph.input, *graph.output):
-        value.name = names.get(value.name, value.name)
+    try:
+        call_otherwise(typed.proto.graph, subject.called)
+    except UsageError as why:
+        raise NotWritable(why.message) from why
     return typed

@@ -4,11 +4,9 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from precision_bisect.backends.tensorrt.profiles import is_static
+from precision_bisect.backends.trtexec.trtexec_flags import feed_flags
 from precision_bisect.errors import printable
-from precision_bisect.exports.export import Export
-from precision_bisect.exports.trtexec import build_flags, decomposing, shape_flag, since
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.exports.trtexec import build_flags, decomposing, since
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.on_target.exchange import (
     BUILD_LOG,
@@ -22,7 +20,6 @@ from precision_bisect.pipeline.on_target.exchange import (
     output_file,
     times_file,
 )
-from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import MIXED_MODEL
 
 _HEAD = f"""\
@@ -112,7 +109,7 @@ def write_script(subject: Subject) -> str:
             log=log_file(number),
             output=output_file(number),
             times=times_file(number),
-            flags=" ".join(map(shlex.quote, _run_flags(subject, export, number))),
+            flags=" ".join(map(shlex.quote, _feed_flags(subject, number))),
         )
         for number in numbers
     )
@@ -126,25 +123,6 @@ def input_file(sample: int, number: int) -> str:
     return f"{INPUTS}/{sample}-{number}.bin"
 
 
-def _run_flags(subject: Subject, export: Export, sample: int) -> Sequence[str]:
-    """Return the flags that give a sample to an engine: files, and the shapes that are open.
-
-    Of an input that gives a shape by its values these stand in place of its shape.
-    """
-    feed: Sample = subject.inputs[sample]
-    specs = subject.model.inputs
-    values = shape_inputs(subject.model.proto.graph, specs)
-    files = [
-        f"{subject.called[spec.name]}:{input_file(sample, number)}"
-        for number, spec in enumerate(specs)
-        if spec.name not in values
-    ]
-    shapes = {
-        spec.name: tuple(map(int, feed[spec.name].ravel()))
-        if spec.name in values
-        else feed[spec.name].shape
-        for spec in specs
-        if spec.name in values or not is_static(spec)
-    }
-    loads = [f"--loadInputs={','.join(files)}"] if files else []
-    return [*loads, *shape_flag("--shapes", shapes, subject.called)]
+def _feed_flags(subject: Subject, sample: int) -> Sequence[str]:
+    files = [input_file(sample, number) for number in range(len(subject.model.inputs))]
+    return feed_flags(subject.model, subject.inputs[sample], files, subject.called)

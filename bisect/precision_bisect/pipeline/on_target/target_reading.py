@@ -1,18 +1,20 @@
 """`precision-bisect target RUN --read DIR`: the verdict on what came back; nothing is trusted."""
 
-import math
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ParamSpec, TypeVar
 
 from precision_bisect.backends.inspection.engine_layers import parse_json
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.errors import RunFolderError, printable, shortened
+from precision_bisect.backends.trtexec.trtexec_results import (
+    DIGITS,
+    first_trouble,
+    read_outputs,
+    read_text,
+    read_times,
+)
+from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.pipeline.on_target.exchange import (
@@ -31,19 +33,12 @@ from precision_bisect.pipeline.on_target.exchange import (
     typed_point,
 )
 from precision_bisect.protocols import Comparator, Sample
-from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.on_target import OnTarget, PointOnTarget
 from precision_bisect.runs.runfolder import TARGET, RunFolder
 from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.search.evaluation import judge_outputs
 from precision_bisect.trial import LayerHonour, Verdict
-
-_NOT_FINITE = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?=[\],\s])")
-"""What C++ prints where JSON has no word; in quotes it is a name."""
-_DIGITS = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
-_WHY = re.compile(r"\[E\] *(.+)")
-_LOG_END = 2**16
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,18 +97,21 @@ def _point(
     lacks: list[str] = []
     size = _tried(lacks, _engine_bytes, folder)
     if size is None:
-        lacks.append(f"no engine{_why(folder / BUILD_LOG)}")
+        lacks.append(f"no engine{first_trouble(folder / BUILD_LOG)}")
+    specs = subject.model.outputs
     outputs: list[Sample] = []
     wanted: list[Sample] = []
     times: list[float] = []
     for number, reference in enumerate(subject.outputs):
-        found = _tried(lacks, _outputs, folder / output_file(number), subject, reference)
+        found = _tried(lacks, read_outputs, folder / output_file(number), specs, subject.called)
         if found is not None:
             outputs.append(found)
             wanted.append(reference)
-            times += _tried(lacks, _times, folder / times_file(number)) or []
+            times += _tried(lacks, read_times, folder / times_file(number)) or []
         elif size is not None:
-            lacks.append(f"no outputs of sample {number}{_why(folder / log_file(number))}")
+            lacks.append(
+                f"no outputs of sample {number}{first_trouble(folder / log_file(number))}"
+            )
     judged = judge_outputs(comparator, outputs, wanted) if outputs else None
     layers: Sequence[LayerHonour] | None = ()
     if size is not None and name != FP32:
@@ -148,94 +146,18 @@ def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwar
 def _engine_bytes(folder: Path) -> int:
     """Return the bytes of the engine, as noted or of the file. Raises OSError, ValueError."""
     try:
-        text = _text(folder / ENGINE_BYTES)
+        text = read_text(folder / ENGINE_BYTES)
     except FileNotFoundError:
         return plain_size(folder / ENGINE)
-    if not _DIGITS.fullmatch(text):
+    if not DIGITS.fullmatch(text):
         raise ValueError(f"{ENGINE_BYTES} holds no size")
     return int(text)
 
 
-def _outputs(path: Path, subject: Subject, reference: Sample) -> Sample:
-    """Return the outputs that trtexec wrote, in the types of the reference.
-
-    It writes six digits of a float. Raises OSError, ValueError.
-    """
-    told = _json(path)
-    named = {e["name"]: e for e in told if isinstance(e, dict) and isinstance(e.get("name"), str)}
-    return {
-        spec.name: _array(named.get(subject.called[spec.name]), reference[spec.name], path.name)
-        for spec in subject.model.outputs
-    }
-
-
-def _array(told: Any, like: NDArray[Any], file: str) -> NDArray[Any]:
-    values = told.get("values") if isinstance(told, dict) else None
-    sizes = told.get("dimensions") if isinstance(told, dict) else None
-    if not isinstance(values, list) or not isinstance(sizes, str):
-        raise ValueError(f"{file} is damaged: an output is missing")
-    if not all(type(value) in (int, float, bool) for value in values):
-        raise ValueError(f"{file} is damaged: a value is no number")
-    shape = [int(size) for size in sizes.split("x") if _DIGITS.fullmatch(size)]
-    if math.prod(shape) != len(values):
-        raise ValueError(f"{file} is damaged: {len(values)} values of the shape {sizes!r}")
-    with np.errstate(all="ignore"):
-        try:
-            array = np.array(values).astype(like.dtype)
-        except OverflowError as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
-    # trtexec may call a scalar 1.
-    return array.reshape(shape if like.ndim or len(values) != 1 else ())
-
-
-def _times(path: Path) -> list[float]:
-    """Return the milliseconds of each inference on the GPU. Raises OSError, ValueError."""
-    found = [e.get("computeMs") for e in _json(path) if isinstance(e, dict)]
-    times = [time for time in found if isinstance(time, int | float) and 0 <= time < math.inf]
-    if not times:
-        raise ValueError(f"{path.name} has no times")
-    return times
-
-
 def _layers(subject: Subject, export: Export, path: Path) -> Sequence[LayerHonour]:
     """Return what the engine does with kept layers. Raises OSError, ValueError, NotWritable."""
-    found = parse_json(_text(path))
+    found = parse_json(read_text(path))
     if not found:
         raise ValueError(f"{path.name} is damaged: it lists no layers")
     typed = typed_point(subject, export)
     return judge_layers(export.model, export.plan, typed, found, export.pair, rtx=False)
-
-
-def _json(path: Path) -> list[Any]:
-    """Return the list that trtexec wrote. Raises OSError, ValueError."""
-    text = _NOT_FINITE.sub(_word, _text(path))
-    try:
-        told = plain_json.parse(text)
-    except ValueError as error:
-        raise ValueError(f"{path.name} is damaged: {error}") from error
-    if not isinstance(told, list):
-        raise ValueError(f"{path.name} is damaged: it holds no list")
-    return told
-
-
-def _word(found: re.Match[str]) -> str:
-    """Return Python's word for what is not finite; its NaN has no sign."""
-    return "NaN" if found[2] == "nan" else f"{found[1]}Infinity"
-
-
-def _text(path: Path) -> str:
-    if plain_size(path) > plain_json.LARGEST_FILE:
-        raise ValueError(f"{path.name} is too large")
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def _why(log: Path) -> str:
-    """Return the first error of a log, "" where it has none."""
-    try:
-        plain_size(log)
-        with log.open("rb") as stream:
-            text = stream.read(_LOG_END).decode("utf-8", errors="replace")
-    except OSError:
-        return ", and no log"
-    found = _WHY.search(text)
-    return f": {shortened(printable(found[1]))}" if found else f", see {log.name}"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from precision_bisect.backends.trtexec.trtexec_flags import raw
 from precision_bisect.errors import RunFolderError, UsageError, counted, printable
 from precision_bisect.exports.export import NotWritable
 from precision_bisect.exports.mixed import save_mixed
@@ -73,11 +72,10 @@ def write_target(subject: Subject, where: Path) -> Written:
 
 
 def _write_inputs(subject: Subject, where: Path) -> None:
-    """Write the arrays as trtexec loads them: little-endian, in C order, nothing else."""
+    """Write the arrays as trtexec loads them."""
     RunFolder(where / INPUTS)
     for sample, feed in enumerate(subject.inputs):
         for number, spec in enumerate(subject.model.inputs):
-            array = np.ascontiguousarray(feed[spec.name])
             path = where / input_file(sample, number)
             with folder_errors(path), whole(path) as stream:
-                stream.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+                stream.write(raw(feed[spec.name]))

@@ -1,0 +1,1 @@
+"""TensorRT on other machines, which have trtexec and are reached by ssh."""

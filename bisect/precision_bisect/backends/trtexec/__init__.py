@@ -1,0 +1,1 @@
+"""What trtexec is told, and what it writes."""

@@ -1,0 +1,288 @@
+"""`--backend remote`: what holds between this machine and hosts, tried over a real sshd."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny
+from loopback import Boards, boards, lacks, until, write_tool
+from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
+from precision_bisect.commandline.main import main
+from precision_bisect.errors import ExecutorError
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.options import Options
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Backend, BackendFailure, Sample
+from precision_bisect.runs.runfolder import LEDGER, RESULT
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.testing.backend_contract import check_backend
+from precision_bisect.trial import TrialStatus
+
+pytestmark = pytest.mark.skipif(bool(lacks()), reason=lacks())
+PLANS = 'case "$*" in *plan-*) '
+"""The beginning of what a trtexec does with plans alone, ended by `;; esac`."""
+
+
+@pytest.fixture
+def board() -> Iterator[Boards]:
+    """One host, of which nothing may be left."""
+    with boards("one") as found:
+        yield found
+        gc.collect()  # a backend in the frames of an expected error
+        assert until(found.clear), (found.left(), found.each[0].processes())
+
+
+@pytest.fixture
+def two() -> Iterator[Boards]:
+    with boards("one", "two") as found:
+        yield found
+
+
+def backend(
+    reached: Boards,
+    model: Model,
+    work: Path,
+    samples: Sequence[Sample] = (),
+    **settings: float,
+) -> Backend:
+    """Return the backend that reaches hosts."""
+    engine = EngineSettings(backend_options=reached.options, **settings)  # type: ignore[arg-type]
+    options = Options(model=model.path, backend="remote", engine=engine)
+    shapes = {
+        spec.name: [tuple(n for n in spec.shape or () if isinstance(n, int))]
+        for spec in model.inputs
+    }
+    task = BackendTask(options=options, samples=samples, shapes=shapes, work=work, scales=Scales())
+    return backend_plugin("remote").make(task)(model)
+
+
+def tiny_model(folder: Path) -> Path:
+    (folder / "model").mkdir()
+    return tiny.write_model(folder / "model" / "model.onnx")
+
+
+def command(model: Path, reached: Boards, *more: str) -> list[str]:
+    run = ["--out", str(model.parent / "run"), "--tol", "1e-2", "--copies", "0"]
+    return [str(model), *run, *reached.flags(), *more]
+
+
+def kept(model: Path) -> list[str]:
+    found: list[str] = json.loads((model.parent / "run" / RESULT).read_text())["kept"]
+    return sorted(found)
+
+
+def test_it_keeps_the_contract(board: Boards, tmp_path: Path) -> None:
+    """Plans compute there what they say; what is left there goes with the backend."""
+    work = tmp_path / "work"
+    work.mkdir()
+    check_backend(lambda model: backend(board, model, work))
+
+
+def test_a_board_that_cannot_be_used_is_refused_in_one_line(
+    board: Boards, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong shows before the first trial, with what to do."""
+    model = tiny_model(tmp_path)
+
+    def refused(flags: list[str], *words: str) -> None:
+        out = ["--tol", "1e-2", "--out", str(tmp_path / "run")]
+        assert 2 == main([str(model), *out, *flags])
+        last = capfd.readouterr().err.strip().splitlines()[-1]
+        assert all(word in last for word in words), last
+        assert "; " in last
+
+    refused(["--backend", "remote"], "needs a host", "--backend-option host=")
+    refused(["--backend-option", "host=one"], "--backend auto has no option 'host'")
+    refused(board.flags(hosts="one"), "has no option 'hosts'", "ssh-config")
+    refused(board.flags(host="-oProxyCommand=id"), "is no name of a host")
+    refused(board.flags(host="none.invalid"), "none.invalid", "ssh HOST true")
+    refused(board.flags(trtexec="/none/trtexec"), "host one has no /none/trtexec")
+    refused(board.flags(trtexec="bin/trtexec"), "is no absolute path")
+    refused(board.flags(trtexec="/bin/false"), "/bin/false on host one does not build")
+    refused(board.flags(folder="/none"), "host one has no folder /none")
+    known = board.known.read_text()
+    board.known.write_text("")
+    refused(board.flags(), "one: ", "key", "ssh HOST true")
+    board.known.write_text(known)
+    (board.home / "key.pub").write_text("")
+    refused(board.flags(), "one: ", "Permission denied", "ssh HOST true")
+
+
+def test_unlike_boards_are_refused(
+    two: Boards, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Verdicts of two kinds of GPU are not mixed."""
+    write_tool(two.each[1].tools, "echo '[I] Selected Device: Thor'")
+    assert 2 == main(command(tiny_model(tmp_path), two))
+    assert "device is Orin on one, Thor on two" in capfd.readouterr().err
+
+
+def test_inputs_go_there_once(board: Boards, tmp_path: Path) -> None:
+    """Samples of the run stay as long as the connection; copies and former plans do not."""
+    seen = board.home / "seen"
+    seen.touch()
+    seen.chmod(0o666)
+    looks = f"ls -i inputs >> {seen}; ls feed ./*.onnx >> {seen} 2> /dev/null; echo - >> {seen}"
+    write_tool(board.each[0].tools, f'case "$*" in *loadInputs*) {looks};; esac')
+    sample, copy = ({"x": np.full((1, 8), value, np.float32)} for value in (1, 2))
+    made = backend(board, load_model(tiny_model(tmp_path)), tmp_path, [sample])
+    for feed in (sample, copy, sample):
+        with made.build(Plan.of(())) as engine:
+            engine.run(feed)
+    calls = [call.split("\n")[:-1] for call in seen.read_text().split("-\n")[:-1]]
+    # The number of a file's node changes as it is unpacked once more.
+    assert 1 == len({call[0] for call in calls}), calls
+    assert [0, 2, 0] == [sum("feed" in line or len(line) == 64 for line in c) for c in calls]
+    assert [1, 1, 1] == [sum(line.endswith(".onnx") for line in call) for call in calls]
+
+
+def test_a_plan_that_does_not_build_is_an_outcome(board: Boards, tmp_path: Path) -> None:
+    """What trtexec says of it is told."""
+    write_tool(board.each[0].tools, PLANS + "echo '[E] Error[9]: no kernel'; exit 1;; esac")
+    model = load_model(tiny_model(tmp_path))
+    with pytest.raises(BackendFailure) as failed:
+        backend(board, model, tmp_path).build(Plan.of(()))
+    assert TrialStatus.BUILD_FAILED is failed.value.outcome.status
+    assert "Error[9]: no kernel" == failed.value.outcome.message
+
+
+def test_a_build_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> None:
+    """The limit of builds leaves no trtexec at work; an earlier engine is built there again."""
+    slow = PLANS + f"[ -e {board.home / 'slow'} ] && sleep 300;; esac"
+    write_tool(board.each[0].tools, slow)
+    model, feed = load_model(tiny_model(tmp_path)), {"x": np.ones((1, 8), np.float32)}
+    made = backend(board, model, tmp_path, build_timeout_s=5.0)
+    engine = made.build(Plan.of(range(20)))
+    before = engine.run(feed)
+    (board.home / "slow").touch()
+    with pytest.raises(BackendFailure) as failed:
+        made.build(Plan.of(()))
+    assert TrialStatus.TIMED_OUT is failed.value.outcome.status
+    assert until(board.clear), (board.left(), board.each[0].processes())
+    (board.home / "slow").unlink()
+    with engine:
+        after = engine.run(feed)
+    assert [*before.items()] and all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Path) -> None:
+    """It is tried a bounded number of times, and has no verdict."""
+    calls = board.home / "calls"
+    calls.touch()
+    calls.chmod(0o666)
+    kills = f"echo >> {calls}; pkill -KILL -u $(id -u) -x sshd; sleep 300"
+    write_tool(board.each[0].tools, f"{PLANS}{kills};; esac")
+    model = load_model(tiny_model(tmp_path))
+    with pytest.raises(BackendFailure) as failed:
+        backend(board, model, tmp_path).build(Plan.of(()))
+    outcome = failed.value.outcome
+    assert (TrialStatus.CRASHED, None) == (outcome.status, outcome.verdict)
+    assert outcome.message.startswith("lost: one: ")
+    assert 3 == len(calls.read_text().splitlines())
+
+
+def test_a_full_disk_there_is_one_line(board: Boards, tmp_path: Path) -> None:
+    """Whether it is full before or becomes so by the engine, no verdict comes of it."""
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=3m,mode=1777", "none", str(board.base)]
+    if subprocess.run(mounted, check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount a tmpfs")
+    try:
+        fills = f"dd if=/dev/zero of={board.base}/filling bs=64k 2> /dev/null;; esac"
+        write_tool(board.each[0].tools, PLANS + fills)
+        made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
+        assert "Orin" == made.versions()["device"]
+        with pytest.raises(ExecutorError, match=r"disk of host one is full .*; free some"):
+            made.build(Plan.of(()))
+        with pytest.raises(ExecutorError, match="disk of host one is full"):
+            made.build(Plan.of(()))
+        del made
+        (board.base / "filling").unlink()
+        assert until(board.clear), board.left()
+    finally:
+        subprocess.run(["umount", "-l", str(board.base)], check=True)
+
+
+def test_what_a_dead_board_left_goes_at_the_next_start(board: Boards, tmp_path: Path) -> None:
+    """A folder of a holder that is gone is removed; one that is held, or is not ours, stays."""
+    held, other = f"precision-bisect.{os.getpid()}.abc", "precision-bisect.mine"
+    user = board.each[0].user
+    for name in ("precision-bisect.999999999.abc", other):
+        subprocess.run(["install", "-d", "-o", user, str(board.base / name)], check=True)
+    (board.base / held).mkdir()
+    backend(board, load_model(tiny_model(tmp_path)), tmp_path).versions()
+    assert until(lambda: {held, other} == set(board.left()))
+    (board.base / held).rmdir()
+    (board.base / other).rmdir()
+
+
+@pytest.mark.nightly
+def test_a_search_finds_there_what_it_finds_here(board: Boards, tmp_path: Path) -> None:
+    """The answer is the emulator's, and verify sees each kept layer honoured there."""
+    model = tiny_model(tmp_path)
+    assert 0 == main(command(model, board))
+    assert sorted(tiny.KEPT) == kept(model)
+    assert 0 == main(["verify", str(model.parent / "run"), *board.flags()])
+
+
+@pytest.mark.nightly
+def test_a_board_that_dies_costs_nothing(two: Boards, tmp_path: Path) -> None:
+    """The search goes on with the other one, to the same answer."""
+    model = tiny_model(tmp_path)
+    began = two.home / "began"
+    began.touch()
+    began.chmod(0o666)
+    for board in two.each:
+        write_tool(board.tools, f"{PLANS}echo {board.name} >> {began};; esac")
+    words = [sys.executable, "-m", "precision_bisect", *command(model, two, "--workers", "2")]
+    run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert until(lambda: {"one", "two"} <= set(began.read_text().split()), 60)
+    two.each[0].cut()
+    said, _ = run.communicate()
+    assert 0 == run.returncode, said
+    assert sorted(tiny.KEPT) == kept(model)
+    assert "lost" not in said
+    assert until(two.clear), two.left()
+
+
+@pytest.mark.nightly
+def test_a_killed_run_leaves_nothing_and_goes_on(board: Boards, tmp_path: Path) -> None:
+    """SIGKILL clears the board, and what is resumed finds the same answer."""
+    model = tiny_model(tmp_path)
+    words = [sys.executable, "-m", "precision_bisect", *command(model, board)]
+    run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ledger = model.parent / "run" / LEDGER
+    assert until(lambda: ledger.exists() and bool(board.left()), 60)
+    run.kill()
+    run.wait()
+    assert until(board.clear), (board.left(), board.each[0].processes())
+    assert 0 == main(command(model, board, "--resume"))
+    assert sorted(tiny.KEPT) == kept(model)
+
+
+@pytest.mark.nightly
+def test_a_trial_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> None:
+    """The limit of trials leaves no trtexec at work."""
+    write_tool(board.each[0].tools, PLANS + "sleep 300;; esac")
+    assert 0 != main(command(tiny_model(tmp_path), board, "--trial-timeout", "4"))
+    assert until(board.clear), (board.left(), board.each[0].processes())
+
+
+@pytest.mark.nightly
+def test_without_any_board_the_run_ends_in_one_line(
+    board: Boards, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was tried is in the ledger; nothing of it is a verdict."""
+    model = load_model(tiny_model(tmp_path))
+    made = backend(board, model, tmp_path)
+    with made.build(Plan.of(())) as engine:
+        board.each[0].cut()
+        with pytest.raises(ExecutorError, match=r"no host can be reached: one: .*--resume"):
+            engine.run({"x": np.ones((1, 8), np.float32)})
