@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import precision_bisect
@@ -70,3 +71,25 @@ def test_many_layers_are_refused_before_samples_are_read(tmp_path: Path) -> None
     model = save(parse(f"(float[4] v0) => (float[4] v17) {{ {nodes} }}"), tmp_path)
     with pytest.raises(PrecisionBisectError, match="takes at most 16 layers"):
         precision_bisect.find(model, inputs=NOWHERE, strategy="exhaustive")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--opt-shapes", "x:1x4"], "a sample of 'x' has shape 2x4, outside 1x4 to 1x4; widen"),
+        (["--opt-shapes", "x:1x5"], "1x5 is no shape of 'x'"),
+        (["--opt-shapes", "x:1x4", "--max-shapes", "x:2x4"], ""),
+    ],
+)
+def test_shapes_that_no_engine_would_take(
+    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The emulator refuses what the engine that is built later would refuse."""
+    model = save(
+        parse("(float[n,4] x) => (float[n,4] y) { [a] p = Abs(x) [b] y = Abs(p) }"), tmp_path
+    )
+    np.savez(tmp_path / "inputs.npz", x=np.ones((2, 4), np.float32))
+    words = [str(model), "--inputs", str(tmp_path / "inputs.npz"), "--backend", "emulated"]
+    code = main([*words, "--out", str(tmp_path / "run"), *flags])
+    assert (ExitCode.USAGE if said else ExitCode.OK) == code
+    assert said in capsys.readouterr().err

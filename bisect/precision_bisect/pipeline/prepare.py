@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import (
     choose_forecasts,
@@ -18,6 +19,7 @@ from precision_bisect.backends.emulation.emulator_plugin import (
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import own_arithmetic
+from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor
@@ -28,6 +30,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import (
     beyond_remark,
     may_run_high,
@@ -241,6 +244,11 @@ def assemble(
             "the emulator runs on ONNX Runtime, which cannot run the model",
             "choose --backend tensorrt, or register the operators by --ort-custom-ops LIB.so",
         )
+    if backend.emulated and options.engine.opt_shapes:
+        # An engine is built for them, and refuses other samples.
+        shapes = sample_shapes(model, loaded.sets.feeds)
+        values = shape_inputs(model.proto.graph, model.inputs)
+        shape_ranges(model.inputs, options.engine, shapes, values)
     beyond = weights_beyond(model, pair)
     found = (
         beyond_remark(beyond, pair),
