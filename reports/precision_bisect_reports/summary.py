@@ -83,9 +83,13 @@ NOTHING_GAINED = "Nothing gained"
 
 
 def final_screen(
-    result: Result, model: Path, width: int = WIDTH, command: Sequence[str] = ()
+    result: Result,
+    model: Path,
+    width: int = WIDTH,
+    command: Sequence[str] = (),
+    most: float = MOST_LINES,
 ) -> Iterator[Text]:
-    """Yield the lines of the final screen, at most `MOST_LINES` of at most `width` columns.
+    """Yield the lines of the final screen, at most `most` of at most `width` columns.
 
     `command` has the words of the command line that began the run, where it is known.
 
@@ -96,7 +100,7 @@ def final_screen(
     steps = list(next_steps(result, model, command))
     for *patterns, level in _LAYOUTS:
         lines = list(_screen(result, steps, width, patterns, level))
-        if len(lines) <= MOST_LINES:
+        if len(lines) <= most:
             break
     yield from lines
 

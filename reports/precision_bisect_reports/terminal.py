@@ -6,6 +6,7 @@ NO_COLOR and FORCE_COLOR are honoured by rich. Progress goes to standard error, 
 standard output.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.image_options import ImageOptions
 from precision_bisect.trial import Identity, Outcome, Phase, Proposal, Trial
 from precision_bisect_reports.promise import names_of
-from precision_bisect_reports.summary import WIDTH, final_screen
+from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 
 TITLES = {
     Phase.PREFLIGHT: "Preflight",
@@ -205,9 +206,14 @@ class TerminalReport:
         self._print_screen(result, model)
 
     def _print_screen(self, result: Result, model: Path, command: Sequence[str] = ()) -> None:
-        """Print the final screen, on a wide terminal in up to `WIDEST` columns."""
-        width = min(WIDEST, max(WIDTH, self._out.width)) if self._out.is_terminal else WIDTH
-        for part in final_screen(result, model, width, command):
+        """Print the final screen, on a wide terminal in up to `WIDEST` columns.
+
+        A file or a pipe has room for all of it.
+        """
+        width, most = WIDTH, math.inf
+        if self._out.is_terminal:
+            width, most = min(WIDEST, max(WIDTH, self._out.width)), MOST_LINES
+        for part in final_screen(result, model, width, command, most):
             self._out.print(part)
 
     def _trial(self, event: TrialFinished) -> None:

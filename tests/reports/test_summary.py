@@ -1,5 +1,6 @@
 """The final screen, for every ending."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
+from precision_bisect_reports.terminal import TerminalReport
 
 
 def test_layers_are_grouped_by_what_they_are() -> None:
@@ -148,6 +150,29 @@ def test_the_screen_is_small(status: Status) -> None:
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
     assert any("made up" in line for line in lines)
+
+
+class _Terminal(io.StringIO):
+    """What takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the screen is cut to 25 lines, evidence first; a file has room for it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
+    causes = [Diagnosis(layer=each, cause="overflow", evidence="reaches 1e5") for each in kept]
+    found = replace(RESULT, kept=kept, diagnosis=causes, notes=["word " * 40] * 9)
+    shown = []
+    for stream in (_Terminal(), io.StringIO()):
+        TerminalReport(stream, io.StringIO()).show(found, Path("model.onnx"))
+        shown.append(stream.getvalue())
+    terminal, pipe = shown
+    assert len(terminal.splitlines()) <= MOST_LINES < len(pipe.splitlines())
+    assert terminal.count("reaches 1e5") < pipe.count("reaches 1e5")
 
 
 def test_commands_can_be_pasted() -> None:

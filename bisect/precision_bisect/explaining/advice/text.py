@@ -72,7 +72,7 @@ def _causes(found: Findings) -> str:
     why = ", ".join(f"{count} {printable(cause)}" for cause, count in causes.items())
     low = printable(found.low).upper()
     near = len(found.layers) - len(told)
-    more = f"; {near} more come close" if near else ""
+    more = f"; {near} more come{'s' * (near == 1)} close" if near else ""
     count = counted(len(told), "layer")
     kept_from = f" kept from {low}" if kept else ""
     return f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
