@@ -22,7 +22,7 @@ less. The others promise the more, the more there are."""
 RANKING_SAMPLES = 8
 """Judging samples that rank the layers, at most, spread evenly over them. A bound on the ranking's
 time, which grows with layers and samples. Half and double change nothing in
-benchmarks/constants.py."""
+benchmarks/constants.py, whose models have few samples; half loses the example's certificate."""
 
 
 _NAMED = (SampleSet.JUDGED, SampleSet.RANKING, SampleSet.POOL, SampleSet.HELD_OUT)
