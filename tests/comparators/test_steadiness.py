@@ -167,8 +167,8 @@ def test_only_the_node_that_moves_an_output_is_named(tmp_path: Path) -> None:
 
 
 def test_a_dropout_that_drops_little_is_found(tmp_path: Path) -> None:
-    """With one element in a hundred it seldom shows in one run of eight elements."""
-    body = DRAWN["dropout"][0].replace("{0.5}", "{0.05}")
+    """One run of eight elements does not show it in a quarter of the cases, all runs do."""
+    body = DRAWN["dropout"][0].replace("{0.5}", "{0.15}")
     with pytest.raises(ModelError, match="mine"):
         search(tmp_path, body)
 
