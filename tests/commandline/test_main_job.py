@@ -34,7 +34,7 @@ ONE_SAMPLE = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / "000.npz")]
 def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, str, float]]:
     """Run the example on some samples; yield its run folder, its final screen, its CPU seconds.
 
-    The folder's path is short: commands with a long one fold, and the screen has 25 lines.
+    The folder's path is short: commands with a long one fold.
     """
     with tempfile.TemporaryDirectory() as short:
         folder = Path(short) / "run"
@@ -91,11 +91,10 @@ def test_example_exports_what_it_kept(example: tuple[Path, str, float]) -> None:
 
 
 def test_final_screen_groups_by_module(example: tuple[Path, str, float]) -> None:
-    """The screen says what the layers are, and the next step; it is small."""
+    """The screen says what the layers are, and the next step."""
     screen = example[1]
     assert re.search(r"\n  \d LayerNorms: Pow, ReduceMean in each", screen)
     assert f"sh {example[0]}/trtexec.sh strong10" in " ".join(screen.replace("\\\n", "").split())
-    assert len(screen.splitlines()) <= 25
     assert "\x1b" not in screen
 
 
