@@ -70,8 +70,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--arguments", default="", help="further ones for the main command")
     given = parser.parse_args()
-    command = ["-m", "precision_bisect", str(given.model.resolve())]
-    command += ["--inputs", str(given.inputs.resolve()), "--backend", given.backend]
+    command = ["-m", "precision_bisect", str(given.model)]
+    command += ["--inputs", str(given.inputs), "--backend", given.backend]
     command += ["--overwrite", *shlex.split(given.arguments)]
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as made:
