@@ -184,6 +184,55 @@ def ids(rng: Rng, model: Path, count: int) -> list[Sample]:
     return [{"ids": each.astype(np.int64)} for each in drawn]
 
 
+def tokens(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return steps of a decoder, each with the keys and values that it has kept by then.
+
+    Before the model is there, the one sample has shapes alone.
+    """
+    keys = values = np.zeros((4, 1, 4, 0, 64), np.float32)
+    run, samples = plain(model) if model.exists() else None, list[Sample]()
+    for place, one in enumerate(ids(rng, model, count)):
+        for at, token in enumerate(one["ids"][0, : 8 + place % (LENGTH - 8)]):
+            sample = {"ids": token[None, None], "place": np.array([at])}
+            sample |= {"keys": keys, "values": values}
+            if run is not None:
+                _, keys, values = run(sample)
+        samples.append(sample)
+        keys = values = np.zeros((4, 1, 4, 0, 64), np.float32)
+    return samples
+
+
+def latents(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return latents of noise, each with a timestep: `latent` (1, 4, 32, 32), `t` (1,)."""
+    return [
+        {
+            "latent": rng.standard_normal((1, 4, 32, 32), np.float32),
+            "t": np.array([rng.integers(1000)], np.float32),
+        }
+        for _ in range(count)
+    ]
+
+
+def characters(rng: Rng, model: Path, count: int) -> list[Sample]:
+    """Return pictures of a few characters, of 0 to 255: `images` of shape (1, 3, 416, 416)."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    samples: list[Sample] = []
+    for _ in range(count):
+        shown = Image.fromarray(
+            (_picture(rng, 416) * 90 + 150).astype(np.uint8).transpose(1, 2, 0)
+        )
+        draw = ImageDraw.Draw(shown)
+        for place in range(5):
+            where = 20.0 + 75 * place, float(rng.integers(40, 300))
+            font = ImageFont.load_default(size=float(rng.integers(50, 75)))
+            letter = str(rng.choice(list("ABDEGHKMNPRSTXYZ2345689")))
+            draw.text(where, letter, fill=tuple(rng.integers(0, 80, 3).tolist()), font=font)
+        pixels = np.asarray(shown, np.float32).transpose(2, 0, 1)
+        samples.append({"images": np.ascontiguousarray(pixels)[None]})
+    return samples
+
+
 def reordered(rng: Rng, samples: list[Sample], count: int) -> list[Sample]:
     """Return tokenized sentences with their words in another order."""
     made: list[Sample] = []

@@ -7,7 +7,7 @@ and its RMSNorms square it. Normalizations and scales are drawn, so that no laye
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -107,9 +107,9 @@ class Attention(nn.Module):
         self.parts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width, bias=False)
         self.rotary, self.size = rotary, width // HEADS
-        angles = _angles(self.size)
-        self.register_buffer("cos", angles.cos())
-        self.register_buffer("sin", angles.sin())
+        turns = angles(self.size)
+        self.register_buffer("cos", turns.cos())
+        self.register_buffer("sin", turns.sin())
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -117,17 +117,12 @@ class Attention(nn.Module):
             part(x).view(batch, length, HEADS, self.size).transpose(1, 2) for part in self.parts
         )
         if self.rotary:
-            query, key = self._turned(query), self._turned(key) / self.size**0.5
+            query, key = (turned(each, self.cos, self.sin) for each in (query, key))
+            key = key / self.size**0.5
         weights = torch.softmax(query @ key.transpose(-1, -2) + bias, -1)
         mixed = (weights @ value).transpose(1, 2).reshape(batch, length, width)
         written: Tensor = self.out(mixed)
         return written
-
-    def _turned(self, x: Tensor) -> Tensor:
-        """Turn pairs of channels by angles that grow with the place, as Llama does."""
-        half = torch.cat((-x[..., self.size // 2 :], x[..., : self.size // 2]), -1)
-        turned: Tensor = x * self.cos + half * self.sin
-        return turned
 
 
 class Block(nn.Module):
@@ -186,8 +181,13 @@ def decoder() -> nn.Module:
     return made
 
 
-def write(make: Callable[[], nn.Module], sample: Sample, path: Path) -> None:
-    """Export a network at opset 17 for inputs of the sample's shapes."""
+def write(
+    make: Callable[[], nn.Module], sample: Sample, path: Path, outputs: Sequence[str], growing: int
+) -> None:
+    """Export a network at opset 17 for inputs of the sample's shapes.
+
+    Of inputs with more than `growing` axes, that one is left open.
+    """
     torch.manual_seed(0)
     model = make().eval()
     _draw(model)
@@ -198,7 +198,10 @@ def write(make: Callable[[], nn.Module], sample: Sample, path: Path) -> None:
             tuple(torch.from_numpy(np.asarray(value)) for value in sample.values()),
             str(path),
             input_names=list(sample),
-            output_names=["out"],
+            output_names=list(outputs),
+            dynamic_axes={
+                name: {growing: "past"} for name, value in sample.items() if value.ndim > growing
+            },
             opset_version=17,
             dynamo=False,
         )
@@ -222,7 +225,14 @@ def _draw(model: nn.Module) -> None:
                 part.scale.uniform_(-0.5, 0.5)
 
 
-def _angles(size: int) -> Tensor:
+def angles(size: int) -> Tensor:
     """Return the rotary embedding's angles, shape (LENGTH, size)."""
     speeds = 10_000 ** (-torch.arange(0, size, 2) / size)
     return torch.arange(LENGTH)[:, None] * torch.cat((speeds, speeds))[None]
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs of channels by angles that grow with the place, as Llama does."""
+    middle = x.shape[-1] // 2
+    half = torch.cat((-x[..., middle:], x[..., :middle]), -1)
+    return x * cos + half * sin

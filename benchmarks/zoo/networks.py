@@ -139,16 +139,27 @@ def _minilm(path: Path, cache: Path) -> None:
     minilm.export_minilm(path, 17)
 
 
-def _module(name: str, draw: Draw) -> Callable[[Path, Path], None]:
-    """Return what exports a module of random weights."""
+def _module(
+    name: str, draw: Draw, *outputs: str, growing: int = 9
+) -> Callable[[Path, Path], None]:
+    """Return what exports a module of random weights; `growing` is the axis that is left open."""
 
     def make(path: Path, cache: Path) -> None:
-        from zoo import modules
+        from zoo import awkward, modules
 
         sample = draw(np.random.default_rng(0), path, 1)[0]
-        modules.write(getattr(modules, name), sample, path)
+        network = getattr(modules, name, None) or getattr(awkward, name)
+        modules.write(network, sample, path, outputs or ("out",), growing)
 
     return make
+
+
+def _selecting(path: Path, cache: Path) -> None:
+    """Copy a trained detector, and let it select its boxes."""
+    from zoo import awkward
+
+    shutil.copyfile(package("ddddocr", cache) / "common_det.onnx", path)
+    awkward.with_selection(path)
 
 
 def _example_model(path: Path, cache: Path) -> None:
@@ -278,4 +289,19 @@ NETWORKS = {
         draw=inputs.letters_and_marks,
         limits=(1e-2, 3e-3),
     ),
+    "unet": Network(
+        make=_module("unet", inputs.latents), draw=inputs.latents, limits=(1e-2, 3e-3)
+    ),
+    "vision_transformer": Network(
+        make=_module("vision_transformer", inputs.pictures),
+        draw=inputs.pictures,
+        limits=(1e-2, 3e-3),
+    ),
+    "mixture": Network(make=_module("mixture", inputs.ids), draw=inputs.ids, limits=(1e-2, 3e-3)),
+    "decoder_step": Network(
+        make=_module("decoder_step", inputs.tokens, "out", "keys_out", "values_out", growing=3),
+        draw=inputs.tokens,
+        limits=(1e-2, 3e-3),
+    ),
+    "selected_boxes": Network(make=_selecting, draw=inputs.characters, limits=(3e-2, 1e-2)),
 }

@@ -224,8 +224,8 @@ class Options(WorkerOptions, SampleOptions):
     export_point: str = _output(
         ANSWER,
         "which plan of the curve the exported files hold: the answer, the culprits alone, the "
-        "answer and a few layers more that bring the error far down, or that of K kept layers "
-        "({})",
+        "answer and what leaves the low type's range beside it (else a few layers that bring the "
+        "error far down), or that of K kept layers ({})",
         metavar=f"{'|'.join(EXPORT_POINTS)}|K",
         read=_point,
     )

@@ -58,6 +58,7 @@ class Problem:
     `unit` is half the distance from 1 to the next number of the low type. `passing` is a plan that
     is known to pass before the search begins, if any. `beyond_range` finds the plan that keeps
     what leaves the low type's range, None where nothing does; it costs inferences, once.
+    `overflowing` is the same without what only carries a mask of attention.
     `start` is a plan to try before the search, and to refine if it passes; None for none.
     `forecast_s` is how many seconds the ranking may take, by what its outcomes took.
     `as_deployed` tells that every build has the options of the deployment, `large` that the model
@@ -79,6 +80,7 @@ class Problem:
     passing: Plan | None = None
     start: Plan | None = None
     beyond_range: Callable[[], Plan | None] = lambda: None
+    overflowing: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     as_deployed: bool = False
     large: bool = False

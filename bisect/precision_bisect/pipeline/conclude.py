@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import UsageError, counted
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
@@ -48,6 +48,7 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
@@ -55,7 +56,14 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
-from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.result import (
+    Asked,
+    CurvePoint,
+    Inputs,
+    Pinned,
+    Result,
+    Rung,
+)
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -177,9 +185,9 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
     """Return the result: each field says where it comes from."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, backend, table = prepared.options, prepared.backend, prepared.model.table
-    counted = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
+    judged = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
     # Without an emulator beside it the backend is the only one that was asked.
-    builds = len(driver.trials if prepared.emulator is None else counted)
+    builds = len(driver.trials if prepared.emulator is None else judged)
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
@@ -211,8 +219,8 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         culprits=told.chart.culprits,
         curve=told.chart.curve,
         non_monotone=rows(answer.broken, table.names),
-        trials=len(counted),
-        unresolved=without_verdict(counted),
+        trials=len(judged),
+        unresolved=without_verdict(judged),
         builds=builds,
         evaluations=len(driver.trials) - builds,
         wall_s=round(run.budget.elapsed_s(), 3),
@@ -256,8 +264,25 @@ def _notes(run: _Ended, told: _Explanation) -> list[str]:
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),
+        *_unfelt(run, told.chart.curve),
         *told.missing,
         *told.written.notes,
+    ]
+
+
+def _unfelt(run: _Ended, curve: Sequence[CurvePoint]) -> list[str]:
+    """Tell of layers that leave the range in the answer without harm: other inputs may feel it."""
+    beyond, plan = run.prepared.problem.overflowing(), run.answer.plan
+    left = Plan.of(()) if beyond is None or plan is None else beyond.without(plan.kept)
+    if not left:
+        return []
+    keep = "--keep keeps layers"
+    if "margin" in [each.point for each in curve]:
+        keep = "--export-point margin keeps them, too"
+    many, first = counted(len(left), "layer"), kept_names(run.prepared, left)[0]
+    return [
+        f"{many} that run in {run.prepared.options.low.upper()} leave its range, {first} first; "
+        f"these samples do not feel it, others may: {keep}"
     ]
 
 

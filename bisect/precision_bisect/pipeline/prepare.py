@@ -77,8 +77,9 @@ class Prepared(Loaded):
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend. `graph` says what plans cost where speed
-    counts. `beyond_range` is as in `Problem`. `executor` evaluates the trials. `refer` computes
-    the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot run the model.
+    counts. `beyond_range` and `overflowing` are as in `Problem`. `executor` evaluates the trials.
+    `refer` computes the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot
+    run the model.
     """
 
     refer: ReferenceSession
@@ -93,6 +94,7 @@ class Prepared(Loaded):
     executor: Executor = LOCAL
     unknown_to: Sequence[TargetName] = ()
     beyond_range: Callable[[], Plan | None]
+    overflowing: Callable[[], Plan | None]
 
     @property
     def start(self) -> Plan | None:
@@ -117,6 +119,7 @@ class Prepared(Loaded):
             speed=self.options.speed if self.options.speed.given else None,
             unit=KINDS[self.options.low].unit,
             beyond_range=self.beyond_range,
+            overflowing=self.overflowing,
             start=self.start,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
             large=total_bytes(self.model.weights) > LARGE_BYTES,
@@ -270,6 +273,15 @@ def assemble(
         "at_once": max(1, loaded.at_once // options.workers),
         "remarks": [*loaded.remarks, *said],
     }
+    outside = partial(
+        out_of_range,
+        model,
+        pair,
+        loaded.samples,
+        {each.name: each.largest for each in beyond},
+        options.threads,
+        targets=options.targets,
+    )
     return Prepared(
         **{each.name: getattr(loaded, each.name) for each in fields(Loaded)} | changed,
         refer=refer,
@@ -282,17 +294,8 @@ def assemble(
         unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
-        beyond_range=cache(
-            partial(
-                out_of_range,
-                model,
-                pair,
-                loaded.samples,
-                [each.name for each in beyond],
-                options.threads,
-                targets=options.targets,
-            )
-        ),
+        beyond_range=cache(outside),
+        overflowing=cache(partial(outside, masks=False)),
         executor=executor,
     )
 

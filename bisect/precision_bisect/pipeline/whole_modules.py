@@ -99,6 +99,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         passing=start if passes else None,
         start=None,
         beyond_range=lambda: around(problem.beyond_range()),
+        overflowing=lambda: around(problem.overflowing()),
         settled=False,
     )
     search = strategy.search(asked)

@@ -4,7 +4,8 @@ One run in FP32 with extra outputs, the largest magnitude of each tensor. It nee
 no trial.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -22,6 +23,9 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
+NEAR = 1e-3
+"""What differs from a mask by less, relative to it, is the mask and a score. A bound: masks are
+1e4 and more, scores tens."""
 _LARGEST = "precision_bisect/largest"
 
 
@@ -29,16 +33,19 @@ def out_of_range(
     model: Model,
     pair: Pair,
     samples: Sequence[Sample],
-    weights: Collection[str],
+    weights: Mapping[str, float],
     threads: int = 0,
     *,
     targets: Sequence[TargetName] = DEFAULT_TARGETS,
+    masks: bool = True,
 ) -> Plan | None:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
-    Each sample is run once in FP32. `weights` are constants that leave the range. The rule is that
-    of ModelOpt's AutoCast, with its limits at the type's largest value. It also holds for the sums
-    behind means that one of the `targets` stores. None, too, if the model cannot be run this way:
+    Each sample is run once in FP32. `weights` are constants that leave the range, each with its
+    largest magnitude. The rule is that of ModelOpt's AutoCast, with its limits at the type's
+    largest value. It also holds for the sums behind means that one of the `targets` stores.
+    Without `masks` it leaves out those constants, and what is as far from 0 as one: attention
+    masks, whose -3.4e38 does what -inf does. None, too, if the model cannot be run this way:
     nothing depends on this plan.
     """
     # The scales of 8-bit types take care of the range.
@@ -52,10 +59,12 @@ def out_of_range(
         return None
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
-    beyond, sums_beyond = set(), set()
+    beyond, sums_beyond, levels = set(), set(), {math.inf, *weights.values()}
     for each in found:
         for key, found_largest in each.items():
             name, value = key.removeprefix(_LARGEST), float(found_largest)
+            if not masks and any(math.isclose(value, mask, rel_tol=NEAR) for mask in levels):
+                continue
             # `not <=` rather than `>`: NaN counts as beyond the range.
             if not value <= limit:  # -inf where the tensor is empty
                 beyond.add(name)
@@ -67,7 +76,7 @@ def out_of_range(
         for name, value in sample.items()
         if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
     }
-    beyond.update(weights)
+    beyond.update(weights if masks else ())
     index = {str(name): i for i, name in enumerate(model.table.names)}
     layers = [
         index[node.name]

@@ -1,0 +1,50 @@
+"""What overflows without harm on the samples is told, and kept by the point `margin`."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import parse, save
+from precision_bisect import find
+from precision_bisect.runs.results.result import Result
+
+FELT = "s = Mul(x, x) f = Mul(s, third)"
+CAPPED = "t = Mul(x, thousand) u = Min(t, cap) c = Mul(u, unit)"
+MASKED = "m = Add(x, mask) c = Softmax(m)"
+CONSTANTS = (
+    "float third = {0.00333333333}, float thousand = {1e3}, float cap = {32768},"
+    " float unit = {0.000030517578125}, float[4] mask = {-3.4e38, 0, 0, 0}"
+)
+
+
+def searched(folder: Path, body: str) -> Result:
+    """Search a model that reads x = 300."""
+    graph = f"(float[4] x) => (float[4] y) <{CONSTANTS}> {{ {body} }}"
+    sample = {"x": np.full(4, 300, np.float32)}
+    return find(save(parse(graph), folder), tol=1e-2, inputs=sample, out=folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("others", "unfelt"), [(CAPPED, 2), (MASKED, 0)], ids=["capped", "mask of attention"]
+)
+def test_an_overflow_that_no_sample_feels(tmp_path: Path, others: str, unfelt: int) -> None:
+    """The answer leaves it low; a mask is meant to overflow, and not told."""
+    told = searched(tmp_path, f"{FELT} {others} y = Add(f, c)")
+    assert 2 == len(told.kept)
+    points = {each.point: set(each.kept) for each in told.curve}
+    remarks = [note for note in told.notes if "do not feel" in note]
+    assert (unfelt > 0) == ("margin" in points) == bool(remarks)
+    if unfelt:
+        assert set(told.kept) < points["margin"]
+        assert unfelt == len(points["margin"]) - len(told.kept)
+        assert remarks[0].startswith(f"{unfelt} layers that run in FP16 leave its range")
+        assert "--export-point margin" in remarks[0]
+
+
+def test_it_is_told_where_nothing_has_to_be_kept(tmp_path: Path) -> None:
+    """Then there is no curve, and `--keep` keeps it."""
+    told = searched(tmp_path, f"{CAPPED} y = Identity(c)")
+    assert not told.kept
+    (remark,) = (note for note in told.notes if "do not feel" in note)
+    assert "--keep" in remark
