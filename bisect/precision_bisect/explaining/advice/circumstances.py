@@ -134,7 +134,7 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         )
 
     beyond = partial(
-        out_of_range, model, pair, case.samples, (), case.threads, targets=case.targets
+        out_of_range, model, pair, case.samples, {}, case.threads, targets=case.targets
     )
     problem = Problem(
         names=names,
