@@ -22,7 +22,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ import numpy as np
 RANDOM, SEED = 60, 7
 FRESH, FRESH_SEED = 16, 3
 ROUNDS, RUNS = 9, 30
-NETWORKS = ("nafnet", "magika", "pitch", "ppocr_det", "ppocr_rec", "t5_encoder")
+NETWORKS = (
+    *("nafnet", "magika", "pitch", "ppocr_det", "ppocr_rec", "t5_encoder"),
+    *("unet", "vision_transformer", "mixture", "decoder_step", "selected_boxes"),
+)
 SPEC, OURS = "spec.json", "precision-bisect"
 COLUMNS = 3
 LEAST, WORST = 1e-7, 10.0
@@ -53,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     packing = commands.add_parser("pack")
     packing.add_argument("--networks", nargs="+", default=NETWORKS)
     packing.add_argument("--cache", type=Path, default=Path("zoo-cache"))
+    packing.add_argument("--samples", type=int, help="for ours, as `python -m peers` has it")
     packing.add_argument("--out", type=Path, required=True)
     packing.set_defaults(call=pack)
     measuring = commands.add_parser("measure")
@@ -70,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def pack(given: argparse.Namespace) -> None:
     """Write a folder for each network: models, samples, references, and a table of the models."""
+    from peers.__main__ import samples_of
+
     from zoo.judge import load, plain
     from zoo.networks import NETWORKS as ZOO
     from zoo.networks import save
@@ -80,11 +87,12 @@ def pack(given: argparse.Namespace) -> None:
         there.mkdir(parents=True, exist_ok=True)
         original = folder / "model.onnx"
         drawn = network.draw(np.random.default_rng(FRESH_SEED), original, FRESH)
-        samples = [*load(folder / "judged"), *drawn]
+        inputs = folder / samples_of(name, folder, given.samples)
+        samples = [*load(inputs), *drawn]
         save(samples, there / "samples")
         run = plain(original)
         save([dict(enumerated(run(sample))) for sample in samples], there / "references")
-        models = {"fp32": (original, {}), **_ours(folder, network.limit, bound, there)}
+        models = {"fp32": (original, {}), **_ours(original, inputs, network.limit, bound, there)}
         models |= _peers(given.cache / "peers" / f"{name}-{bound:g}")
         models |= _random(folder, network.limit, bound, there)
         table = []
@@ -102,12 +110,12 @@ def enumerated(outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         yield f"{number:03}", value
 
 
-def _ours(folder: Path, limit: str, bound: float, there: Path) -> dict[str, Any]:
+def _ours(model: Path, inputs: Path, limit: str, bound: float, there: Path) -> dict[str, Any]:
     """Search for ONNX Runtime; return the points of the curve with how a session is opened."""
     command = [sys.executable, "-m", "precision_bisect"]
     run = there / "run"
-    words = [str(folder / "model.onnx"), f"--{limit}", f"{bound:g}", "--target", "onnxruntime"]
-    words += ["--inputs", str(folder / "judged"), "--out", str(run), "--overwrite"]
+    words = [str(model), f"--{limit}", f"{bound:g}", "--target", "onnxruntime"]
+    words += ["--inputs", str(inputs), "--out", str(run), "--overwrite"]
     subprocess.run([*command, *words], stdout=subprocess.DEVNULL, check=False)
     options = json.loads((run / "result.json").read_text())["deployment"] or {}
     models = {f"{OURS}: answer": (run / "model.mixed.onnx", options)}
@@ -187,22 +195,42 @@ def measure(given: argparse.Namespace) -> None:
         print(f"{spec['network']}: {len(rows)} rows", flush=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Bound:
     """A session with inputs and outputs on the device, as a CUDA graph where it can be one."""
 
     session: Any
-    binding: Any
-    inputs: Mapping[str, Any]
-    outputs: Sequence[Any]
     samples: Sequence[Any]
     wanted: Sequence[Any]
     graph: bool
+    binding: Any = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[Any] = ()
 
     def run(self) -> None:
         """Run once, and wait for the end."""
         self.session.run_with_iobinding(self.binding)
         self.binding.synchronize_outputs()
+
+    def bind(self, sample: Any, want: Any) -> None:
+        """Take memory on the device for a sample and for what the FP32 model makes of it."""
+        from onnxruntime import OrtValue
+
+        self.binding = self.session.io_binding()
+        self.inputs = {
+            each.name: OrtValue.ortvalue_from_numpy(
+                np.ascontiguousarray(sample[each.name]), "cuda", 0
+            )
+            for each in self.session.get_inputs()
+        }
+        self.outputs = [
+            OrtValue.ortvalue_from_shape_and_type(list(each.shape), each.dtype, "cuda", 0)
+            for each in want
+        ]
+        for name, given in self.inputs.items():
+            self.binding.bind_ortvalue_input(name, given)
+        for each, held in zip(self.session.get_outputs(), self.outputs, strict=True):
+            self.binding.bind_ortvalue_output(each.name, held)
 
     def judged(self, limit: Any) -> float | str:
         """Return the worst error over the samples; infinity as a string, as JSON has none."""
@@ -210,8 +238,11 @@ class Bound:
 
         worst = 0.0
         for sample, want in zip(self.samples, self.wanted, strict=True):
-            for name, value in self.inputs.items():
-                value.update_inplace(np.ascontiguousarray(sample[name]))
+            if self.graph:
+                for name, value in self.inputs.items():
+                    value.update_inplace(np.ascontiguousarray(sample[name]))
+            else:
+                self.bind(sample, want)
             self.run()
             worst = max(worst, error([each.numpy() for each in self.outputs], want, limit))
         return worst if np.isfinite(worst) else str(worst)
@@ -220,56 +251,29 @@ class Bound:
 def opened_for(
     model: Path, options: Mapping[str, Any], samples: Sequence[Any], wanted: Sequence[Any]
 ) -> Bound:
-    """Return a session that has run; with a CUDA graph if all of it runs on the device."""
-    from gpu_judge import TF32_OFF
+    """Return a session that has run; with a CUDA graph if all of it runs on the device.
+
+    Samples of several shapes are none of one graph.
+    """
+    from gpu_judge import CUDA, TF32_OFF, opened
 
     options = options or TF32_OFF
     own = {**options.get("provider_options", {}), "enable_cuda_graph": "1"}
-    try:
-        return _bound(model, {**options, "provider_options": own}, samples, wanted, graph=True)
-    except Exception:  # No graph where a node runs on the CPU, or shapes differ.
-        return _bound(model, options, samples, wanted, graph=False)
+    shapes = {tuple(value.shape for value in sample.values()) for sample in samples}
 
+    def bound(options: Mapping[str, Any], *, graph: bool) -> Bound:
+        session = opened(model, options, CUDA)
+        found = Bound(session=session, samples=samples, wanted=wanted, graph=graph)
+        found.bind(samples[0], wanted[0])
+        for _ in range(3):
+            found.run()
+        return found
 
-def _bound(
-    model: Path,
-    options: Mapping[str, Any],
-    samples: Sequence[Any],
-    wanted: Sequence[Any],
-    *,
-    graph: bool,
-) -> Bound:
-    import onnxruntime as ort
-    from gpu_judge import CUDA, opened
-
-    session = opened(model, options, CUDA)
-    binding, value = session.io_binding(), ort.OrtValue
-    inputs = {
-        each.name: value.ortvalue_from_numpy(
-            np.ascontiguousarray(samples[0][each.name]), "cuda", 0
-        )
-        for each in session.get_inputs()
-    }
-    outputs = [
-        value.ortvalue_from_shape_and_type(list(each.shape), each.dtype, "cuda", 0)
-        for each in wanted[0]
-    ]
-    for name, given in inputs.items():
-        binding.bind_ortvalue_input(name, given)
-    for each, held in zip(session.get_outputs(), outputs, strict=True):
-        binding.bind_ortvalue_output(each.name, held)
-    bound = Bound(
-        session=session,
-        binding=binding,
-        inputs=inputs,
-        outputs=outputs,
-        samples=samples,
-        wanted=wanted,
-        graph=graph,
-    )
-    for _ in range(3):
-        bound.run()
-    return bound
+    if len(shapes) == 1:
+        # No graph where a node runs on the CPU, whatever the library says of it.
+        with suppress(Exception):
+            return bound({**options, "provider_options": own}, graph=True)
+    return bound(options, graph=False)
 
 
 def in_turn(running: Sequence[Bound]) -> list[list[float]]:

@@ -1,6 +1,7 @@
 """Few samples choose, all judge: which ones, what the others decide, and a run that is resumed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,12 @@ def needing(needs: dict[int, set[int]]) -> Evaluate:
 
 
 def searched(
-    path: Path, rule: Evaluate, *, held_out: int = 0, most: int | None = None
+    path: Path,
+    rule: Evaluate,
+    *,
+    held_out: int = 0,
+    most: int | None = None,
+    builds: bool = False,
 ) -> tuple[Ending | None, Driver, SampleSets, Simulated]:
     """Run the flow with `COUNT` samples and some held out; None where the trials were spent."""
     backend = Simulated(rule)
@@ -46,7 +52,8 @@ def searched(
     course = Course(pool=sets.pool, others=True, held_out=held_out > 0)
     with ledger:
         try:
-            ending = driver.run(flow(oracles.problem(SIZE), Guided(), course))
+            problem = replace(oracles.problem(SIZE), builds=builds)
+            ending = driver.run(flow(problem, Guided(), course))
         except BudgetSpent:
             ending = None
     return ending, driver, sets, backend
@@ -116,11 +123,15 @@ def test_no_more_joins_than_the_hard_sample_needs(tmp_path: Path) -> None:
     assert max(widened) > len(needed) and len(widened) <= 1 + NARROWED
 
 
-def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
-    """The answer holds on all in the end, and what joined counts against the promise."""
+@pytest.mark.parametrize("builds", [False, True])
+def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path, builds: bool) -> None:
+    """The answer holds on all in the end, and what joined counts against the promise.
+
+    Its error on them is known, also where it was only built afresh.
+    """
     first, second = rare(2)
     rule = needing({first: {5}, second: {5, 7}})
-    ending, driver, sets, _ = searched(tmp_path, rule)
+    ending, driver, sets, _ = searched(tmp_path, rule, builds=builds)
     assert ending is not None and ending.plan is not None
     assert {2, 5, 7} <= ending.plan.kept
     assert len(ending.plan) < SIZE
@@ -131,6 +142,8 @@ def test_a_sample_that_fails_joins_and_the_plan_widens(tmp_path: Path) -> None:
     assert found is not None
     assert (43, 0, 2, 17) == (found.judged, found.failed, found.joined, found.took_part)
     assert share_at_most(2, 45) == found.share_at_most
+    told = driver.judged(ending.plan, ending.samples)
+    assert told is not None and told.error == 0.5
 
 
 def test_where_the_budget_ends_before_it_is_widened_the_refuted_answer_stands(

@@ -125,7 +125,7 @@ def _time(plan: Plan) -> Search[Outcome]:
 
 def outcome_of_answer(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:
     """Return the outcome of an answer, on copies where there are any."""
-    return driver.on_copies(plan) or driver.outcome_of(plan, samples)
+    return driver.on_copies(plan) or driver.judged(plan, samples)
 
 
 def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:

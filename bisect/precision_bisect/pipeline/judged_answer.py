@@ -67,7 +67,7 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         plan=plan,
         samples=samples,
         kept=kept_names(prepared, plan),
-        error=_error(driver, plan, driver.outcome_of(judged, samples) or on_copies, ending),
+        error=_error(driver, plan, driver.judged(judged, samples) or on_copies, ending),
         stability=stability,
         noise_floor=floor if repeated else None,
         broken=_broken(prepared, driver, floor),

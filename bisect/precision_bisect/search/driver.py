@@ -187,6 +187,20 @@ class Driver:
         known = self._known.get(proposal.identity)
         return known.outcome if known else None
 
+    def judged(self, plan: Plan, samples: SampleSet) -> Outcome | None:
+        """Return what a plan came to on a sample set: without copies if it was tried, else last.
+
+        An answer that was widened until other samples hold may only have been built afresh.
+        """
+        again = (
+            trial.outcome
+            for trial in reversed(self.trials)
+            if trial.proposal.plan == plan
+            and trial.proposal.samples == samples
+            and trial.proposal.kind in JUDGED_KINDS
+        )
+        return self.outcome_of(plan, samples) or next(again, None)
+
     @property
     def refuted(self) -> frozenset[Plan]:
         """The plans that have failed as an answer, on copies or when they were built afresh."""
