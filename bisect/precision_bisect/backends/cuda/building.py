@@ -7,14 +7,12 @@ on the CPU provider, which computes 16-bit operators in FP32.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import onnx
+from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
-from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.graph import has_function, opset
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -143,12 +141,7 @@ class TypedSessions:
     def _has_body(self, name: LayerName) -> bool:
         """Return whether the ONNX standard defines the layer's operator by other operators."""
         layer = self._layers[name]
-        version = opset(self._model.proto, layer.domain)
-        try:
-            schema: Any = onnx.defs.get_schema(layer.op_type, version, layer.domain)
-        except onnx.defs.SchemaError:
-            return False
-        return bool(schema.has_function or schema.has_context_dependent_function)
+        return has_function(layer.op_type, opset(self._model.proto, layer.domain), layer.domain)
 
     def _stumbles(self, stuck: Collection[LayerName]) -> dict[LayerName, str]:
         """Return the layers that prevent a session in which all but `stuck` run low."""
