@@ -46,12 +46,12 @@ MODULE = {"trt": "", "module": "", "flavour.module": "", "self._flavour.module":
 OWNERS: dict[str, dict[str, str]] = {
     "flavour.py": MODULE,
     "log.py": MODULE,
-    "starting.py": MODULE,
+    "tensorrt_plugin.py": MODULE,
     "watch.py": MODULE,
     "build.py": MODULE
     | {"network": "INetworkDefinition", "tensor": "ITensor", "config": "IBuilderConfig"},
     "weak.py": MODULE | {"network": "INetworkDefinition", "layer": "ILayer", "tensor": "ITensor"},
-    "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
+    "tensorrt_backend.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
     "tensorrt_engine.py": MODULE
     | {"runner.engine": "ICudaEngine", "runner.context": "IExecutionContext"},
     "layer_times.py": MODULE
@@ -367,7 +367,7 @@ def test_a_library_that_cannot_start_cuda_is_one_line(bindings: Bindings) -> Non
     """The bindings say nullptr; the line has the versions of library, package, driver and CUDA."""
     if driver_version():
         pytest.skip("this machine has a driver")
-    module = "precision_bisect.backends.tensorrt.starting"
+    module = "precision_bisect.backends.tensorrt.tensorrt_plugin"
     package = WHEELS[bindings.version].replace("-", "_").replace("==", " ")
     for arguments in (["-m", module, "tensorrt"], ["-c", START]):
         said = bindings.run(arguments).strip().removeprefix("precision-bisect hears: ")

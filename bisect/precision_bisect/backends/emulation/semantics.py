@@ -12,6 +12,7 @@ import onnx
 from onnx import helper
 from onnx.inliner import inline_selected_functions
 
+from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.graphs.graph import attribute, copied, has_function, opset
 from precision_bisect.graphs.load import Model
@@ -205,7 +206,7 @@ class Semantics:
             for step in proto.graph.node
             for each in rounded_where_declared(step, declared, "raw")
         ]
-        return _under_names(nodes, renamed)
+        return under_names(nodes, renamed)
 
 
 def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:
@@ -260,15 +261,3 @@ def _in_half(model: Model, pair: Pair) -> frozenset[LayerName]:
     return frozenset(
         name for name, each in forms if any(form.stored in LOW_TYPES for form in each.all)
     )
-
-
-def _under_names(nodes: list[onnx.NodeProto], renamed: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the nodes with the names of a layer in place of x0, y0 and so on."""
-    outer = {f"x{i}": name for i, name in enumerate(renamed.input)}
-    outer |= {f"y{i}": name for i, name in enumerate(renamed.output)}
-    tag = next(filter(None, renamed.output))
-    for node in nodes:
-        node.name = ""
-        for names in (node.input, node.output):
-            names[:] = [name and outer.get(name, f"{tag}/{name}") for name in names]
-    return nodes

@@ -14,9 +14,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.inspection.engine_kernels import find_kernels
+from precision_bisect.backends.inspection.engine_kernels import GraphNodes, find_kernels
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
-from precision_bisect.backends.inspection.graph_nodes import GraphNodes
 from precision_bisect.backends.inspection.rules import computes
 from precision_bisect.backends.timing import WARM_UP_RUNS, measured_latency, middle
 from precision_bisect.protocols import Sample
