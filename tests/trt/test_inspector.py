@@ -146,7 +146,7 @@ def test_the_inspector_comes_first(
         seen.extend(layers)
         return []
 
-    built = BuiltEngine(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
+    built = BuiltEngine(engine=b"", layers=message(GEMM), remarks=Remarks())
     engine = TensorRTEngine(rtx, built, why_not, judge)
     loaded = SimpleNamespace(
         engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)

@@ -18,7 +18,6 @@ from distributed.utils import silence_logging_cmgr
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.task_queue import (
     Delivery,
-    NotReady,
     SilencePlugin,
     evaluate_task,
     receive,
@@ -207,10 +206,10 @@ class ClusterEvaluator:
                 return answer
             self._choosy = True
             if time.monotonic() > until:
-                raise self.site.trouble(f"has no worker that can be used: {answer.why}")
+                raise self.site.trouble(f"has no worker that can be used: {answer}")
             time.sleep(_TICK_S)
 
-    def _answer(self, proposal: Proposal) -> Delivery | NotReady:
+    def _answer(self, proposal: Proposal) -> Delivery | str:
         try:
             future = self.executor.submit(evaluate_task, self.trials, proposal, **self._where())
             empty_since: float | None = None
@@ -224,7 +223,7 @@ class ClusterEvaluator:
         except Exception as error:
             if self.site.closed:
                 raise self.site.lost() from error
-            return NotReady(why=f"{type(error).__name__}: {first_line(error)}")
+            return f"{type(error).__name__}: {first_line(error)}"
 
     def _where(self) -> dict[str, Any]:
         """Return which workers to prefer, once there was one that is no use."""

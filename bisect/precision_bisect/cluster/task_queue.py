@@ -50,13 +50,6 @@ class Delivery:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotReady:
-    """Why a worker takes no trials of this run."""
-
-    why: str
-
-
 class Tail(Logs):
     """Keeps the end of the last log only, for whoever sends it."""
 
@@ -200,17 +193,20 @@ class TrialsPlugin(WorkerPlugin):
         self.trouble = "it was let go"
         await asyncio.to_thread(self._close)
 
-    def evaluate(self, proposal: Proposal) -> Delivery | NotReady:
-        """Evaluate a proposal. Raises the PrecisionBisectErrors that end a run, and OSError."""
+    def evaluate(self, proposal: Proposal) -> Delivery | str:
+        """Evaluate a proposal, or say why no trials are taken here.
+
+        Raises the PrecisionBisectErrors that end a run, and OSError.
+        """
         with self._busy:
             if why := self.why_not():
-                return NotReady(why=why)
+                return why
             try:
                 outcome = self._isolated(proposal)
             except Exception:
                 if not self.trouble:
                     raise
-                return NotReady(why=self.trouble)
+                return self.trouble
             return Delivery(outcome=outcome, log=self._tail.take(), files=take_files(self._keep))
 
     def why_not(self) -> str:
@@ -268,11 +264,11 @@ def why_no_trials(trials: str, dask_worker: Worker) -> str:
     return there.why_not() if isinstance(there, TrialsPlugin) else str(_unprepared())
 
 
-def evaluate_task(trials: str, proposal: Proposal) -> Delivery | NotReady:
-    """Evaluate a proposal on the worker that calls this; a task of Dask's."""
+def evaluate_task(trials: str, proposal: Proposal) -> Delivery | str:
+    """Evaluate a proposal on the worker that calls this, or say why not; a task of Dask's."""
     there = get_worker().plugins.get(trials)
     if not isinstance(there, TrialsPlugin):
-        return NotReady(why=str(_unprepared()))
+        return str(_unprepared())
     return there.evaluate(proposal)
 
 

@@ -8,6 +8,7 @@ single steps. Engines may keep some of a state in FP32 between steps: they have 
 import onnx
 
 from precision_bisect.backends.emulation.snippets import parsed
+from precision_bisect.errors import first_of
 from precision_bisect.graphs.graph import attribute, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
@@ -82,9 +83,8 @@ def unpredicted(model: Model) -> str:
     ]
     if not names:
         return ""
-    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"the emulator rounds what {names[0]}{others} returns, not the state after every step: "
+        f"the emulator rounds what {first_of(names)} returns, not the state after every step: "
         "whether such a layer can run low is left to the engine"
     )
 

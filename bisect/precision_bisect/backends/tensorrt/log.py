@@ -21,7 +21,7 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, use_in_polygraphy
-from precision_bisect.errors import printable
+from precision_bisect.errors import printable, shortened
 from precision_bisect.machine.gpu import full
 from precision_bisect.machine.polygraphy_quiet import SharedContext, quiet
 
@@ -220,5 +220,4 @@ def _checked(function: str, description: str) -> str:
 
 def printable_line(text: str) -> str:
     """Return the text as one line that is safe to print, cut where it is very long."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return printable(shortened(text, _LONGEST))
