@@ -73,7 +73,10 @@ class GraphNodes:
             for node in self.nodes
         ]
         self._sort(infer_elem_types(proto, {}), set(sizes))
-        self._sources = self._find_sources()
+        producers = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+        self._sources = [
+            {producers[name] for name in _reads(node) & producers.keys()} for node in self.nodes
+        ]
         self._before = self._reach()
         self._borders = self._find_borders()
 
@@ -126,12 +129,6 @@ class GraphNodes:
                     self.low.add(number)
             elif not constant and read != written and read | written <= _FLOAT_TYPES:
                 self.casts.add(number)
-
-    def _find_sources(self) -> list[set[int]]:
-        producers = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
-        return [
-            {producers[name] for name in _reads(node) if name in producers} for node in self.nodes
-        ]
 
     def _reach(self) -> list[int]:
         """Return for each node the bit mask of all nodes that its inputs depend on."""
