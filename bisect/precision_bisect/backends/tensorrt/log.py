@@ -87,7 +87,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
     logger.blocks[thread] = messages
     trt_util.TRT_LOGGER = logger
     try:
-        with quiet(), _UNWARNED, _UNCOLLECTED:
+        with quiet(), _UNDISTURBED:
             yield messages
     except TypeError as error:
         if NOTHING_MADE in str(error):
@@ -102,30 +102,20 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
 
 
 @contextmanager
-def _unwarned() -> Iterator[None]:
-    """Let Polygraphy call what some library has deprecated, since other libraries need it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-_UNWARNED = SharedContext(_unwarned)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put garbage collection off."""
-    if not gc.isenabled():
-        yield
-        return
+def _undisturbed() -> Iterator[None]:
+    """Put garbage collection off, and let Polygraphy call what some library has deprecated."""
+    collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
     finally:
-        gc.enable()
+        if collecting:
+            gc.enable()
 
 
-_UNCOLLECTED = SharedContext(_uncollected)
+_UNDISTURBED = SharedContext(_undisturbed)
 
 
 @cache
