@@ -5,6 +5,8 @@ what a low state does: in FP16 a sum of halves stalls at 1024. So their low form
 single steps. Engines may keep some of a state in FP32 between steps: they have the last word.
 """
 
+from collections.abc import Sequence
+
 import onnx
 
 from precision_bisect.backends.emulation.snippets import parsed
@@ -137,28 +139,12 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
     ways = range(len(directions))
     given = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
     given += [""] * (_FIRST_STATE + len(states) - len(given))
-    begins, last = given[_FIRST_STATE : _FIRST_STATE + len(states)], given[_FIRST_STATE:]
-    before = [f"before_{i}" for i in states]
-    inside = []
-    for way in ways:
-        # Axes became an input at opset 13.
-        axes = ("<axes = [0]>", "") if opset < 13 else ("", ", place_0")
-        read = [f"row_{way}", *given[1:_LENGTHS], "", *before, *last[len(states) :]]
-        made = ", ".join(f"state_{i}_{way}" for i in states)
-        inside += [
-            f"row_{way} = Unsqueeze{axes[0]}(value_{way}{axes[1]})",
-            f"all_{way}, {made} = {node.op_type}({', '.join(read)})",
-            *(f"own_{i}_{way} = Gather<axis = 0>(state_{i}_{way}, place_{way})" for i in states),
-        ]
-    for i in states:
-        inside += [
-            f"exact_{i} = Concat<axis = 0>({', '.join(f'own_{i}_{way}' for way in ways)})",
-            f"rounded_{i} = Cast<to = {low.onnx_type}>(exact_{i})",
-            f"new_{i} = Cast<to = 1>(rounded_{i})",
-        ]
-    after, told, outside = [f"new_{i}" for i in states], "new_0", ""
-    begins = [each or "zeros" for each in begins]
-    reads, gives = [f"float {each}" for each in before], [f"float {each}" for each in after]
+    inside = _step(node.op_type, given, ways, low, opset)
+    reads = [f"float before_{i}" for i in states]
+    gives = [f"float new_{i}" for i in states]
+    begins = [given[_FIRST_STATE + i] or "zeros" for i in states]
+    ends = [f"y{1 + i}" for i in states]
+    outside, told = "", "new_0"
     if given[_LENGTHS]:
         valid = ", ".join(f"valid_{way}" for way in directions)
         inside += [
@@ -168,24 +154,51 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
             *(f"after_{i} = Where(valid, new_{i}, before_{i})" for i in states),
         ]
         outside, told = _LENGTHS_OUTSIDE, "told"
-        begins.append("begin")
         reads.append("int32 count")
         gives = [*(f"float after_{i}" for i in states), "int32 next"]
+        begins.append("begin")
+        ends.append("end")
     inside += [f"told_{way} = Gather<axis = 0>({told}, place_{way})" for way in ways]
     parts = [f"part_{way}" for way in ways]
-    ends = [*(f"y{1 + i}" for i in states), *(["end"] if outside else []), *parts]
     return _CELLS.format(
         ways=len(ways),
         hidden=_number(node, "hidden_size"),
         directions=directions,
         outside=outside,
-        ends=", ".join(ends),
+        ends=", ".join([*ends, *parts]),
         reads=", ".join([*reads, *(f"float value_{way}" for way in ways)]),
         gives=", ".join([*gives, *(f"float told_{way}" for way in ways)]),
         inside="\n".join(inside),
         begins=", ".join([*begins, *("x0" for _ in ways)]),
         parts=", ".join(parts),
     )
+
+
+def _step(
+    op_type: str, given: Sequence[str], ways: Sequence[int], low: LowType, opset: int
+) -> list[str]:
+    """Return the lines that make the states `new_0`, `new_1` of `before_0`, `before_1`."""
+    states = range(_STATES[op_type])
+    before = [f"before_{i}" for i in states]
+    # Axes became an input at opset 13.
+    axes = ("<axes = [0]>", "") if opset < 13 else ("", ", place_0")
+    lines = []
+    for way in ways:
+        after_states = given[_FIRST_STATE + len(states) :]
+        read = [f"row_{way}", *given[1:_LENGTHS], "", *before, *after_states]
+        made = ", ".join(f"state_{i}_{way}" for i in states)
+        lines += [
+            f"row_{way} = Unsqueeze{axes[0]}(value_{way}{axes[1]})",
+            f"all_{way}, {made} = {op_type}({', '.join(read)})",
+            *(f"own_{i}_{way} = Gather<axis = 0>(state_{i}_{way}, place_{way})" for i in states),
+        ]
+    for i in states:
+        lines += [
+            f"exact_{i} = Concat<axis = 0>({', '.join(f'own_{i}_{way}' for way in ways)})",
+            f"rounded_{i} = Cast<to = {low.onnx_type}>(exact_{i})",
+            f"new_{i} = Cast<to = 1>(rounded_{i})",
+        ]
+    return lines
 
 
 def _number(node: onnx.NodeProto, name: str) -> int:
