@@ -79,7 +79,7 @@ LIMITS = [
     f"{CORE}.graphs.typed.typed_graph:_CHUNK",
     f"{CORE}.graphs.weights:INLINE_BYTES",
     f"{CORE}.graphs.ort:_PREPACK_BYTES+_PREPACK_NODES",
-    f"{CORE}.backends.emulation.segmented:KEPT_BYTES+KEPT_SHARE",
+    f"{CORE}.backends.emulation.segments:KEPT_BYTES+KEPT_SHARE",
     f"{CORE}.backends.emulation.switched:_LARGEST_KERNEL",
     f"{CORE}.backends.emulation.segments:SWITCHES+REPEATED_WEIGHTS",
     f"{CORE}.judging.inputs.input_files:MOST_HELD",

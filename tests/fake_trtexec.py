@@ -65,10 +65,7 @@ def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
     from precision_bisect.backends.inspection.engine_layers import EngineTensor, parse_layers
 
     def told(tensors: tuple[EngineTensor, ...]) -> list[dict[str, Any]]:
-        return [
-            {"Name": t.name, "Dimensions": list(t.dims), "Datatype": t.dtype, "Format": t.format}
-            for t in tensors
-        ]
+        return [{"Name": t.name, "Dimensions": list(t.dims), "Datatype": t.dtype} for t in tensors]
 
     sizes = {name: tuple(map(int, text.split("x"))) for name, text in shapes.items()}
     return [

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from effort import examples
 from models import load_text, normal, save
-from precision_bisect.backends.emulation import segmented, segments
+from precision_bisect.backends.emulation import segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.segmented import Segmented
-from precision_bisect.backends.emulation.segments import cut
+from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import Session
@@ -46,7 +45,7 @@ def fine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SWITCHES", 2)
         patch.setattr(segments, "FEWEST_SEGMENTS", 2)
-        patch.setattr(segmented, "WORTH_S", 0.0)
+        patch.setattr(segments, "WORTH_S", 0.0)
         yield
 
 
@@ -153,7 +152,7 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
 @pytest.mark.parametrize("most", [0, 48, 2**20])
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """However little may be kept, results are the same."""
-    monkeypatch.setattr(segmented, "KEPT_BYTES", most)
+    monkeypatch.setattr(segments, "KEPT_BYTES", most)
     model = chain(tmp_path)
     graph = switch(model, FP16, Scales())
     whole, found = Session(graph.proto, graph.weights, 1), opened(graph, model)
@@ -161,7 +160,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most
         low = np.arange(len(model.table.candidates)) == 7 * (number % 20)
         given = feed(graph, low, {"x": normal(4)})
         assert bits(whole.run(given)) == bits(found.run(given))
-        assert found.kept_nbytes <= most
+        assert found.kept.nbytes <= most
 
 
 def test_several_threads_run_it_at_once(tmp_path: Path) -> None:
@@ -181,7 +180,7 @@ def test_short_inferences_are_left_whole(
 ) -> None:
     """After the first plan one session takes the place of segments that take under 5 ms."""
     model = chain(tmp_path)
-    monkeypatch.setattr(segmented, "WORTH_S", 60.0)
+    monkeypatch.setattr(segments, "WORTH_S", 60.0)
     backend = EmulatedBackend(model, threads=1)
     sample = {"x": np.ones(4, np.float32)}
     told = [bits(backend.evaluate(Plan.of([3]), sample)) for _ in range(3)]

@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 import tiny
-from precision_bisect.cluster.delivery import Delivery, Tail, receive, take_files
 from precision_bisect.cluster.shipped_model import RemoteSpec, ShippedModel, pack, unpack
+from precision_bisect.cluster.task_queue import Delivery, Tail, receive, take_files
 from precision_bisect.errors import ExecutorError, RunFolderError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.options import Options

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from models import load_text, normal
-from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.building import CudaKernel, Trace, TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
-from precision_bisect.backends.cuda.cuda_kernels import CudaKernel, Trace
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import LEAST_RUNS
 from precision_bisect.graphs.load import Model

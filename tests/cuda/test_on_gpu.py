@@ -17,7 +17,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import choose_forecasts, forecaster
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import Judging
+from precision_bisect.exports.recheck import judging
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model, load_model
@@ -361,8 +361,8 @@ def test_a_layer_of_16_bits_on_the_cpu_is_no_verdict(tmp_path: Path) -> None:
     pair = Pair(low="fp16", high="fp32")
     export = Export(model=model, kept=[], pair=pair, settings=EngineSettings())
     write_deployed(RunFolder(tmp_path / "out"), export, judge)
-    with Judging(tmp_path / "out" / "run_onnxruntime.py", tmp_path) as judging:
-        found = judging.ended()
+    with judging(tmp_path / "out" / "run_onnxruntime.py", tmp_path) as script:
+        found = script.ended()
     assert "not_judged" == found.outcome
     assert "'tan' would run on the CPU, in FP32 instead of 16 bits" == found.message
 

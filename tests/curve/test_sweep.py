@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from oracles import Oracle, Simulation, outcome
 from precision_bisect.plan import Plan
 from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, complete, sweep
 from precision_bisect.search.rounding_law import Law
-from precision_bisect.testing.driving import Simulation
-from precision_bisect.testing.oracles import Oracle, outcome
 from precision_bisect.trial import Outcome, TrialStatus
 
 

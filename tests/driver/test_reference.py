@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import tiny
 from models import load_text, normal, parse, save
 from precision_bisect.commandline.export_command import export
-from precision_bisect.exports.fitting import fit
+from precision_bisect.exports.recheck import fit
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.inputs.reference import Reference, find_reference

@@ -11,7 +11,7 @@ from exports_models import export_of
 from models import normal, parse, save
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, UsageError
-from precision_bisect.exports.fitting import fit
+from precision_bisect.exports.recheck import fit
 from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.protocols import Sample

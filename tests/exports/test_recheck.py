@@ -17,7 +17,7 @@ from precision_bisect.backends.cuda.provider import deployed_provider
 from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import Check, Judging, from_script
+from precision_bisect.exports.recheck import Check, from_script, judging
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
@@ -157,8 +157,8 @@ def test_the_script_that_cannot_judge_is_no_verdict(folder: Path, tmp_path: Path
 def test_a_script_that_breaks_is_no_verdict(folder: Path, tmp_path: Path) -> None:
     """A process that ends without an outcome costs nothing but the check."""
     (folder / RUN_SCRIPT).write_text("raise SystemExit('the end')")
-    with Judging(folder / RUN_SCRIPT, tmp_path) as judging:
-        found = judging.ended()
+    with judging(folder / RUN_SCRIPT, tmp_path) as script:
+        found = script.ended()
     assert ("not_judged", "run_onnxruntime.py ended: the end") == (found.outcome, found.message)
 
 

@@ -319,7 +319,8 @@ def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:
     """What is written imports nothing of this package: the target may not have it."""
     path = tmp_path / "m.onnx"
     onnx.save(chain(["a", "b"]), path)
-    text = write_run_script(export_of(path, ["a"]), OPTIONS, {}, "emulated")
+    judge = Judge(samples=[], reference=[], limits={}, backend="emulated", options=OPTIONS)
+    text = write_run_script(export_of(path, ["a"]), judge)
     imported = {
         name.partition(".")[0]
         for node in ast.walk(ast.parse(text))

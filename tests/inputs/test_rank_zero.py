@@ -15,7 +15,7 @@ import rank_zero
 from fleet import fleet
 from models import parse, save
 from precision_bisect.commandline.main import main
-from precision_bisect.exports.fitting import stored_samples
+from precision_bisect.exports.recheck import stored_samples
 from precision_bisect.graphs.lowtypes import FP16
 from precision_bisect.judging.inputs.copies import Copies, moved
 from precision_bisect.options import Options

@@ -8,9 +8,8 @@ from inspection import real_texts as real
 from inspection.engines import DEMOTED, HONOURED, UNSEEN
 from inspection.judged import FP16, chain, verdicts, words
 from models import keeping
-from precision_bisect.backends.inspection.engine_kernels import find_kernels
+from precision_bisect.backends.inspection.engine_kernels import GraphNodes, find_kernels
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
-from precision_bisect.backends.inspection.graph_nodes import GraphNodes
 from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 

@@ -86,7 +86,7 @@ def test_tensorrt_8_to_10() -> None:
         9, [copy, conv, foreign]
     )
     assert facts_of(9, []) is None
-    channels_last = EngineTensor(name="y", dtype="fp16", dims=(1, 4, 8, 8), format=CHANNELS_LAST)
+    channels_last = EngineTensor(name="y", dtype="fp16", dims=(1, 4, 8, 8))
     assert (
         EngineLayer(
             name="/stem/Conv + /stem/Relu",
@@ -96,7 +96,6 @@ def test_tensorrt_8_to_10() -> None:
                     name="Reformatted Input Tensor 0",
                     dtype="fp16",
                     dims=(1, 3, 8, 8),
-                    format=CHANNELS_LAST,
                 ),
             ),
             outputs=(channels_last,),
@@ -121,7 +120,6 @@ def test_tensorrt_11() -> None:
     """Split types and layouts and listed constants are read."""
     (layer,) = parse_json(json.dumps(TENSORRT_11))
     assert ("fp32", "bf16") == (layer.inputs[0].dtype, layer.outputs[0].dtype)
-    assert "(Linear) Row major linear format" == layer.inputs[0].format
     assert (
         EngineTensor(name="w_constantFloat_myl0", dtype="fp32", dims=(64, 32)),
     ) == layer.constants

@@ -108,7 +108,7 @@ def test_an_engine_that_cannot_run_says_so(rtx: Flavour, make: MakeBackend, chai
 
 def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> None:
     """Where neither the builder nor a GPU describes the engine, no layers are looked at."""
-    built = BuiltEngine(engine=b"", layers="", remarks=Remarks(notes=("a remark",)), seconds=0.0)
+    built = BuiltEngine(engine=b"", layers="", remarks=Remarks(notes=("a remark",)))
     looked_at: list[object] = []
 
     def judge(layers: Sequence[object]) -> Sequence[LayerHonour]:
@@ -122,9 +122,7 @@ def test_an_engine_that_says_nothing_is_judged_all_the_same(rtx: Flavour) -> Non
 
 def test_the_timing_cache_is_saved_beside_the_engine(rtx: Flavour, tmp_path: Path) -> None:
     """Where builds leave a timing cache, it goes with the engine."""
-    built = BuiltEngine(
-        engine=b"plan", layers="", remarks=Remarks(), seconds=0.0, timings=b"timings"
-    )
+    built = BuiltEngine(engine=b"plan", layers="", remarks=Remarks(), timings=b"timings")
     with TensorRTEngine(rtx, built, "", lambda layers: ()) as engine:
         engine.save(tmp_path)
     assert {ENGINE: b"plan", TIMING_CACHE: b"timings"} == {

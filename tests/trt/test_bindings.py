@@ -46,12 +46,12 @@ MODULE = {"trt": "", "module": "", "flavour.module": "", "self._flavour.module":
 OWNERS: dict[str, dict[str, str]] = {
     "flavour.py": MODULE,
     "log.py": MODULE,
-    "starting.py": MODULE,
+    "tensorrt_plugin.py": MODULE,
     "watch.py": MODULE,
     "build.py": MODULE
     | {"network": "INetworkDefinition", "tensor": "ITensor", "config": "IBuilderConfig"},
     "weak.py": MODULE | {"network": "INetworkDefinition", "layer": "ILayer", "tensor": "ITensor"},
-    "parsing.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
+    "tensorrt_backend.py": MODULE | {"parser": "OnnxParser", "error": "ParserError"},
     "tensorrt_engine.py": MODULE
     | {"runner.engine": "ICudaEngine", "runner.context": "IExecutionContext"},
     "layer_times.py": MODULE
@@ -273,7 +273,7 @@ def test_the_surface_is_what_the_code_touches() -> None:
     assert {"ILayer.precision", "ILayer.set_output_type", "ILayer.metadata"} <= set(
         found["weak.py"]
     )
-    assert {"ParserError.node_name", "OnnxParser.get_error"} <= set(found["parsing.py"])
+    assert {"ParserError.node_name", "OnnxParser.get_error"} <= set(found["tensorrt_backend.py"])
     assert {"ICudaEngine.create_engine_inspector", "LayerInformationFormat.JSON"} <= set(
         found["layer_times.py"]
     )
@@ -291,7 +291,7 @@ def test_every_file_that_touches_tensorrt_is_looked_at() -> None:
         for file in root.glob("*.py")
         if "module." in file.read_text(encoding="utf-8") or "trt." in file.read_text("utf-8")
     }
-    assert using - {"tensorrt_backend.py", "tensorrt_plugin.py"} <= set(OWNERS)
+    assert using <= set(OWNERS)
 
 
 def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
@@ -299,7 +299,7 @@ def test_the_backend_runs_on_these_bindings(bindings: Bindings) -> None:
     weak = not bindings.version.startswith("11.")
     strong = not bindings.version.startswith("8.")
     pins = bindings.version not in ("8.6.1", "10.3.0")
-    used = {"weak.py": weak, "parsing.py": strong}
+    used = {"weak.py": weak, "tensorrt_backend.py": strong}
     touched_by = surface(*(file for file in OWNERS if used.get(file, True)))
     found = bindings.probe({**touched_by, "Polygraphy's Profile": [PROFILE_VALUES]})
     assert {} == {file: paths for file, paths in found.pop("missing").items() if paths}
@@ -367,7 +367,7 @@ def test_a_library_that_cannot_start_cuda_is_one_line(bindings: Bindings) -> Non
     """The bindings say nullptr; the line has the versions of library, package, driver and CUDA."""
     if driver_version():
         pytest.skip("this machine has a driver")
-    module = "precision_bisect.backends.tensorrt.starting"
+    module = "precision_bisect.backends.tensorrt.tensorrt_plugin"
     package = WHEELS[bindings.version].replace("-", "_").replace("==", " ")
     for arguments in (["-m", module, "tensorrt"], ["-c", START]):
         said = bindings.run(arguments).strip().removeprefix("precision-bisect hears: ")

@@ -52,7 +52,7 @@ def test_a_typed_graph_with_casts_builds(
     assert len(built.engine) > 1000
     assert built.layers.startswith("Layers:\nName: ")
     assert "Datatype: Half" in built.layers
-    assert (Remarks(), True) == (built.remarks, 0 < built.seconds < 60)
+    assert Remarks() == built.remarks
     assert ("", "") == capfd.readouterr()
 
 

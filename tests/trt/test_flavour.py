@@ -13,7 +13,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     load_flavour,
     suited,
 )
-from precision_bisect.backends.tensorrt.starting import why_not_started
+from precision_bisect.backends.tensorrt.tensorrt_plugin import why_not_started
 from precision_bisect.errors import PluginError
 
 

@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from inspection.real_texts import GEMM, message
-from precision_bisect.backends.inspection.engine_layers import EngineLayer
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.layer_times import inspected
+from precision_bisect.backends.tensorrt.layer_times import information
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.trial import LayerHonour
 
@@ -120,7 +120,7 @@ def test_dynamic_shapes_have_types(
 ) -> None:
     """The inspector is given a context with shapes: those of the last run, else the best ones."""
     engine = RecordedEngine(rtx.module, "")
-    (layer,) = inspected(rtx.module, engine, RecordedContext(*before), [])
+    (layer,) = parse_json(information(rtx.module, engine, RecordedContext(*before), []))
     (read,) = layer.inputs
     assert ("fp16", after) == (read.dtype, read.dims)
 
@@ -128,7 +128,7 @@ def test_dynamic_shapes_have_types(
 def test_values_of_the_last_run_stay(rtx: Flavour) -> None:
     """An input that gives a shape keeps its values; without any it has the best, as above."""
     context = RecordedContext(2, 8, given=np.array([7, 8]))
-    (layer,) = inspected(rtx.module, RecordedEngine(rtx.module, ""), context, [])
+    (layer,) = parse_json(information(rtx.module, RecordedEngine(rtx.module, ""), context, []))
     assert ["fp16"] == [read.dtype for read in layer.inputs]
 
 
@@ -146,7 +146,7 @@ def test_the_inspector_comes_first(
         seen.extend(layers)
         return []
 
-    built = BuiltEngine(engine=b"", layers=message(GEMM), remarks=Remarks(), seconds=0.0)
+    built = BuiltEngine(engine=b"", layers=message(GEMM), remarks=Remarks())
     engine = TensorRTEngine(rtx, built, why_not, judge)
     loaded = SimpleNamespace(
         engine=RecordedEngine(rtx.module, metadata), context=RecordedContext(1, 8)

@@ -199,7 +199,7 @@ def engine_of(
     monkeypatch.setattr(timing, "WARM_UP_S", 0.0)
 
     def make(runner: Runner) -> TensorRTEngine:
-        built = BuiltEngine(engine=b"", layers="", remarks=Remarks(), seconds=0.0)
+        built = BuiltEngine(engine=b"", layers="", remarks=Remarks())
         engine = TensorRTEngine(rtx, built, "", lambda layers: ())
         engine._runner = runner
         return engine

@@ -6,7 +6,7 @@ import pytest
 
 from models import parse, save
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.parsing import refusals, refused_low, to_blame
+from precision_bisect.backends.tensorrt.tensorrt_backend import refusals, refused_low, to_blame
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName

@@ -12,8 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour, refused_by_every_parser
-from precision_bisect.backends.tensorrt.parsing import refusals
-from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend, refusals
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.layout import _NO_BF16
 from precision_bisect.graphs.typed.model_files import save_typed

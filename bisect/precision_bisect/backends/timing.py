@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -65,15 +67,17 @@ class LaunchError(Exception):
     """A launch that was not started, or did not end well."""
 
 
-class Launches(Protocol):
-    """Times launches on its stream, whose address is `stream`."""
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Times launches on its stream, whose address is `stream`.
+
+    `seconds` launches, waits for the end, and returns how long that took. It raises what the
+    launch does.
+    """
 
     method: LatencyMethod
     stream: int
-
-    def seconds(self, launch: Callable[[], None]) -> float:
-        """Launch, wait for the end, and return how long that took. Raises what `launch` does."""
-        ...
+    seconds: Callable[[Callable[[], None]], float]
 
 
 @contextmanager
@@ -93,44 +97,32 @@ def launches(own: Any) -> Iterator[Launches]:
         # The primary context is the one that TensorRT and Polygraphy use as well.
         context = driver.Device(0).retain_primary_context()
     if context is None:
-        yield _ByHost(own)
+        yield Launches("host_clock", own.ptr, partial(_by_host, own))
         return
     context.push()
     try:
-        yield _ByEvents(driver)
+        stream, begin, end = driver.Stream(), driver.Event(), driver.Event()
+        timed = partial(_by_events, stream, begin, end, driver.Error)
+        yield Launches("cuda_events", stream.handle, timed)
     finally:
         context.pop()
 
 
-class _ByHost:
-    method: LatencyMethod = "host_clock"
+def _by_host(stream: Any, launch: Callable[[], None]) -> float:
+    begun = time.perf_counter_ns()
+    launch()
+    stream.synchronize()
+    return (time.perf_counter_ns() - begun) / 1e9
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.stream: int = stream.ptr
 
-    def seconds(self, launch: Callable[[], None]) -> float:
-        begun = time.perf_counter_ns()
+def _by_events(
+    stream: Any, begin: Any, end: Any, failed: type[Exception], launch: Callable[[], None]
+) -> float:
+    try:
+        begin.record(stream)
         launch()
-        self._stream.synchronize()
-        return (time.perf_counter_ns() - begun) / 1e9
-
-
-class _ByEvents:
-    method: LatencyMethod = "cuda_events"
-
-    def __init__(self, driver: Any) -> None:
-        self._failed = driver.Error
-        self._stream = driver.Stream()
-        self._begin, self._end = driver.Event(), driver.Event()
-        self.stream: int = self._stream.handle
-
-    def seconds(self, launch: Callable[[], None]) -> float:
-        try:
-            self._begin.record(self._stream)
-            launch()
-            self._end.record(self._stream)
-            self._end.synchronize()
-            return float(self._end.time_since(self._begin)) / 1e3
-        except self._failed as error:
-            raise LaunchError(f"CUDA: {error}") from error
+        end.record(stream)
+        end.synchronize()
+        return float(end.time_since(begin)) / 1e3
+    except failed as error:
+        raise LaunchError(f"CUDA: {error}") from error

@@ -16,8 +16,12 @@ from distributed import Client, KilledWorker, LocalCluster
 from distributed.utils import silence_logging_cmgr
 
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
-from precision_bisect.cluster.delivery import Delivery, NotReady, receive
-from precision_bisect.cluster.task_queue import SilencePlugin, evaluate_task
+from precision_bisect.cluster.task_queue import (
+    Delivery,
+    SilencePlugin,
+    evaluate_task,
+    receive,
+)
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor, Placed, TrialTask
@@ -202,10 +206,10 @@ class ClusterEvaluator:
                 return answer
             self._choosy = True
             if time.monotonic() > until:
-                raise self.site.trouble(f"has no worker that can be used: {answer.why}")
+                raise self.site.trouble(f"has no worker that can be used: {answer}")
             time.sleep(_TICK_S)
 
-    def _answer(self, proposal: Proposal) -> Delivery | NotReady:
+    def _answer(self, proposal: Proposal) -> Delivery | str:
         try:
             future = self.executor.submit(evaluate_task, self.trials, proposal, **self._where())
             empty_since: float | None = None
@@ -219,7 +223,7 @@ class ClusterEvaluator:
         except Exception as error:
             if self.site.closed:
                 raise self.site.lost() from error
-            return NotReady(why=f"{type(error).__name__}: {first_line(error)}")
+            return f"{type(error).__name__}: {first_line(error)}"
 
     def _where(self) -> dict[str, Any]:
         """Return which workers to prefer, once there was one that is no use."""

@@ -10,15 +10,16 @@ import multiprocessing
 import pickle
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distributed import SchedulerPlugin, Worker, WorkerPlugin, get_worker
 
-from precision_bisect.cluster.delivery import Delivery, NotReady, Tail, take_files
 from precision_bisect.cluster.shipped_model import (
     RemoteBackend,
     RemoteSpec,
@@ -28,14 +29,73 @@ from precision_bisect.cluster.shipped_model import (
     unpack,
 )
 from precision_bisect.errors import ExecutorError, PluginError
-from precision_bisect.execution.process_evaluator import Isolated
+from precision_bisect.execution.process_evaluator import Isolated, Logs, tail
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.execution.uniformity import unlike_workers
 from precision_bisect.machine.free_space import Space
-from precision_bisect.trial import Proposal
+from precision_bisect.machine.plain_files import whole, written
+from precision_bisect.runs.runfolder import LOGS
+from precision_bisect.trial import Outcome, Proposal
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The outcome of a trial, the end of the log of one without a verdict, and files to keep."""
+
+    outcome: Outcome
+    log: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Tail(Logs):
+    """Keeps the end of the last log only, for whoever sends it."""
+
+    __slots__ = ()
+
+    def keep(self, log: Path, proposal: Proposal, outcome: Outcome) -> Outcome:
+        """Copy the end of a log, and return the outcome as it is."""
+        with suppress(OSError):
+            self.folder.joinpath("tail").write_bytes(tail(log))
+        return outcome
+
+    def take(self) -> bytes:
+        """Return what was kept since the last call."""
+        path = self.folder / "tail"
+        kept = b""
+        with suppress(OSError):
+            kept = path.read_bytes()
+            path.unlink()
+        return kept
+
+
+def take_files(folder: Path) -> Mapping[str, bytes]:
+    """Return the files of a folder by path inside it, and remove them. Raises OSError."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files[str(path.relative_to(folder))] = path.read_bytes()
+        path.unlink()
+    return files
+
+
+def receive(delivery: Delivery, proposal: Proposal, folder: Path) -> Outcome:
+    """Put what was delivered into the run folder, and return the outcome.
+
+    Raises RunFolderError where a file cannot be written.
+    """
+    for name, data in delivery.files.items():
+        with written(str(folder / name)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with whole(folder / name) as stream:
+                stream.write(data)
+    if not delivery.log:
+        return delivery.outcome
+    with tempfile.NamedTemporaryFile() as stream:
+        stream.write(delivery.log)
+        stream.flush()
+        return Logs(folder / LOGS).keep(Path(stream.name), proposal, delivery.outcome)
 
 
 _ENDING_S = 0.1
@@ -133,17 +193,20 @@ class TrialsPlugin(WorkerPlugin):
         self.trouble = "it was let go"
         await asyncio.to_thread(self._close)
 
-    def evaluate(self, proposal: Proposal) -> Delivery | NotReady:
-        """Evaluate a proposal. Raises the PrecisionBisectErrors that end a run, and OSError."""
+    def evaluate(self, proposal: Proposal) -> Delivery | str:
+        """Evaluate a proposal, or say why no trials are taken here.
+
+        Raises the PrecisionBisectErrors that end a run, and OSError.
+        """
         with self._busy:
             if why := self.why_not():
-                return NotReady(why=why)
+                return why
             try:
                 outcome = self._isolated(proposal)
             except Exception:
                 if not self.trouble:
                     raise
-                return NotReady(why=self.trouble)
+                return self.trouble
             return Delivery(outcome=outcome, log=self._tail.take(), files=take_files(self._keep))
 
     def why_not(self) -> str:
@@ -201,11 +264,11 @@ def why_no_trials(trials: str, dask_worker: Worker) -> str:
     return there.why_not() if isinstance(there, TrialsPlugin) else str(_unprepared())
 
 
-def evaluate_task(trials: str, proposal: Proposal) -> Delivery | NotReady:
-    """Evaluate a proposal on the worker that calls this; a task of Dask's."""
+def evaluate_task(trials: str, proposal: Proposal) -> Delivery | str:
+    """Evaluate a proposal on the worker that calls this, or say why not; a task of Dask's."""
     there = get_worker().plugins.get(trials)
     if not isinstance(there, TrialsPlugin):
-        return NotReady(why=str(_unprepared()))
+        return str(_unprepared())
     return there.evaluate(proposal)
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from precision_bisect.backends.backend_plugin import Availability, availabilities
 from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
-from precision_bisect.backends.tensorrt.starting import why_not_started
+from precision_bisect.backends.tensorrt.tensorrt_plugin import why_not_started
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 
 PACKAGES = (

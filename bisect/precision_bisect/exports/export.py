@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import SampleShapes
-from precision_bisect.errors import PrecisionBisectError, counted
+from precision_bisect.backends.tensorrt.profiles import ShapeRange
+from precision_bisect.backends.trtexec.trtexec_flags import open_ranges
+from precision_bisect.errors import PrecisionBisectError, UsageError, counted
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -125,6 +127,20 @@ class Export:
         rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
         point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
         return f"{', '.join(counts)}{rest}{point}"
+
+
+def engine_ranges(
+    model: Model, settings: EngineSettings, shapes: SampleShapes
+) -> dict[str, ShapeRange]:
+    """Return the range of every dynamic input: the user's, else that of the samples' `shapes`.
+
+    Raises NotWritable for shapes that cannot work.
+    """
+    sampled = {name: each for name, each in shapes.items() if name not in settings.opt_shapes}
+    try:
+        return open_ranges(model, settings, sampled)
+    except UsageError as error:
+        raise NotWritable(error.message) from error
 
 
 def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.fitting import Unfit, stored_samples
+from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.shape_inputs import shape_inputs

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import METRICS, polygraphy_command
+from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.deployment import Deployment, SessionOptions
@@ -157,7 +157,7 @@ def write_judging(
                 "a run with --check FILE.py:FUNCTION writes one"
             )
         golden = golden_of(graph, judge.samples, judge.reference)
-        script = write_run_script(export, judge.options, judge.limits, judge.backend)
+        script = write_run_script(export, judge)
     except NotWritable as reason:
         for name in JUDGING:
             folder.remove(name)
@@ -217,18 +217,11 @@ def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | No
         return None
 
 
-def write_run_script(
-    export: Export,
-    options: SessionOptions,
-    limits: Mapping[str, Any],
-    judged_by: str,
-) -> str:
-    """Return the script that opens the exported model with these options and judges it.
-
-    `limits` are the comparator's settings; `judged_by` is the backend of the run.
-    """
+def write_run_script(export: Export, judge: Judge) -> str:
+    """Return the script that opens the exported model with the judge's options and judges it."""
+    options = judge.options
     settings = {
-        "judged_by": _judged_by(judged_by),
+        "judged_by": _judged_by(judge.backend),
         "model": MIXED_MODEL,
         "inputs": GOLDEN_INPUTS,
         "outputs": GOLDEN_OUTPUTS,
@@ -237,7 +230,7 @@ def write_run_script(
         "session_config": dict(options.session_config),
         "graph_optimization_level": options.graph_optimization_level,
         "disabled_optimizers": list(options.disabled_optimizers),
-        "limits": dict(limits),
+        "limits": dict(judge.limits),
         "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
         _LOW_LAYERS: _low_layers(export),
     }

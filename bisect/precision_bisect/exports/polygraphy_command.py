@@ -6,8 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
-from precision_bisect.backends.tensorrt.profiles import is_static, shape_ranges
-from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
+from precision_bisect.exports.export import Export, NotWritable, engine_ranges, nodes_in_tensorrt
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model
@@ -90,26 +89,20 @@ def _by_output(bounds: Mapping[str, float]) -> Iterator[str]:
 
 def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -> Iterator[str]:
     """Yield the flags of the shapes of dynamic inputs: the user's, else those of the samples."""
-    values = shape_inputs(model.proto.graph, model.inputs)
-    fixed = {spec.name for spec in model.inputs if is_static(spec)} - values
-    names = [name for name in inputs[0] if name not in fixed]
-    if not names:
+    ranges = engine_ranges(model, settings, sample_shapes(model, inputs))
+    if not ranges:
         return
-    spans = sample_shapes(model, inputs)
-    ranges = shape_ranges(model.inputs, EngineSettings(), spans, values)
     words = {
-        flag: [
-            f"{name}:[{','.join(map(str, given.get(name) or pick(ranges[name])))}]"
-            for name in names
-        ]
-        for flag, given, pick in (
-            ("--trt-min-shapes", settings.min_shapes or settings.opt_shapes, attrgetter("least")),
-            ("--trt-opt-shapes", settings.opt_shapes, attrgetter("best")),
-            ("--trt-max-shapes", settings.max_shapes or settings.opt_shapes, attrgetter("most")),
+        flag: [f"{name}:[{','.join(map(str, pick(sizes)))}]" for name, sizes in ranges.items()]
+        for flag, pick in (
+            ("--trt-min-shapes", attrgetter("least")),
+            ("--trt-opt-shapes", attrgetter("best")),
+            ("--trt-max-shapes", attrgetter("most")),
         )
     }
     least, *others = words.values()
-    if all(each == least for each in others) and values.isdisjoint(names):
+    values = shape_inputs(model.proto.graph, model.inputs)
+    if all(each == least for each in others) and values.isdisjoint(ranges):
         # Without a profile Polygraphy takes these shapes for all three.
         words = {"--input-shapes": least}
     for flag, shapes in words.items():

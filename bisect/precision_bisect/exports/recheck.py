@@ -1,22 +1,131 @@
-"""The last check of an answer: its exported files, opened by themselves, in a fresh process."""
+"""The last check of an answer: its exported files, opened by themselves, in a fresh process.
+
+As a module, `python -m precision_bisect.exports.recheck FOLDER` is that process: it prints one
+line of JSON, `{"samples": 4}` or `{"trouble": "…"}`.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import onnx
+
 from precision_bisect.errors import counted
-from precision_bisect.exports import fitting
+from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
-from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
+
+_SHOWN = 300
+"""Longest text of a foreign error, in characters."""
+
+
+class Unfit(Exception):
+    """The files do not fit together; the message says why, in one sentence."""
+
+
+def fit(folder: Path) -> int:
+    """Check the exported model, and its stored inputs and outputs; return how many there are.
+
+    Raises Unfit.
+    """
+    graph = _graph(folder / MIXED_MODEL)
+    with quiet(), without_torch():
+        inputs, outputs = stored_samples(folder)
+    for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
+        for value, arrays, file in (
+            *((value, feed, GOLDEN_INPUTS) for value in graph.input),
+            *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output),
+        ):
+            if trouble := _misfit(value, arrays):
+                raise Unfit(f"{value.name!r} in {file}, sample {number}, {trouble}")
+    return len(inputs)
+
+
+def _graph(path: Path) -> onnx.GraphProto:
+    """Return inputs, outputs and names of weights of a file that is valid. Raises Unfit."""
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+        standard = [n for g in all_graphs(graph) for n in g.node if n.domain in ("", "ai.onnx")]
+        # The check takes an operator of TensorRT's plugins for a mistake.
+        checks = all(onnx.defs.has(node.op_type) for node in standard)
+        names = [onnx.TensorProto(name=tensor.name) for tensor in graph.initializer]
+        ends = onnx.GraphProto(input=graph.input, output=graph.output, initializer=names)
+        # The check reads the file once more: one graph with its weights at a time.
+        del graph, standard
+        if checks:
+            onnx.checker.check_model(path)
+    except Exception as error:  # onnx and protobuf raise classes of their own
+        raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
+    return ends
+
+
+def stored_samples(
+    folder: Path,
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """Return the stored inputs and outputs, arrays by name, as Polygraphy reads them.
+
+    Raises Unfit, also where there are none or a sample has only one of both.
+    """
+    from polygraphy.comparator import RunResults
+    from polygraphy.json import load_json
+
+    try:
+        for name in (GOLDEN_INPUTS, GOLDEN_OUTPUTS):
+            plain_size(folder / name)
+        inputs = load_json(str(folder / GOLDEN_INPUTS))
+        results = RunResults.load(str(folder / GOLDEN_OUTPUTS))
+        (outputs,) = results.values()
+        counts = len(inputs), len(outputs)
+        values = [value for sample in (*inputs, *outputs) for value in sample.values()]
+    except Exception as error:  # Polygraphy raises classes of its own
+        raise Unfit(f"Polygraphy cannot read the stored samples: {_line(error)}") from error
+    if not all(isinstance(value, np.ndarray) for value in values):
+        raise Unfit("a stored sample holds what is no array")
+    if counts[0] != counts[1] or not counts[0]:
+        raise Unfit(f"{counts[0]} stored inputs and {counts[1]} stored outputs")
+    return inputs, outputs
+
+
+def _misfit(value: onnx.ValueInfoProto, arrays: Mapping[str, Any]) -> str:
+    """Return why the array of an input or output is not of its type or shape, "" where it is."""
+    if value.name not in arrays:
+        return "is missing"
+    array, tensor = arrays[value.name], value.type.tensor_type
+    expected = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    if array.dtype != expected:
+        return f"is {array.dtype}, and the model has {expected}"
+    if not tensor.HasField("shape"):
+        return ""
+    # What is not positive is no size but says that it is open.
+    sizes = [d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim]
+    fits = len(sizes) == array.ndim and all(
+        size in (None, found) for size, found in zip(sizes, array.shape, strict=True)
+    )
+    return "" if fits else f"has the shape {array.shape}, which the model does not take"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+
+
+def main(folder: str) -> None:
+    """Print what was found, as one line of JSON."""
+    try:
+        told: dict[str, Any] = {"samples": fit(Path(folder))}
+    except Unfit as unfit:
+        told = {"trouble": str(unfit)}
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 class Check:
@@ -29,11 +138,11 @@ class Check:
     def __init__(self, folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -> None:
         self._folder, self._work, self._judges = folder, work, judges
         self._held = ExitStack()
-        self._begun: Judging | Fitting | None = None
+        self._begun: _Beside | None = None
         # A system that starts no process costs the check alone.
         with suppress(OSError):
             self._begun = (
-                Judging(folder / RUN_SCRIPT, work, gpu) if judges else Fitting(folder, work)
+                judging(folder / RUN_SCRIPT, work, gpu) if judges else _fitting(folder, work)
             )
             self._held.enter_context(self._begun)
 
@@ -56,31 +165,39 @@ class Check:
             if not self._judges or found.outcome != "not_judged":
                 return found
             with suppress(OSError):
-                opened = self._held.enter_context(Fitting(self._folder, self._work)).ended()
+                opened = self._held.enter_context(_fitting(self._folder, self._work)).ended()
                 found = opened if opened.outcome == "broken" else found
             return found
         except KeyboardInterrupt:
             return Recheck(outcome="not_judged", message="interrupted")
 
 
-class _Beside(ABC):
+class _Beside:
     """A process of this Python that begins at once; leaving the context ends it.
 
     It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name.
+    `told` returns what the lines on stdout, or files, say; None if there are none.
     """
 
-    limit_s: float
-    called: str
-
-    def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
-        own = dict(os.environ)
+    def __init__(
+        self,
+        words: Sequence[str],
+        work: Path,
+        told: Callable[[Sequence[str]], Recheck | None],
+        *,
+        called: str,
+        limit_s: float,
+        gpu: str | None = None,
+    ) -> None:
+        self._told, self._called, self._limit_s = told, called, limit_s
+        own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self._held = ExitStack()
         text = partial(tempfile.TemporaryFile, "w+", dir=work, errors="replace")
         self._printed, self._said = (self._held.enter_context(text()) for _ in range(2))
         self._process = subprocess.Popen(
             # -P: not to import what lies in the folder that it is started in.
             [sys.executable, "-P", *words],
-            env=own if gpu is None else {**own, "CUDA_VISIBLE_DEVICES": gpu},
+            env={**os.environ, **own},
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=self._said,
@@ -99,7 +216,7 @@ class _Beside(ABC):
     def ended(self) -> Recheck:
         """Wait for the process and return what it says."""
         try:
-            self._process.wait(self.limit_s)
+            self._process.wait(self._limit_s)
             for each in (self._printed, self._said):
                 each.seek(0)
             found = self._told(self._printed.read().splitlines())
@@ -109,49 +226,41 @@ class _Beside(ABC):
             why = f"ended: {said[-1] if said else f'exit code {self._process.returncode}'}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"
-        return Recheck(outcome="not_judged", message=f"{self.called} {why}")
-
-    @abstractmethod
-    def _told(self, printed: Sequence[str]) -> Recheck | None:
-        """Return what the lines on stdout, or files, say; None if there are none."""
+        return Recheck(outcome="not_judged", message=f"{self._called} {why}")
 
 
-class Fitting(_Beside):
-    """Whether a fresh process can open the exported files, and the stored samples fit."""
-
-    limit_s, called = 600.0, "the check"
-
-    def __init__(self, folder: Path, work: Path) -> None:
-        super().__init__(["-m", fitting.__name__, str(folder.absolute())], work)
-
-    def _told(self, printed: Sequence[str]) -> Recheck | None:
-        if not printed:
-            return None
-        # The last line: what Python starts with may print others before it.
-        told = json.loads(printed[-1])
-        if "trouble" in told:
-            return Recheck(outcome="broken", message=str(told["trouble"]))
-        return Recheck(
-            outcome="not_judged",
-            message=f"{MIXED_MODEL} is valid in a fresh process, and fits "
-            f"{counted(int(told['samples']), 'stored sample')}; the target has to judge",
-        )
+def _fitting(folder: Path, work: Path) -> _Beside:
+    """Ask a fresh process whether it can open the exported files, and the stored samples fit."""
+    words = ["-m", __name__, str(folder.absolute())]
+    return _Beside(words, work, _fits, called="the check", limit_s=600.0)
 
 
-class Judging(_Beside):
-    """A script that judges an exported model in a fresh process."""
+def _fits(printed: Sequence[str]) -> Recheck | None:
+    if not printed:
+        return None
+    # The last line: what Python starts with may print others before it.
+    told = json.loads(printed[-1])
+    if "trouble" in told:
+        return Recheck(outcome="broken", message=str(told["trouble"]))
+    return Recheck(
+        outcome="not_judged",
+        message=f"{MIXED_MODEL} is valid in a fresh process, and fits "
+        f"{counted(int(told['samples']), 'stored sample')}; the target has to judge",
+    )
 
-    limit_s = 1800.0
 
-    def __init__(self, script: Path, work: Path, gpu: str | None = None) -> None:
-        self.called, self._out = script.name, work / "judged.json"
-        self._out.unlink(missing_ok=True)
-        words = [str(script.absolute()), "--library-defaults", "--json", str(self._out)]
-        super().__init__(words, work, gpu)
-
-    def _told(self, printed: Sequence[str]) -> Recheck | None:
-        del printed
-        return from_script(plain_json.read_object(self._out)) if self._out.exists() else None
+def judging(script: Path, work: Path, gpu: str | None = None) -> _Beside:
+    """Have a script judge an exported model in a fresh process."""
+    out = work / "judged.json"
+    out.unlink(missing_ok=True)
+    return _Beside(
+        [str(script.absolute()), "--library-defaults", "--json", str(out)],
+        work,
+        lambda _: from_script(plain_json.read_object(out)) if out.exists() else None,
+        called=script.name,
+        limit_s=1800.0,
+        gpu=gpu,
+    )
 
 
 def from_script(told: Mapping[str, Any]) -> Recheck:
@@ -169,3 +278,7 @@ def from_script(told: Mapping[str, Any]) -> Recheck:
             options=tuple(defaults["options"]),
         ),
     )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
+from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.trtexec.trtexec_flags import common_flags, open_inputs
 from precision_bisect.errors import UsageError, printable
-from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.exports.export import Export, NotWritable, engine_ranges
 from precision_bisect.exports.trtexec_names import (
     OUTPUT_TYPES,
     PRECISIONS,
@@ -224,16 +224,10 @@ def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     inputs. Raises NotWritable for shapes that cannot work.
     """
     inputs, given = export.model.inputs, export.settings.opt_shapes
-    values = shape_inputs(export.model.proto.graph, inputs)
-    dynamic = open_inputs(inputs, values)
+    dynamic = open_inputs(inputs, shape_inputs(export.model.proto.graph, inputs))
     if not {*export.shapes, *given}.issuperset(dynamic):
         return None
-    sampled = {name: shapes for name, shapes in export.shapes.items() if name not in given}
-    try:
-        found = shape_ranges(inputs, export.settings, sampled, values)
-    except UsageError as error:
-        raise NotWritable(error.message) from error
-    return {name: found[name] for name in dynamic}
+    return engine_ranges(export.model, export.settings, export.shapes)
 
 
 def _command(tool: str, onnx: str, flags: Sequence[str], export: Export) -> str:

@@ -189,3 +189,12 @@ def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     stale = [value for value in graph.value_info if value.name in names]
     for value in stale:
         graph.value_info.remove(value)
+
+
+def has_function(op_type: str, version: int, domain: str = "") -> bool:
+    """Tell whether the ONNX standard defines an operator by other operators."""
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)

@@ -108,6 +108,11 @@ def four_workers(case: Case) -> Case:
     return replace(case, name=f"{case.name}, four workers", problem=problem)
 
 
+def unforeseen_side_by_side(case: Case) -> Case:
+    """Let four builds be evaluated side by side, of which the emulator knows nothing."""
+    return four_workers(unforeseen_builds(case))
+
+
 def _case(what: str, seed: int, size: int, oracle: Oracle) -> Case:
     names = [
         f"/stage.{i // 8}/block.{i // 3}/op.{i}" if seed % 2 else f"op.{i}" for i in range(size)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Problem, Search, Strategy, T
-from precision_bisect.search.combinators import feed
+from precision_bisect.protocols import Strategy
 from precision_bisect.testing.cases import Case
-from precision_bisect.testing.oracles import Oracle, outcome
-from precision_bisect.trial import Kind, Outcome, Proposal, Trial
+from precision_bisect.trial import Kind, Outcome, Proposal
 
 PREDICTIONS = 100_000
 """No search of so few layers may ask the emulator more often."""
@@ -19,70 +17,6 @@ SHOWN = 8
 """So many kept layers of a plan are named in a message."""
 
 Batches: TypeAlias = Sequence[Sequence[Proposal]]
-
-
-class Simulation:
-    """Answers proposals by an oracle, each trial once; the preflight's two are known and free.
-
-    `emulator` answers what is asked of the emulator, and is the oracle itself by default.
-    `scores`, one per layer, make it one whose errors add up instead.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        oracle: Oracle,
-        scores: Sequence[float] | None = None,
-        emulator: Oracle | None = None,
-    ) -> None:
-        self.oracle = oracle
-        self.emulator = emulator or oracle
-        self.scores = scores
-        self.everything = Plan.all_high(size)
-        self.trials: list[Trial] = []
-        self._known = {
-            Proposal(plan=plan).identity: oracle(plan.kept)
-            for plan in (self.everything, Plan.of(()))
-        }
-
-    def answer(self, proposal: Proposal) -> Outcome:
-        """Return the outcome of one proposal."""
-        if proposal.identity not in self._known:
-            found = self._evaluate(proposal)
-            self._known[proposal.identity] = found
-            self.trials.append(Trial(proposal=proposal, outcome=found))
-        return self._known[proposal.identity]
-
-    def run(self, search: Search[T]) -> T:
-        """Feed a search until it ends, and return its result."""
-
-        def answer(batch: tuple[Proposal, ...]) -> tuple[Outcome, ...]:
-            assert batch, "a strategy proposed nothing"
-            return tuple(map(self.answer, batch))
-
-        return feed(search, answer)
-
-    def passed(self, plan: Plan) -> bool:
-        """Tell whether a plan was tried on the judging samples and passed."""
-        known = self._known.get(Proposal(plan=plan).identity)
-        return known is not None and known.passed
-
-    def count(self, *, predicted: bool = False) -> int:
-        """Return the number of judged trials, or of those that the emulator was asked for."""
-        return sum((t.proposal.kind is Kind.PREDICT) is predicted for t in self.trials)
-
-    def _evaluate(self, proposal: Proposal) -> Outcome:
-        if self.scores is not None and proposal.kind is Kind.PREDICT:
-            low = self.everything.kept - proposal.plan.kept
-            return outcome(sum(self.scores[layer] for layer in low))
-        judge = self.emulator if proposal.kind is Kind.PREDICT else self.oracle
-        return judge(proposal.plan.kept)
-
-
-def simulate(strategy: Strategy, asked: Problem, oracle: Oracle) -> tuple[Plan, list[Trial]]:
-    """Drive a strategy alone; return its plan and its trials, each distinct one once."""
-    simulation = Simulation(asked.size, oracle)
-    return simulation.run(strategy.search(asked)), simulation.trials
 
 
 class ContractError(AssertionError):
@@ -125,7 +59,6 @@ def plan_words(plan: Plan) -> str:
 
 
 def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
-    simulation = Simulation(case.problem.size, case.oracle, emulator=case.emulator)
     batches: list[Sequence[Proposal]] = []
     asked = {True: 0, False: 0}
     try:
@@ -139,8 +72,7 @@ def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
             if len(batches) == cut:
                 search.close()
                 return Driven(plan=None, batches=batches)
-            outcomes: tuple[Outcome, ...] = tuple(map(simulation.answer, batch))
-            batch = search.send(outcomes)
+            batch = search.send(tuple(_answer(proposal, case) for proposal in batch))
     except StopIteration as end:
         if not isinstance(end.value, Plan):
             raise ContractError(f"ends with {end.value!r}, not a plan ({case.name})") from None
@@ -150,6 +82,11 @@ def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
     except Exception as error:
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ContractError(f"raises {what} ({case.name})") from error
+
+
+def _answer(proposal: Proposal, case: Case) -> Outcome:
+    judge = case.emulator if proposal.kind is Kind.PREDICT else case.oracle
+    return judge(proposal.plan.kept)
 
 
 def _checked(batch: object, case: Case) -> Sequence[Proposal]:

@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from precision_bisect.protocols import Problem
 from precision_bisect.trial import Outcome, TrialStatus, Verdict
 
 TOLERANCE = 1.0
@@ -69,8 +68,3 @@ def flaky(oracle: Oracle, size: int, seed: int, share: float = 0.2) -> Oracle:
 def without_figures(oracle: Oracle) -> Oracle:
     """Take the figure away: a check that only says yes or no."""
     return lambda kept: replace(oracle(kept), error=None)
-
-
-def problem(size: int, tolerance: float | None = TOLERANCE, seed: int = 0) -> Problem:
-    """Return a problem of so many layers."""
-    return Problem(names=[f"layer{i}" for i in range(size)], tolerance=tolerance, seed=seed)

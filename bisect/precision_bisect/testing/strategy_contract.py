@@ -14,10 +14,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.plan import Plan
@@ -32,6 +31,7 @@ from precision_bisect.testing.cases import (
     four_workers,
     pass_fail,
     unforeseen_builds,
+    unforeseen_side_by_side,
     unresolved,
     unsteady,
 )
@@ -50,8 +50,7 @@ CUTS = 6
 """A search is cut off after each of so many first batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Promise(NamedTuple):
     """One promise: what it says, what checks it on one case, and the cases it is checked on."""
 
     text: str
@@ -144,59 +143,42 @@ def ends_minimal(factory: Factory, case: Case) -> None:
 
 
 STRATEGY_PROMISES = (
+    Promise("ends with a plan that passed", ends_with_a_pass, (as_it_is, built, four_workers)),
     Promise(
-        text="ends with a plan that passed",
-        check=ends_with_a_pass,
-        variations=(as_it_is, built, four_workers),
+        "ends with a plan that passed where a check only says pass or fail",
+        ends_with_a_pass,
+        (pass_fail, lambda case: built(pass_fail(case))),
     ),
     Promise(
-        text="ends with a plan that passed where a check only says pass or fail",
-        check=ends_with_a_pass,
-        variations=(pass_fail, lambda case: built(pass_fail(case))),
+        "ends with a plan that passed where others have no verdict",
+        ends_with_a_pass,
+        (unresolved, lambda case: built(unresolved(case))),
     ),
     Promise(
-        text="ends with a plan that passed where others have no verdict",
-        check=ends_with_a_pass,
-        variations=(unresolved, lambda case: built(unresolved(case))),
+        "ends with a plan that passed where passing is not monotone",
+        ends_with_a_pass,
+        (unsteady, lambda case: unresolved(unsteady(case))),
     ),
     Promise(
-        text="ends with a plan that passed where passing is not monotone",
-        check=ends_with_a_pass,
-        variations=(unsteady, lambda case: unresolved(unsteady(case))),
+        "ends with a plan that passed where the emulator is wrong",
+        ends_with_a_pass,
+        (unforeseen_builds, lambda case: pass_fail(unforeseen_builds(case))),
     ),
     Promise(
-        text="ends with a plan that passed where the emulator is wrong",
-        check=ends_with_a_pass,
-        variations=(unforeseen_builds, lambda case: pass_fail(unforeseen_builds(case))),
+        "proposes the same where the outcomes are the same",
+        repeats_itself,
+        (as_it_is, unresolved, unsteady, unforeseen_side_by_side),
     ),
     Promise(
-        text="proposes the same where the outcomes are the same",
-        check=repeats_itself,
-        variations=(
-            as_it_is,
-            unresolved,
-            unsteady,
-            lambda case: four_workers(unforeseen_builds(case)),
-        ),
+        "asks four workers nothing twice, and nothing it knows",
+        asks_nothing_twice,
+        (four_workers, lambda case: four_workers(unresolved(case)), unforeseen_side_by_side),
     ),
+    Promise("can be cut off after any batch", can_be_cut_off, (as_it_is, unforeseen_side_by_side)),
     Promise(
-        text="asks four workers nothing twice, and nothing it knows",
-        check=asks_nothing_twice,
-        variations=(
-            four_workers,
-            lambda case: four_workers(unresolved(case)),
-            lambda case: four_workers(unforeseen_builds(case)),
-        ),
-    ),
-    Promise(
-        text="can be cut off after any batch",
-        check=can_be_cut_off,
-        variations=(as_it_is, lambda case: four_workers(unforeseen_builds(case))),
-    ),
-    Promise(
-        text="ends 1-minimal where it claims that and passing is monotone",
-        check=ends_minimal,
-        variations=(as_it_is, pass_fail, four_workers),
+        "ends 1-minimal where it claims that and passing is monotone",
+        ends_minimal,
+        (as_it_is, pass_fail, four_workers),
     ),
 )
 
@@ -244,15 +226,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="N",
         help=f"so many times as many problems; fewer for a slow strategy ({len(SEEDS)})",
     )
-    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(argv)
     try:
         factory: Factory = load(STRATEGIES, parsed.name)
     except PrecisionBisectError as error:
         sys.stderr.write(f"{error.one_line()}\n")
         return error.exit_code
-    if parsed.digest:
-        return _print_digest(factory)
     return _report(parsed.name, factory, range(parsed.seeds))
 
 
@@ -317,35 +296,32 @@ def _most_layers(strategy: Strategy, largest: int | None) -> int:
 
 def _same_elsewhere(name: str) -> None:
     """Check that proposals do not hang on the hashes of texts, which change with the process."""
-    module = "precision_bisect.testing.strategy_contract"
+    ask = f"from precision_bisect.testing.strategy_contract import digest; print(digest({name!r}))"
     digests = set()
     for seed in "12":
         ran = subprocess.run(
-            [sys.executable, "-m", module, name, "--digest"],
+            [sys.executable, "-c", ask],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
         )
         if ran.returncode:
-            raise ContractError(ran.stdout.strip() or "another process cannot run it")
+            said = ran.stderr.strip() or "another process cannot run it"
+            raise ContractError(said.splitlines()[-1])
         digests.add(ran.stdout)
     if len(digests) > 1:
         raise ContractError("two processes propose differently: it iterates over a set or hash")
 
 
-def _print_digest(factory: Factory) -> int:
-    """Print a digest of everything that is proposed in a few cases, or what broke."""
+def digest(name: str) -> str:
+    """Return a digest of everything that a strategy proposes in a few cases."""
+    factory: Factory = load(STRATEGIES, name)
     found = hashlib.sha256()
-    try:
-        for seed in SEEDS[:2]:
-            for case in cases(seed, _most_layers(factory(), None)):
-                for batch in drive(factory(), four_workers(case)).batches:
-                    found.update(repr([proposal.identity for proposal in batch]).encode())
-    except ContractError as error:
-        sys.stdout.write(f"{error}\n")
-        return ExitCode.NO_PLAN
-    sys.stdout.write(f"{found.hexdigest()}\n")
-    return ExitCode.OK
+    for seed in SEEDS[:2]:
+        for case in cases(seed, _most_layers(factory(), None)):
+            for batch in drive(factory(), four_workers(case)).batches:
+                found.update(repr([proposal.identity for proposal in batch]).encode())
+    return found.hexdigest()
 
 
 if __name__ == "__main__":

@@ -2,19 +2,23 @@
 
 The opener decides which provider the sessions use. On any provider a low layer must not be placed
 on the CPU provider, which computes 16-bit operators in FP32.
+
+Which kernel ran each layer is in two records of a session. When the graph is partitioned, ONNX
+Runtime notes which provider takes which node; most fusions come later. The profile of a run names
+the kernels that ran, with the types of their tensors. A kernel keeps its node's name, or is called
+`<layer>/<fusion>Fusion/` after one of the layers that it replaces, or has a name of its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import onnx
+from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import failure
-from precision_bisect.backends.cuda.cuda_kernels import placement
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
-from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.graph import has_function, opset
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -23,11 +27,17 @@ from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.trial import Opening, TrialStatus
+from precision_bisect.trial import Honour, LayerHonour, Opening, TrialStatus
 
 if TYPE_CHECKING:
     import onnxruntime
 
+
+TIMED = "_kernel_time"
+_FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
+_NAMES: Mapping[HighName, str] = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}
+"""The types that layers are kept in, in the words of ONNX Runtime."""
+_FLOATS = frozenset(_NAMES.values())
 _UNNAMED = ""
 _MOST_ROUNDS = 100
 """Sessions that are opened to find layers that cannot run low, at most; each names one or more. A
@@ -35,6 +45,91 @@ bound."""
 _ON_CPU = "ONNX Runtime places it on its CPU provider, which would compute it in FP32"
 _ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
 """Parts of errors that hold for every node of the operator, not only for the one named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaKernel:
+    """One kernel that ran: its node's name and operator, its provider, and its float types.
+
+    `types` are ONNX Runtime's names of the floating-point types that it read or wrote.
+    """
+
+    name: str
+    op_type: str
+    provider: str
+    types: frozenset[str]
+
+
+def placement(session: "onnxruntime.InferenceSession") -> Mapping[str, frozenset[str]]:
+    """Return the providers that take the nodes of each name.
+
+    A node without a name is part of an operator's body: if ONNX Runtime has no kernel for an
+    operator, it puts the body that the ONNX standard defines in its place.
+    """
+    placed: dict[str, set[str]] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        for node in subgraph.get_nodes():
+            placed.setdefault(node.name, set()).add(subgraph.ep_name)
+    return {name: frozenset(providers) for name, providers in placed.items()}
+
+
+def read_profile(path: Path) -> list[CudaKernel]:
+    """Return the kernels that ran, in order, from a profile that a session wrote."""
+    kernels = []
+    for event in json.loads(path.read_text(encoding="utf-8")):
+        if event.get("cat") == "Node" and event["name"].endswith(TIMED):
+            facts = event["args"]
+            shapes = (*facts.get("input_type_shape", ()), *facts.get("output_type_shape", ()))
+            kernel = CudaKernel(
+                name=event["name"].removesuffix(TIMED),
+                op_type=facts["op_name"],
+                provider=facts["provider"],
+                types=_FLOATS.intersection(kind for tensor in shapes for kind in tensor),
+            )
+            kernels.append(kernel)
+    return kernels
+
+
+class Trace:
+    """What the kernels of a run tell about layers; `layers` has the names of all nodes."""
+
+    def __init__(self, kernels: Sequence[CudaKernel], layers: Collection[str]) -> None:
+        self._of: dict[str, list[CudaKernel]] = {}
+        for kernel in kernels:
+            self._of.setdefault(layer_called(kernel.name, layers), []).append(kernel)
+
+    def on_cpu(self, names: Collection[LayerName]) -> list[LayerName]:
+        """Return those of the layers that a kernel of the CPU provider computed."""
+        return [name for name in names if any(k.provider == CPU for k in self._of.get(name, []))]
+
+    def honour(self, name: LayerName, high: HighName) -> LayerHonour:
+        """Return whether a kept layer was computed in the high type, or in FP32."""
+        kernels = self._of.get(name, [])
+        types = frozenset[str]().union(*(kernel.types for kernel in kernels))
+        ran = f"ran as {_words(k.op_type for k in kernels)} on {_words(types)}"
+        enough = {_NAMES["fp32"], _NAMES[high]}
+        if not kernels:
+            honour = Honour.NOT_OBSERVABLE
+            ran = "no kernel has its name: ONNX Runtime fused it into another or folded it"
+        elif types <= enough:
+            honour = Honour.HONOURED
+        # A fused kernel reads what its other layers read: its types may be theirs.
+        elif types.isdisjoint(enough) and all(kernel.name == name for kernel in kernels):
+            honour = Honour.DEMOTED
+        else:
+            honour, ran = Honour.NOT_OBSERVABLE, f"{ran}, which may compute in either"
+        return LayerHonour(layer=name, honoured=honour, evidence=ran, found=bool(kernels))
+
+
+def layer_called(kernel: str, layers: Collection[str]) -> str:
+    """Return the name of the layer that a kernel is called after, or its own."""
+    fused = _FUSED.fullmatch(kernel)
+    # A model may have a node with such a name.
+    return fused[1] if fused and kernel not in layers else kernel
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +238,7 @@ class TypedSessions:
     def _has_body(self, name: LayerName) -> bool:
         """Return whether the ONNX standard defines the layer's operator by other operators."""
         layer = self._layers[name]
-        version = opset(self._model.proto, layer.domain)
-        try:
-            schema: Any = onnx.defs.get_schema(layer.op_type, version, layer.domain)
-        except onnx.defs.SchemaError:
-            return False
-        return bool(schema.has_function or schema.has_context_dependent_function)
+        return has_function(layer.op_type, opset(self._model.proto, layer.domain), layer.domain)
 
     def _stumbles(self, stuck: Collection[LayerName]) -> dict[LayerName, str]:
         """Return the layers that prevent a session in which all but `stuck` run low."""

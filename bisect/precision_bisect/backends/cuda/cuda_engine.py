@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.backend_plugin import failure
-from precision_bisect.backends.cuda.building import BuiltSession, not_honoured
-from precision_bisect.backends.cuda.cuda_kernels import Trace, read_profile
+from precision_bisect.backends.cuda.building import BuiltSession, Trace, not_honoured, read_profile
 from precision_bisect.backends.timing import measured_latency
 from precision_bisect.graphs.ort import ort_message, runtime
 from precision_bisect.machine.free_space import trim

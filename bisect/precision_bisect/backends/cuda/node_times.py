@@ -19,9 +19,8 @@ from typing import Any
 import onnx
 
 from precision_bisect.backends.backend_plugin import failure
-from precision_bisect.backends.cuda.building import TypedSessions
+from precision_bisect.backends.cuda.building import TIMED, TypedSessions, layer_called
 from precision_bisect.backends.cuda.cuda_engine import as_bound, session_latency
-from precision_bisect.backends.cuda.cuda_kernels import TIMED, layer_called
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import WARM_UP_RUNS, middle
 from precision_bisect.graphs.ort import ort_message

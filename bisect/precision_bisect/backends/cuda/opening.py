@@ -93,36 +93,17 @@ class Opener:
     def open(self, path: Path) -> Opened:
         """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
-        off: frozenset[str] = frozenset()
         errors: list[OpeningError] = []
-        # Switching one fusion off may let another one break the graph: go on while errors name new
-        # ones.
-        while not errors or fusions_behind(str(errors[-1])) - off:
-            off = off.union(*(fusions_behind(str(error)) for error in errors))
+        for opening, off in _attempts(errors):
             try:
-                what = ", ".join(sorted(off))
-                return self._opened(path, opening_without(off), deadline, _notes(what, errors))
+                session = self._session(path, opening, deadline)
             except OpeningError as error:
                 errors.append(error)
-        for level, what in (
-            ("ORT_ENABLE_ALL", "all fusions"),
-            ("ORT_ENABLE_BASIC", "all but basic optimisations"),
-            ("ORT_DISABLE_ALL", "all optimisations"),
-        ):
-            try:
-                opening = opening_without(_ALL, level)
-                return self._opened(path, opening, deadline, _notes(what, errors))
-            except OpeningError as error:
-                errors.append(error)
+                continue
+            own = self.providers[0]
+            told = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
+            return Opened(session=session, opening=told, notes=_notes(off, errors))
         raise errors[-1]
-
-    def _opened(
-        self, path: Path, opening: Opening, deadline: float | None, notes: tuple[str, ...]
-    ) -> Opened:
-        session = self._session(path, opening, deadline)
-        own = self.providers[0]
-        told = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
-        return Opened(session=session, opening=told, notes=notes)
 
     def _session(
         self, path: Path, opening: Opening, deadline: float | None
@@ -157,6 +138,19 @@ class Opener:
                 if type(error).__name__ == "ModelLoadCanceled":
                     raise TimeoutError(f"not built within {self.timeout_s:g} s") from error
                 raise OpeningError(ort_message(error)) from error
+
+
+def _attempts(errors: Sequence[OpeningError]) -> Iterator[tuple[Opening, str]]:
+    """Yield how to open a graph, and what that switches off, by the errors so far."""
+    off: frozenset[str] = frozenset()
+    # Switching one fusion off may let another one break the graph: go on while errors name new
+    # ones.
+    while not errors or fusions_behind(str(errors[-1])) - off:
+        off = off.union(*(fusions_behind(str(error)) for error in errors))
+        yield opening_without(off), ", ".join(sorted(off))
+    yield opening_without(_ALL), "all fusions"
+    yield opening_without(_ALL, "ORT_ENABLE_BASIC"), "all but basic optimisations"
+    yield opening_without(_ALL, "ORT_DISABLE_ALL"), "all optimisations"
 
 
 def opening_without(off: Collection[str], level: str = "ORT_ENABLE_ALL") -> Opening:

@@ -21,7 +21,6 @@ from types import ModuleType
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from precision_bisect.errors import PluginError, PrecisionBisectError, RefusedError
 from precision_bisect.graphs.ort import Providers, ort_message, runtime
@@ -39,6 +38,8 @@ MatmulTransposeFusion."""
 ONE_BY_ONE: Mapping[str, str] = {"CUDA_LAUNCH_BLOCKING": "1"}
 """The environment of a process in which each launch waits for its kernel to end."""
 _NONE: Mapping[str, str] = {}
+_SQUARE = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float16[1] x) => (float16[1] y) { y = Mul(x, x) }"""
 _QUIET, _DEFAULT = 4, 2
 """Severities of ONNX Runtime's own logger."""
 
@@ -122,10 +123,7 @@ def require_cuda() -> None:
 
 def _square_on_cuda(ort: ModuleType) -> float:
     """Return 300 * 300 in FP16 as CUDA computes it."""
-    half = onnx.TensorProto.FLOAT16
-    x, y = (helper.make_tensor_value_info(name, half, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Mul", ["x", "x"], ["y"])], "square", [x], [y])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = onnx.parser.parse_model(_SQUARE)
     # `preload_dlls` finds CUDA and cuDNN that pip installed. What it prints of missing ones is
     # said below.
     with contextlib.redirect_stdout(io.StringIO()):

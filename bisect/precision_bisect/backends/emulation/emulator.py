@@ -2,7 +2,7 @@
 
 It computes in FP32, and rounds each layer's outputs to the type that the layer stores them in.
 Inside an operator sums stay in FP32, as in tensor cores. One session serves every plan (see
-`switched`), or one for each segment (see `segmented`). Its result is a prediction; the target has
+`switched`), or one for each segment (see `segments`). Its result is a prediction; the target has
 the last word.
 """
 
@@ -15,8 +15,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from precision_bisect.backends.emulation.segmented import Segmented
-from precision_bisect.backends.emulation.segments import cut
+from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.snippets import self_test
 from precision_bisect.backends.emulation.switched import (

@@ -1,6 +1,6 @@
 """Pieces of ONNX graph that the switched graph is made of, and whether ONNX Runtime keeps them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.graphs.graph import subgraphs
 from precision_bisect.graphs.lowtypes import LowType, QuantizedType
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, runtime
 from precision_bisect.graphs.quantization.scales import fake_quantized
@@ -65,6 +66,33 @@ class Quantizers:
             helper.make_node("QuantizeLinear", [source, scaled, zero], [f"{out}/8bit"]),
             helper.make_node("DequantizeLinear", [f"{out}/8bit", scaled, zero], [out]),
         ]
+
+
+def parsed(text: str, renamed: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a graph in ONNX's text form, in place of the node `renamed`.
+
+    x0, x1 and so on stand for its inputs, y0, y1 and so on for its outputs.
+    """
+    return under_names(onnx.parser.parse_graph(text).node, renamed)
+
+
+def under_names(nodes: Iterable[onnx.NodeProto], renamed: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return the nodes with the names of a layer in place of x0, y0 and so on; they change."""
+    outer = {f"x{i}": name for i, name in enumerate(renamed.input) if name}
+    outer |= {f"y{i}": name for i, name in enumerate(renamed.output) if name}
+    tag = next(filter(None, renamed.output))
+    found = list(nodes)
+    for node in found:
+        node.name = ""
+        for names in (node.input, node.output):
+            names[:] = [name and outer.get(name, f"{tag}/{name}") for name in names]
+        for inner in subgraphs(node):
+            under_names(inner.node, renamed)
+            for value in (*inner.input, *inner.output):
+                value.name = f"{tag}/{value.name}"
+                # A type without a shape is a scalar's in the text form.
+                value.type.tensor_type.ClearField("shape")
+    return found
 
 
 def identity(source: str, out: str) -> list[onnx.NodeProto]:

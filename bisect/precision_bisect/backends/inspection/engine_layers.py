@@ -56,7 +56,6 @@ _CONSTANT = re.compile(
 _SCALE_ALONE = re.compile(rf"{_SCALE}(?:_myl\d+)?", re.S)
 _PROFILE = re.compile(r" \[profile \d+\]\Z")
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype")
-_FORMAT_KEYS = ("Format", "Format/Datatype")
 _HEADER = "Layers:\n"
 _ENDS = ("\n\nI/O Tensors:", "\n\nBindings:")
 _LINE = re.compile(r"\n(?=Name: )")
@@ -72,13 +71,11 @@ class EngineTensor:
     """A tensor that an engine layer reads, writes or holds.
 
     `dtype` as `normal_type` gives it. `dims` has -1 where a dimension is only known at run time.
-    `format` is the library's own word for the memory layout.
     """
 
     name: str
     dtype: str
     dims: tuple[int, ...]
-    format: str = ""
 
     @property
     def elements(self) -> int:
@@ -200,7 +197,6 @@ def _json_tensors(entries: Any) -> Iterator[EngineTensor]:
             name=_text(entry, "Name"),
             dtype=normal_type(_text(entry, *_TYPE_KEYS)),
             dims=tuple(d for d in dims if isinstance(d, int)) if isinstance(dims, list) else (),
-            format=_text(entry, *_FORMAT_KEYS),
         )
 
 
@@ -269,7 +265,6 @@ def _text_tensors(section: str) -> Iterator[EngineTensor]:
             name=name,
             dtype=normal_type(dtype.group(1)),
             dims=tuple(int(d) for d in dims.group(1).split(",") if d),
-            format=entry.partition(", Format: ")[2].partition(" }")[0] or dtype.group(1),
         )
 
 

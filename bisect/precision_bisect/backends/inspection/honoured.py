@@ -12,6 +12,7 @@ from itertools import chain, product
 
 from precision_bisect.backends.inspection.engine_kernels import (
     CAST,
+    GraphNodes,
     Kernel,
     find_kernels,
     float_types,
@@ -22,7 +23,6 @@ from precision_bisect.backends.inspection.engine_layers import (
     EngineLayer,
     EngineTensor,
 )
-from precision_bisect.backends.inspection.graph_nodes import GraphNodes
 from precision_bisect.backends.inspection.rules import (
     PRODUCT_OPERATIONS,
     PRODUCTS,

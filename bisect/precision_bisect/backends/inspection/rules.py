@@ -17,9 +17,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from precision_bisect.backends.inspection.engine_kernels import CAST, MOVES, Kernel, float_types
+from precision_bisect.backends.inspection.engine_kernels import (
+    CAST,
+    MOVES,
+    GraphNodes,
+    Kernel,
+    float_types,
+)
 from precision_bisect.backends.inspection.engine_layers import BELOW_FP32, normal_type
-from precision_bisect.backends.inspection.graph_nodes import GraphNodes
 from precision_bisect.errors import printable
 from precision_bisect.graphs.classify import FOLLOWERS
 from precision_bisect.precisions import HighName

@@ -15,19 +15,18 @@ from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Self, TypeVar
 
-from onnx import TensorProto, helper
+import onnx
 
 from precision_bisect.backends.backend_plugin import SampleShapes, failure
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
 from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.backends.remote.ssh_host import BusyError, Host, LostConnectionError
 from precision_bisect.backends.tensorrt.flavour import without_kernel
-from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.trtexec.trtexec_flags import (
     call_otherwise,
     common_flags,
     feed_flags,
-    open_inputs,
+    open_ranges,
     plainly_called,
     raw,
 )
@@ -37,7 +36,6 @@ from precision_bisect.backends.trtexec.trtexec_results import (
     read_times,
 )
 from precision_bisect.errors import ExecutorError, RefusedError, UsageError, printable, shortened
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
@@ -53,6 +51,9 @@ MOST_LOST = 3
 """So often a trial loses its connection before it counts as crashed: it may be to blame. A bound.
 """
 _BUSY_S = 0.5
+_SMALLEST = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+)
 _BUILD = ("--stronglyTyped", "--skipInference", "--profilingVerbosity=detailed")
 _FACTS = {
     "trtexec": re.compile(r"\[TensorRT v(\d+)\]"),
@@ -92,11 +93,8 @@ class RemoteBackend:
         self._hosts = list(hosts)
         self._mixed = mixed
         self.called = plainly_called(self.model)
-        values = shape_inputs(self.model.proto.graph, self.model.inputs)
-        ranges = shape_ranges(self.model.inputs, settings, shapes, values)
-        dynamic = open_inputs(self.model.inputs, values)
-        of_open = {name: ranges[name] for name in dynamic}
-        self._flags = (*_BUILD, *common_flags(settings, of_open, self.called))
+        ranges = open_ranges(self.model, settings, shapes)
+        self._flags = (*_BUILD, *common_flags(settings, ranges, self.called))
         self._folder = TypedFolder(work / "typed")
         self.work = work
         self._numbers = count()
@@ -325,14 +323,7 @@ class RemoteEngine:
 
 def _facts(host: Host) -> Mapping[str, str]:
     """Build the smallest engine, which shows that a host can, and return what its log tells."""
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "smallest",
-        [value("x", TensorProto.FLOAT, [1])],
-        [value("y", TensorProto.FLOAT, [1])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = onnx.parser.parse_model(_SMALLEST)
     flags = [*_BUILD, "--onnx=smallest.onnx", "--saveEngine=out/engine"]
     try:
         host.open()

@@ -99,9 +99,8 @@ exec tar cf - out
 
 
 class _Code(IntEnum):
-    """How the scripts end. 255 is ssh's own."""
+    """How the scripts end; 81 is a folder that is gone, 255 is ssh's own."""
 
-    GONE = 81
     BUSY = 82
     FULL = 83
     NO_TOOL = 84

@@ -4,7 +4,6 @@ There is one path for all libraries; what a library has decides the flags, never
 """
 
 import glob
-import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,14 +71,12 @@ class BuiltEngine:
     """A built engine: its bytes, and what the build said of it.
 
     `layers` is the builder's own description of the engine layer by layer, "" if the library gives
-    none. `remarks` are its warnings. `seconds` is the time of parsing and building. `timings` are
-    the contents of its timing cache, b"" for none.
+    none. `remarks` are its warnings. `timings` are the contents of its timing cache, b"" for none.
     """
 
     engine: bytes
     layers: str
     remarks: Remarks
-    seconds: float
     timings: bytes = b""
 
 
@@ -90,7 +87,6 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
     settings' limit. KeyboardInterrupt comes through. Raises RefusedError for a model whose inputs
     give shapes by their values, and where Polygraphy uses another library in this process.
     """
-    start = time.perf_counter()
     limit_s = recipe.settings.build_timeout_s
     late = f"the build took longer than {limit_s or 0:g} s"
     unmarked: list[LayerName] = []
@@ -114,7 +110,6 @@ def build(flavour: Flavour, source: Path, recipe: Recipe) -> BuiltEngine:
         engine=engine,
         layers=next((m.text for m in messages if m.text.startswith(LAYERS_HEADING)), ""),
         remarks=builder_remarks(messages, unmarked),
-        seconds=time.perf_counter() - start,
         timings=timings,
     )
 

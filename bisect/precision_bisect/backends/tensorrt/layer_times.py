@@ -14,9 +14,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.inspection.engine_kernels import find_kernels
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
-from precision_bisect.backends.inspection.graph_nodes import GraphNodes
+from precision_bisect.backends.inspection.engine_kernels import GraphNodes, find_kernels
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
 from precision_bisect.backends.inspection.rules import computes
 from precision_bisect.backends.timing import WARM_UP_RUNS, measured_latency, middle
 from precision_bisect.protocols import Sample
@@ -34,13 +33,6 @@ _REFORMATS = ("Reformat", "Cast")
 _CONVERTS = re.compile(r"Reformatting CopyNode|__myl_(?:Cast|Move)+(?:_|\Z)")
 """How the names of such layers begin where their kind says nothing."""
 _CASTS = re.compile(r"__myl_[A-Za-z]*Cast")
-
-
-def inspected(
-    trt: ModuleType, engine: Any, context: Any, held: list[NDArray[Any]]
-) -> list[EngineLayer]:
-    """Return the engine's layers; see `information`."""
-    return parse_json(information(trt, engine, context, held))
 
 
 def information(trt: ModuleType, engine: Any, context: Any, held: list[NDArray[Any]]) -> str:

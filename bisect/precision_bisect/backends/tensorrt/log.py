@@ -21,7 +21,7 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import Message
 from precision_bisect.backends.tensorrt.flavour import Flavour, cannot_start, use_in_polygraphy
-from precision_bisect.errors import printable
+from precision_bisect.errors import printable, shortened
 from precision_bisect.machine.gpu import full
 from precision_bisect.machine.polygraphy_quiet import SharedContext, quiet
 
@@ -87,7 +87,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
     logger.blocks[thread] = messages
     trt_util.TRT_LOGGER = logger
     try:
-        with quiet(), _UNWARNED, _UNCOLLECTED:
+        with quiet(), _UNDISTURBED:
             yield messages
     except TypeError as error:
         if NOTHING_MADE in str(error):
@@ -102,30 +102,20 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
 
 
 @contextmanager
-def _unwarned() -> Iterator[None]:
-    """Let Polygraphy call what some library has deprecated, since other libraries need it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-_UNWARNED = SharedContext(_unwarned)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put garbage collection off."""
-    if not gc.isenabled():
-        yield
-        return
+def _undisturbed() -> Iterator[None]:
+    """Put garbage collection off, and let Polygraphy call what some library has deprecated."""
+    collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
     finally:
-        gc.enable()
+        if collecting:
+            gc.enable()
 
 
-_UNCOLLECTED = SharedContext(_uncollected)
+_UNDISTURBED = SharedContext(_undisturbed)
 
 
 @cache
@@ -220,5 +210,4 @@ def _checked(function: str, description: str) -> str:
 
 def printable_line(text: str) -> str:
     """Return the text as one line that is safe to print, cut where it is very long."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return printable(shortened(text, _LONGEST))

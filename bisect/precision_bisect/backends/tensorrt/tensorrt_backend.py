@@ -1,9 +1,12 @@
 """The TensorRT backends: real engines of TensorRT or TensorRT-RTX, by what the library can do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
+
+import onnx
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.backends.inspection.honoured import judge_layers
@@ -17,8 +20,7 @@ from precision_bisect.backends.tensorrt.flavour import (
     without_kernel,
 )
 from precision_bisect.backends.tensorrt.layer_times import timed_layers
-from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.backends.tensorrt.parsing import refused_low
+from precision_bisect.backends.tensorrt.log import collected, parser_error
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PluginError, RefusedError, UsageError
@@ -27,6 +29,7 @@ from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.high_nodes import told, with_precision
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -239,3 +242,79 @@ def load_plugin_libraries(flavour: Flavour, paths: Sequence[Path]) -> None:
                     f"it must be built for {flavour.name} {flavour.version}, with what it needs "
                     "on LD_LIBRARY_PATH",
                 ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What the parser refuses: the name of a node of the file, and why, on one line."""
+
+    node: str
+    text: str
+
+
+def refused_low(
+    flavour: Flavour,
+    names: Sequence[LayerName],
+    write: Callable[[Plan], TypedGraph],
+    folder: TypedFolder,
+) -> dict[LayerName, str]:
+    """Return the candidates that the parser refuses low, in network order, with its own words.
+
+    `names` are the candidates, `write` makes the typed graph of a plan, `folder` is where it goes.
+    The all-low graph is parsed; the layers that its errors name are kept high, and it is parsed
+    again, until nothing new is named. A parser may stop at its first error, which takes one round
+    per refused layer. A layer that is refused even when it is kept is left out: its precision is
+    not the reason, and every build will say so.
+    """
+    pinned: dict[LayerName, str] = {}
+    while True:
+        plan = Plan.of(index for index, name in enumerate(names) if name in pinned)
+        source = folder.save(write(plan), "parsed.onnx")
+        graph = onnx.load(source, load_external_data=False).graph
+        blamed = {
+            layer: refusal.text
+            for refusal in refusals(flavour, source)
+            for layer in to_blame(graph, refusal.node, set(names))
+        }
+        if blamed.keys() <= pinned.keys():
+            return {name: pinned[name] for name in names if name in pinned.keys() - blamed}
+        pinned = {**blamed, **pinned}
+
+
+def refusals(flavour: Flavour, source: Path) -> Sequence[Refusal]:
+    """Parse a typed ONNX file and return the parser's objections to it."""
+    trt = flavour.module
+    with collected(flavour):
+        from polygraphy.backend.trt import CreateNetwork, get_trt_logger
+
+        strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+        _, network = CreateNetwork(strongly_typed=strong)()
+        logger = get_trt_logger()
+        trt.init_libnvinfer_plugins(logger, "")
+        parser = trt.OnnxParser(network, logger)
+        parser.parse_from_file(str(source))
+        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        return [
+            Refusal(node=error.node_name(), text=parser_error(error.func(), error.desc()))
+            for error in errors
+        ]
+
+
+def to_blame(graph: onnx.GraphProto, node_name: str, candidates: Set[str]) -> list[LayerName]:
+    """Return the candidates that an error at a node comes from.
+
+    That is the node itself or, for a follower or a Cast, the nearest candidates that feed it.
+    """
+    nodes = {node.name: node for node in graph.node}
+    makers = {output: node.name for node in graph.node for output in node.output}
+    blamed: dict[LayerName, None] = {}
+    pending, seen = [node_name], {node_name}
+    while pending:
+        name = pending.pop()
+        if name in candidates:
+            blamed[LayerName(name)] = None
+        elif name in nodes:
+            before = {makers[tensor] for tensor in nodes[name].input if tensor in makers} - seen
+            seen |= before
+            pending += sorted(before)
+    return list(blamed)

@@ -10,13 +10,16 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from precision_bisect.backends.backend_plugin import failure
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_layers
+from precision_bisect.backends.inspection.engine_layers import (
+    EngineLayer,
+    parse_json,
+    parse_layers,
+)
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.layer_times import (
     facts_of,
     information,
-    inspected,
     layer_times,
 )
 from precision_bisect.backends.tensorrt.log import collected, first_error
@@ -152,10 +155,7 @@ class TensorRTEngine:
         The builder's text is for machines that cannot load the engine, and for inspectors that
         name no nodes.
         """
-        layers: Sequence[EngineLayer] = ()
-        if not self._why_not:
-            with self._running() as runner:
-                layers = inspected(self._flavour.module, runner.engine, runner.context, self._held)
+        layers = () if self._why_not else parse_json(self.description())
         if any(layer.nodes for layer in layers):
             return layers
         return parse_layers(self._built.layers) or layers

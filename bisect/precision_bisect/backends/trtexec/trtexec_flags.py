@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static
+from precision_bisect.backends.backend_plugin import SampleShapes
+from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, shape_ranges
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.graph import all_graphs, rename_tensors
 from precision_bisect.graphs.load import Model
@@ -64,6 +65,18 @@ def raw(array: NDArray[Any]) -> bytes:
 def open_inputs(inputs: Sequence[TensorSpec], values: Set[str]) -> Sequence[str]:
     """Return the inputs that trtexec needs shapes of; those of `values` give one by theirs."""
     return [each.name for each in inputs if not is_static(each) or each.name in values]
+
+
+def open_ranges(
+    model: Model, settings: EngineSettings, samples: SampleShapes
+) -> dict[str, ShapeRange]:
+    """Return the ranges of the inputs that trtexec needs shapes of. Raises UsageError.
+
+    They are the user's, and else those of the samples.
+    """
+    values = shape_inputs(model.proto.graph, model.inputs)
+    ranges = shape_ranges(model.inputs, settings, samples, values)
+    return {name: ranges[name] for name in open_inputs(model.inputs, values)}
 
 
 def common_flags(

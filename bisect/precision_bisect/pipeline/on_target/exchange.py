@@ -15,8 +15,8 @@ from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plai
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
-from precision_bisect.exports.fitting import Unfit, stored_samples
 from precision_bisect.exports.mixed import mixed_model
+from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.exports.write import gains
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
