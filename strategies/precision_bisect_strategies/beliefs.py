@@ -11,7 +11,7 @@ adaptive group testing with a prior (Dorfman 1943; Hwang, JASA 1972).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Self, TypeAlias
@@ -78,6 +78,9 @@ TINY = 1e-12
 """Least chance and least sum that a logarithm is taken of; both only avoid ln 0."""
 LARGEST_ERROR = 1e150
 """Larger finite errors count as this: their square would be beyond Python's floats."""
+HELD_AT_ONCE = 2**18
+"""Hypotheses times positions that an array has, at most: 2 MiB, which caches hold. A limit on
+memory: all 1,105 hypotheses of 5,000 layers take 44 MB an array, and a sum takes eight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,19 +213,35 @@ class Beliefs:
 
         `bad` says that the whole group is known to hold one.
         """
-        clean = np.exp(np.cumsum(self._clean(positions, rate), axis=1))
-        if bad:
-            whole = clean[:, -1:]
-            # Bayes: P(first m clean and the rest not) / P(not all clean).
-            clean = (clean - whole) / np.maximum(1 - whole, TINY)
-        return np.asarray(self.weights @ clean)
+
+        def expected(some: Self) -> Array:
+            clean = np.exp(np.cumsum(some._clean(positions, rate), axis=1))
+            if bad:
+                whole = clean[:, -1:]
+                # Bayes: P(first m clean and the rest not) / P(not all clean).
+                clean = (clean - whole) / np.maximum(1 - whole, TINY)
+            return np.asarray(some.weights @ clean)
+
+        return np.sum(self._by_parts(expected, positions), axis=0)
 
     def fitting(self, positions: Positions, slack: float) -> Array:
         """Return the chance that the first m add at most `slack`, for m >= 1: (positions,)."""
         if not self.figures or math.isinf(slack):
             return np.ones(len(positions))
-        means, deviations = self._sums(positions)
-        return np.asarray(self.weights @ phi((math.log(max(slack, TINY)) - means) / deviations))
+
+        def expected(some: Self) -> Array:
+            means, deviations = some._sums(positions)
+            return np.asarray(
+                some.weights @ phi((math.log(max(slack, TINY)) - means) / deviations)
+            )
+
+        return np.sum(self._by_parts(expected, positions), axis=0)
+
+    def _by_parts(self, of: Callable[[Self], Array], positions: Positions) -> list[Array]:
+        """Return what `of` gives for a part of the hypotheses at a time, for these positions."""
+        size = max(1, HELD_AT_ONCE // max(1, len(positions)))
+        starts = range(0, len(self.weights), size)
+        return [of(self._only(slice(start, start + size))) for start in starts]
 
     def _sums(self, positions: Positions) -> tuple[Array, Array]:
         """Return means and deviations of ln of the sums of the first m: (hypotheses, positions).
@@ -236,10 +255,23 @@ class Beliefs:
         variances = np.log1p(squares / totals**2)
         return np.log(totals) - variances / 2, np.sqrt(variances + self.measured**2)
 
+    def _whole_sum(self, positions: Positions) -> tuple[Array, Array]:
+        """Return mean and deviation of ln of their whole sum, of the shape (hypotheses,)."""
+        parts = self._by_parts(
+            lambda some: np.stack([each[:, -1] for each in some._sums(positions)]), positions
+        )
+        means, deviations = np.concatenate(parts, axis=1)
+        return means, deviations
+
+    def _all_clean(self, positions: Positions, rate: float) -> Array:
+        """Return ln of the chance that none of them is a culprit, of the shape (hypotheses,)."""
+        return np.concatenate(
+            self._by_parts(lambda some: some._clean(positions, rate).sum(axis=1), positions)
+        )
+
     def learn(self, part: Positions, rest: Positions, rate: float, *, clean: bool) -> Self:
         """Learn whether `part` holds a culprit; if `rest` is given, one of both is known to."""
-        of_part = self._clean(part, rate).sum(axis=1)
-        of_rest = self._clean(rest, rate).sum(axis=1)
+        of_part, of_rest = self._all_clean(part, rate), self._all_clean(rest, rate)
         # In logarithms: the chance that a group of hundreds is clean underflows.
         told = of_part if clean else log_not(of_part)
         if len(rest):
@@ -255,11 +287,11 @@ class Beliefs:
         """
         if not self.figures or not 0 < error < math.inf:
             return self
-        means, deviations = self._sums(group)
-        distances = (math.log(error) - means[:, -1]) / deviations[:, -1]
+        means, deviations = self._whole_sum(group)
+        distances = (math.log(error) - means) / deviations
         # Student's t with three degrees of freedom, about: its heavy tails let one odd figure lose
         # no hypothesis for good.
-        usual = (1 + distances**2 / 3) ** -2 / deviations[:, -1] * 0.37
+        usual = (1 + distances**2 / 3) ** -2 / deviations * 0.37
         one = 1 - (1 - self.missed * self._share(rate)) ** len(group)
         return self._weighed(
             np.log((1 - one) * usual + one * (distances > 0) / FARTHEST_MISS + TINY)
@@ -267,31 +299,39 @@ class Beliefs:
 
     def learn_at_most(self, group: Positions, error: float) -> Self:
         """Learn that these positions together add no more than `error`."""
-        means, deviations = self._sums(group)
-        within = phi((math.log(max(error, TINY)) - means[:, -1]) / deviations[:, -1])
+        means, deviations = self._whole_sum(group)
+        within = phi((math.log(max(error, TINY)) - means) / deviations)
         return self._weighed(np.log(within + TINY))
 
     def _weighed(self, logs: Array) -> Self:
         weights = self.weights * np.exp(logs - logs.max())
-        some = weights > UNLIKELY * weights.max()
+        likely = replace(self, weights=weights)._only(weights > UNLIKELY * weights.max())
+        return replace(likely, weights=likely.weights / likely.weights.sum())
+
+    def _only(self, some: slice | NDArray[np.bool_]) -> Self:
+        """Return the same with some of the hypotheses, whose weights stay."""
         return replace(
             self,
             rhos=self.rhos[some],
             missed=self.missed[some],
             exponents=self.exponents[some],
             scales=self.scales[some],
-            weights=weights[some] / weights[some].sum(),
+            weights=self.weights[some],
         )
 
     def fair(self, group: Positions, rate: float) -> float:
         """Return what a group without culprits should add."""
         if math.isinf(rate):
             return math.inf
-        means, deviations = self._moments(group)
-        # The mean of a lognormal below `rate`, by its partial expectation.
-        cut = (math.log(rate) - means) / deviations - deviations
-        sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
-        return float(self.weights @ sums)
+
+        def expected(some: Self) -> Array:
+            means, deviations = some._moments(group)
+            # The mean of a lognormal below `rate`, by its partial expectation.
+            cut = (math.log(rate) - means) / deviations - deviations
+            sums = np.exp(means + deviations**2 / 2) * phi(cut) @ self.costs[list(group)]
+            return np.asarray(some.weights @ sums)
+
+        return float(np.sum(self._by_parts(expected, group)))
 
 
 def to_power(error: float, power: float) -> float:

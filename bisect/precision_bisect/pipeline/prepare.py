@@ -273,14 +273,16 @@ def assemble(
         "at_once": max(1, loaded.at_once // options.workers),
         "remarks": [*loaded.remarks, *said],
     }
-    outside = partial(
-        out_of_range,
-        model,
-        pair,
-        loaded.samples,
-        {each.name: each.largest for each in beyond},
-        options.threads,
-        targets=options.targets,
+    outside = cache(
+        partial(
+            out_of_range,
+            model,
+            pair,
+            loaded.samples,
+            {each.name: each.largest for each in beyond},
+            options.threads,
+            targets=options.targets,
+        )
     )
     return Prepared(
         **{each.name: getattr(loaded, each.name) for each in fields(Loaded)} | changed,
@@ -294,8 +296,8 @@ def assemble(
         unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
-        beyond_range=cache(outside),
-        overflowing=cache(partial(outside, masks=False)),
+        beyond_range=lambda: outside()[0],
+        overflowing=lambda: outside()[1],
         executor=executor,
     )
 

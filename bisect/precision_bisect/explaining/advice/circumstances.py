@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
@@ -133,9 +132,9 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
             message=told.message,
         )
 
-    beyond = partial(
-        out_of_range, model, pair, case.samples, {}, case.threads, targets=case.targets
-    )
+    def beyond() -> Plan | None:
+        return out_of_range(model, pair, case.samples, {}, case.threads, targets=case.targets)[0]
+
     problem = Problem(
         names=names,
         modules=model.table.modules,

@@ -5,7 +5,7 @@ no trial.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -17,7 +17,8 @@ from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.ort import Session, check
+from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -37,56 +38,75 @@ def out_of_range(
     threads: int = 0,
     *,
     targets: Sequence[TargetName] = DEFAULT_TARGETS,
-    masks: bool = True,
-) -> Plan | None:
+) -> tuple[Plan | None, Plan | None]:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
     Each sample is run once in FP32. `weights` are constants that leave the range, each with its
     largest magnitude. The rule is that of ModelOpt's AutoCast, with its limits at the type's
     largest value. It also holds for the sums behind means that one of the `targets` stores.
-    Without `masks` it leaves out those constants, and what is as far from 0 as one: attention
+    The second plan leaves out those constants, and what is as far from 0 as one: attention
     masks, whose -3.4e38 does what -inf does. None, too, if the model cannot be run this way:
-    nothing depends on this plan.
+    nothing depends on these plans.
     """
     # The scales of 8-bit types take care of the range.
     if pair.low not in LOW_TYPES:
-        return None
-    graph = _with_largest(model)
+        return None, None
     try:
-        session = Session(graph, model.weights, threads, frugal=True)
-        found = [session.run(sample, session.output_names) for sample in samples]
+        values = _largest_values(model, samples, threads)
     except (ModelError, RuntimeError):
-        return None
+        return None, None
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
-    beyond, sums_beyond, levels = set(), set(), {math.inf, *weights.values()}
-    for each in found:
-        for key, found_largest in each.items():
-            name, value = key.removeprefix(_LARGEST), float(found_largest)
-            if not masks and any(math.isclose(value, mask, rel_tol=NEAR) for mask in levels):
-                continue
-            # `not <=` rather than `>`: NaN counts as beyond the range.
-            if not value <= limit:  # -inf where the tensor is empty
-                beyond.add(name)
-            if not value * summed.get(name, 1) <= limit:
-                sums_beyond.add(name)
-    beyond |= {
+    levels = {math.inf, *weights.values()}
+    given = {
         name
         for sample in samples
         for name, value in sample.items()
         if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
     }
-    beyond.update(weights if masks else ())
+
+    def beyond(some: Sequence[tuple[str, float]], known: Collection[str]) -> Plan | None:
+        # `not <=` rather than `>`: NaN counts as beyond the range.
+        stored = {name for name, value in some if not value <= limit}.union(given, known)
+        sums = {name for name, value in some if not value * summed.get(name, 1) <= limit}
+        return _touching(model, stored, sums)
+
+    others = [
+        (name, value)
+        for name, value in values
+        if not any(math.isclose(value, mask, rel_tol=NEAR) for mask in levels)
+    ]
+    return beyond(values, weights), beyond(others, ())
+
+
+def _touching(model: Model, stored: Collection[str], sums: Collection[str]) -> Plan | None:
+    """Return the candidates that read or store one of these, or make a mean of such sums."""
+    stored, sums = frozenset(stored), frozenset(sums)
     index = {str(name): i for i, name in enumerate(model.table.names)}
     layers = [
         index[node.name]
         for node in model.proto.graph.node
         if node.name in index
-        and not (
-            beyond.isdisjoint((*node.input, *node.output)) and sums_beyond.isdisjoint(node.output)
-        )
+        and not (stored.isdisjoint((*node.input, *node.output)) and sums.isdisjoint(node.output))
     ]
     return Plan.of(layers) if layers else None
+
+
+def _largest_values(
+    model: Model, samples: Sequence[Sample], threads: int
+) -> list[tuple[str, float]]:
+    """Return each computed tensor with its largest magnitude, -inf if empty, for each sample."""
+    # The message is gone before the session takes its memory.
+    session = Session(check(_with_largest(model), model.weights), threads=threads, frugal=True)
+    found = [
+        (name.removeprefix(_LARGEST), float(value))
+        for sample in samples
+        for name, value in session.run(sample).items()
+    ]
+    # With thousands of layers it is as large as their weights.
+    del session
+    trim()
+    return found
 
 
 def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:
