@@ -34,7 +34,7 @@ FRESH, FRESH_SEED = 16, 3
 ROUNDS, RUNS = 9, 30
 NETWORKS = (
     *("nafnet", "magika", "pitch", "ppocr_det", "ppocr_rec", "t5_encoder"),
-    *("unet", "vision_transformer", "mixture", "decoder_step", "selected_boxes"),
+    *("unet", "vision_transformer", "mixture", "decoder_step"),
 )
 SPEC, OURS = "spec.json", "precision-bisect"
 COLUMNS = 3
