@@ -320,6 +320,8 @@ def draw(given: argparse.Namespace) -> None:
             axes.plot(x, max(y, LEAST), KINDS[kind][0], color=KINDS[kind][1], label=kind)
         axes.axhline(own[0]["bound"], color="#c5221f", linewidth=1, label="limit")
         axes.set(yscale="log", xlabel="latency, ms", ylabel="worst error", title=network)
+    for axes in panels.flat[len(networks) :]:
+        axes.set_visible(False)
     labels = {
         label: one for one, label in zip(*panels.flat[0].get_legend_handles_labels(), strict=True)
     }
