@@ -254,6 +254,10 @@ class Phase(StrEnum):
     RECHECK = "recheck"
 
 
+FEW_COPIES = (Phase.CURVE, Phase.SEARCH)
+"""Phases whose draws have few copies: they guide a run, and prove nothing."""
+
+
 class SampleSet(str):
     """Which samples a trial runs: a set by its name, or samples by their numbers.
 
