@@ -1,6 +1,7 @@
 """How many layers are ranked one by one: those that matter, as many as there is time for."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.precision_curve import Curve, sweep
 from precision_bisect.search.sensitivity import BLOCK, Sensitivity, rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 from precision_bisect_strategies.guided import Guided
 
 SIZE = 128
@@ -87,3 +88,20 @@ def _told(proposal: Proposal, seconds: float) -> Outcome:
     """Every layer adds as much, too much together."""
     error = 0.9 * oracles.TOLERANCE * (SIZE - len(proposal.plan))
     return replace(oracles.outcome(error), wall_s=seconds)
+
+
+@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet.ONE), (0.1, SampleSet.RANKING)])
+@pytest.mark.parametrize("builds", [False, True])
+def test_one_sample_ranks_where_rounding_is_spread(
+    each: float, on: SampleSet, builds: bool
+) -> None:
+    """Blocks are measured on all samples; where many must stay, single layers on one."""
+    asked: list[Proposal] = []
+    search = rank(replace(oracles.problem(SIZE), builds=builds))
+    with suppress(StopIteration):
+        batch = next(search)
+        while True:
+            asked += batch
+            batch = search.send(tuple(oracles.outcome(each) for _ in batch))
+    told = {SIZE - len(proposal.plan): proposal.samples for proposal in asked}
+    assert {BLOCK: SampleSet.RANKING, 1: SampleSet.RANKING if builds else on} == told

@@ -47,8 +47,8 @@ from precision_bisect.trial import (
 )
 
 CURVE_COPIES = 4
-"""Copies for a point of the curve, or of a search, at most. Only their median is read, to see a factor of 2. Half
-and double change no more than chance does in benchmarks/constants.py."""
+"""Copies for a point of the curve, or in a search, at most. The curve reads their median, to see a
+factor of 2. Half and double change no more than chance does in benchmarks/constants.py."""
 
 EACH_COPIES = 2
 """Copies of one sample that tell how far luck moves its error."""

@@ -24,7 +24,7 @@ class _LuckError(Exception):
 
 
 def grounded(search: Search[Plan], start: Plan) -> Search[tuple[Plan, bool]]:
-    """Return a search's plan, and whether luck has ended it; `start` is the plan it goes down from.
+    """Return a search's plan, and whether luck has ended it; it goes down from `start`.
 
     After luck it is the smallest plan that holds on a few copies, by halves, of those that passed
     since the last check. They are taken to hold up to some plan, and to fail from there on.

@@ -1,8 +1,8 @@
 """The ranking: the error of each layer when it alone runs low.
 
 Two levels: blocks of consecutive layers first, then the single layers of the blocks that matter.
-Most blocks do not matter, so a large model takes far fewer inferences than layers. Where nearly all
-do, since rounding is spread, one sample ranks the layers as well as all.
+Most blocks do not matter, so a large model takes far fewer inferences than layers. Where many do,
+since rounding is spread, one sample ranks the layers as well as all.
 """
 
 import math
