@@ -15,7 +15,7 @@ from precision_bisect.search.certificate.certifying import CERTIFYING, LEAST_RAN
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.luck import FIRST_CHECK, grounded
-from precision_bisect.trial import Phase, Proposal
+from precision_bisect.trial import Phase
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.guided import Guided
 from simulated import Evaluate, Simulated, copies_of, driver_of
@@ -102,7 +102,6 @@ def test_a_certificate_costs_no_multiple_of_the_ranking(tmp_path: Path) -> None:
     names = [f"layer{i}" for i in range(LAYERS)]
     problem = oracles.problem(LAYERS)
     seen = JudgedTrials(tolerance=problem.tolerance, size=LAYERS, copies=True)
-    forecast = Proposal(plan=Plan.of(()), phase=Phase.RANKING, reason="one forecast")
     seen.ranked.add(everything)
     with ledger:
         left = driver.run(certify(problem, everything, "full", seen, 1))
