@@ -254,23 +254,17 @@ class Phase(StrEnum):
     RECHECK = "recheck"
 
 
-FEW_COPIES = (Phase.CURVE, Phase.SEARCH)
-"""Phases whose draws have few copies: they guide a run, and prove nothing."""
-
-
 class SampleSet(str):
     """Which samples a trial runs: a set by its name, or samples by their numbers.
 
-    JUDGED are those that judge, RANKING a few of them, ONE the first of these. Of many samples
-    some are `chosen`. The others are judged one by one (`singly`): the POOL that was chosen from,
-    all `others` than the chosen ones, and those HELD_OUT, which are neither. Former versions had
-    trials of all.
+    JUDGED are those that judge, RANKING a few of them. Of many samples some are `chosen`. The
+    others are judged one by one (`singly`): the POOL that was chosen from, all `others` than the
+    chosen ones, and those HELD_OUT, which are neither. Former versions had trials of all.
     """
 
     __slots__ = ()
     JUDGED: "ClassVar[SampleSet]"
     RANKING: "ClassVar[SampleSet]"
-    ONE: "ClassVar[SampleSet]"
     POOL: "ClassVar[SampleSet]"
     HELD_OUT: "ClassVar[SampleSet]"
 
@@ -309,7 +303,7 @@ class SampleSet(str):
 
 
 _OTHERS, _LISTED = "not ", re.compile(r"\d+(,\d+)*")
-_NAMED = ("judged", "ranking", "one", "pool", "held_out", "all")
+_NAMED = ("judged", "ranking", "pool", "held_out", "all")
 for _name in _NAMED:
     setattr(SampleSet, _name.upper(), SampleSet(_name))
 

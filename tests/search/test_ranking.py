@@ -12,7 +12,15 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.precision_curve import Curve, sweep
 from precision_bisect.search.sensitivity import BLOCK, Sensitivity, rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from precision_bisect.trial import (
+    Evidence,
+    Kind,
+    OneByOne,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+)
 from precision_bisect_strategies.guided import Guided
 
 SIZE = 128
@@ -25,7 +33,7 @@ def ranked(asked: Problem, seconds: float, opening: float = 0.0) -> tuple[Sensit
     batch = next(search)
     try:
         while True:
-            plans += [proposal.plan for proposal in batch]
+            plans += [each.plan for each in batch if each.kind is Kind.PREDICT]
             took, opening = seconds + opening, 0.0
             batch = search.send(tuple(replace(oracles.outcome(1.0), wall_s=took) for _ in batch))
     except StopIteration as end:

@@ -72,12 +72,7 @@ def on_samples(
     """Return the same search; these samples judge, not JUDGED, and rank unless others do."""
     if samples == SampleSet.JUDGED:
         return search
-    ranking = ranking or samples
-    sets = {
-        SampleSet.JUDGED: samples,
-        SampleSet.RANKING: ranking,
-        SampleSet.ONE: SampleSet.chosen((ranking.numbers or ())[:1]) or SampleSet.ONE,
-    }
+    sets = {SampleSet.JUDGED: samples, SampleSet.RANKING: ranking or samples}
     return mapped(
         search,
         ask=lambda asked: replace(asked, samples=sets.get(asked.samples, asked.samples)),

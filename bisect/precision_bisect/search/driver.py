@@ -26,9 +26,9 @@ from precision_bisect.runs.monitoring.events import (
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (
-    FEW_COPIES,
     JUDGED_KINDS,
     Identity,
     Kind,

@@ -28,10 +28,10 @@ from precision_bisect.protocols import (
     Several,
 )
 from precision_bisect.search.engine_store import engine_folder
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.sample_sets import SampleSets, summed_up
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import (
-    FEW_COPIES,
     JUDGED_KINDS,
     Evidence,
     Kind,

@@ -25,13 +25,7 @@ time, which grows with layers and samples. Half and double change nothing in
 benchmarks/constants.py, whose models have few samples; half loses the example's certificate."""
 
 
-_NAMED = (
-    SampleSet.JUDGED,
-    SampleSet.RANKING,
-    SampleSet.ONE,
-    SampleSet.POOL,
-    SampleSet.HELD_OUT,
-)
+_NAMED = (SampleSet.JUDGED, SampleSet.RANKING, SampleSet.POOL, SampleSet.HELD_OUT)
 
 
 def judges_each(comparator: Comparator) -> bool:
@@ -145,8 +139,6 @@ class SampleSets(Mapping[SampleSet, Pair]):
         if where == SampleSet.RANKING:
             # Rounded up, so that no more than the bound are taken.
             return self.pool[:: max(1, -(-len(self.pool) // RANKING_SAMPLES))]
-        if where == SampleSet.ONE:
-            return self.pool[:1]
         listed = where.numbers
         if listed is None:
             return self.pool

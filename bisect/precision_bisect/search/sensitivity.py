@@ -2,7 +2,7 @@
 
 Two levels: blocks of consecutive layers first, then the single layers of the blocks that matter.
 Most blocks do not matter, so a large model takes far fewer inferences than layers. Where many do,
-since rounding is spread, one sample ranks the layers as well as all.
+since rounding is spread, the hardest sample ranks the layers nearly as well as all.
 """
 
 import math
@@ -60,7 +60,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     """Measure blocks of consecutive layers, then the single layers of those that matter.
 
     Single layers are measured as long as there is time, those of the worst blocks first. The
-    emulator measures them on one sample where rounding is spread.
+    emulator measures them on the hardest sample where rounding is spread.
     """
     if problem.size < BLOCKS_FROM:
         scores = yield from measure_groups(problem, [(layer,) for layer in range(problem.size)])
@@ -84,7 +84,7 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
     spread = not problem.builds and _spread(joint, problem.tolerance or 0.0)
-    on = SampleSet.ONE if spread else SampleSet.RANKING
+    on = (yield from _hardest()) if spread else SampleSet.RANKING
     alone = yield from _outcomes(problem, [(layer,) for layer in singles], on)
     errors = map(figure_of, alone)
     for layer, error in zip(singles, errors, strict=True):
@@ -106,6 +106,20 @@ def _spread(errors: Sequence[float], tolerance: float) -> bool:
     """
     smallest = sorted(errors)[: math.floor((1 - SPREAD_BLOCKS) * len(errors))]
     return 0 < tolerance < math.hypot(*smallest) < math.inf
+
+
+def _hardest() -> Search[SampleSet]:
+    """Return the sample with the largest error with every layer low, as the preflight found it.
+
+    All that rank where samples have no figures of their own.
+    """
+    (low,) = yield (Proposal(plan=Plan.of(()), phase=Phase.RANKING, reason="every layer low"),)
+    each = low.evidence.one_by_one
+    errors = dict(zip(each.numbers, each.errors, strict=True)) if each else {}
+    known = {number: error for number, error in errors.items() if error is not None}
+    if not known:
+        return SampleSet.RANKING
+    return SampleSet.chosen([max(known, key=lambda number: (known[number], -number))])
 
 
 def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:

@@ -13,8 +13,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.trial import (
-    FEW_COPIES,
     JUDGED_KINDS,
     Identity,
     Kind,
