@@ -98,18 +98,24 @@ def _told(proposal: Proposal, seconds: float) -> Outcome:
     return replace(oracles.outcome(error), wall_s=seconds)
 
 
-@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet.ONE), (0.1, SampleSet.RANKING)])
+@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet("4")), (0.1, SampleSet.RANKING)])
 @pytest.mark.parametrize("builds", [False, True])
 def test_one_sample_ranks_where_rounding_is_spread(
     each: float, on: SampleSet, builds: bool
 ) -> None:
-    """Blocks are measured on all samples; where many must stay, single layers on one."""
+    """Blocks are measured on all samples; where many must stay, single layers on the hardest."""
+    singly = OneByOne(numbers=[2, 4, 7], errors=[1.0, 3.0, 3.0])
+    told = replace(oracles.outcome(each), evidence=Evidence(one_by_one=singly))
     asked: list[Proposal] = []
     search = rank(replace(oracles.problem(SIZE), builds=builds))
     with suppress(StopIteration):
         batch = next(search)
         while True:
             asked += batch
-            batch = search.send(tuple(oracles.outcome(each) for _ in batch))
-    told = {SIZE - len(proposal.plan): proposal.samples for proposal in asked}
-    assert {BLOCK: SampleSet.RANKING, 1: SampleSet.RANKING if builds else on} == told
+            batch = search.send(tuple(told for _ in batch))
+    layers = {
+        SIZE - len(proposal.plan): proposal.samples
+        for proposal in asked
+        if proposal.kind is Kind.PREDICT
+    }
+    assert {BLOCK: SampleSet.RANKING, 1: SampleSet.RANKING if builds else on} == layers
