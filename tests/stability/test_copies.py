@@ -233,3 +233,18 @@ def test_the_reference_of_a_copy_is_plain_onnx_runtimes(tmp_path: Path) -> None:
     for _ in range(2):
         np.testing.assert_array_equal(expected["v19"], refer(sample)["v19"])
         refer.rest()
+
+
+def test_the_first_copies_of_a_draw_are_held_as_many_as_fit() -> None:
+    """Of feeds of 16 MB the bound has four; only the others have their reference made again."""
+    large = {"x": np.linspace(1.01, 2, 2**22, dtype=np.float32)}
+    made: list[int] = []
+
+    def refer(feed: Sample) -> Sample:
+        made.append(feed["x"].size)
+        return {"y": feed["x"][:1]}
+
+    copies = Copies(samples={SampleSet.JUDGED: ([large], [large])}, count=5, refer=refer)
+    for number in [*range(5), *range(5)]:
+        copies.make(SampleSet.JUDGED, 1, number)
+    assert 5 + 2 == len(made)

@@ -136,7 +136,9 @@ def test_a_smaller_plan_of_the_curve_is_no_worse_than_a_wider_answer(tmp_path: P
     errors = [0.28, 0.29, 0.44, 0.23, 0.38, 0.42, 0.26, 0.22, 0.28, 0.4, 0.37, 0.25]
     ending, driver = course(tmp_path, spread(0.2, errors), curve=True)
     wider = [t.proposal.plan for t in driver.trials if t.proposal.reason.endswith(" more")]
-    (smaller,) = (t for t in driver.trials if "smaller plan of the curve" in t.proposal.reason)
+    (smaller,) = (
+        t for t in driver.trials if "the plan of the curve, on copies" in t.proposal.reason
+    )
     assert smaller.outcome.passed
     assert ending.plan == smaller.proposal.plan
     assert len(smaller.proposal.plan) < len(wider[-1])

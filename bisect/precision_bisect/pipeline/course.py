@@ -39,6 +39,7 @@ from precision_bisect.search.limits_and_noise import (
     repeated,
     within,
 )
+from precision_bisect.search.luck import grounded
 from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
 from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
@@ -309,7 +310,8 @@ def _certified(
 
     With copies an answer must hold before it is certified, and the drops are judged on one draw of
     their own. Failures of the search count where they are clear. An answer that does not hold is
-    widened; rounding decides which layers it keeps then, so nothing is certified.
+    widened. Luck decides which layers it keeps then, as where it has ended the search (see
+    `search.luck`), so nothing is certified.
     """
     mode = course.certify if strategy.minimal and course.modules is None else "none"
     known = problem.passing if problem.settled else None
@@ -319,7 +321,11 @@ def _certified(
         search = strategy.search(problem) if known is None else given(known)
     # Where speed counts, plans that fail are timed, too.
     spared = mode == "forecasts" and problem.speed is None
-    plan = yield from sparing(search, seen) if spared else search
+    lucky = False
+    if course.copies and not problem.builds:
+        plan, lucky = yield from grounded(search, problem.top)
+    else:
+        plan = yield from sparing(search, seen) if spared else search
     # From memory if the strategy is right. A strategy of others may end with any plan.
     answer = yield from one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
     if not answer.passed:
@@ -329,17 +335,27 @@ def _certified(
         )
     if not course.copies:
         return (yield from certify(problem, plan, mode, seen))
+    if lucky:
+        holding.spread = NO_SEARCH
     held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
     if held.failed:
-        wider = yield from _widened(plan, held, holding)
         drawn = None if course.modules else problem.passing
+        if lucky and drawn is not None and (yield from _drawn_holds(drawn, holding)):
+            return drawn
+        wider = yield from _widened(plan, held, holding)
         # The curve adds layers in another order, and its plan has passed on copies of its own.
         if drawn is None or len(drawn) >= len(wider) or holding.refuted(drawn):
             return wider
-        smaller = yield from holding.judge(drawn, "the smaller plan of the curve, on copies")
-        return drawn if smaller.passed and holding.leaves_room(drawn) else wider
+        return drawn if (yield from _drawn_holds(drawn, holding)) else wider
+    if lucky:
+        return plan
     seen.copies, seen.clear = True, clear_limit(problem.tolerance, held)
     return (yield from certify(problem, plan, mode, seen, holding.fresh()))
+
+
+def _drawn_holds(drawn: Plan, holding: StabilityCheck) -> Search[bool]:
+    smaller = yield from holding.judge(drawn, "the plan of the curve, on copies")
+    return smaller.passed and holding.leaves_room(drawn)
 
 
 def _prefix(plan: Plan, holding: StabilityCheck) -> Search[Plan]:

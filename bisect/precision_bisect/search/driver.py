@@ -26,6 +26,7 @@ from precision_bisect.runs.monitoring.events import (
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (
     JUDGED_KINDS,
@@ -213,7 +214,7 @@ class Driver:
     def on_copies(self, plan: Plan) -> Outcome | None:
         """Return the last outcome of a plan on copies of the samples, None if there is none.
 
-        A point of the curve, which has few copies, counts only where there is no other.
+        What has few copies, such as a point of the curve, counts only where there is no other.
         """
         drawn = [
             trial
@@ -221,7 +222,7 @@ class Driver:
             if trial.proposal.plan == plan and trial.outcome.evidence.stability
         ]
         # `sort` is stable: within both halves the latest trial stays first.
-        drawn.sort(key=lambda trial: trial.proposal.phase is Phase.CURVE)
+        drawn.sort(key=lambda trial: trial.proposal.phase in FEW_COPIES)
         return drawn[0].outcome if drawn else None
 
     def _passing(self) -> Sequence[Trial]:

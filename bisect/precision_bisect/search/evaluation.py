@@ -28,6 +28,7 @@ from precision_bisect.protocols import (
     Several,
 )
 from precision_bisect.search.engine_store import engine_folder
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.sample_sets import SampleSets, summed_up
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import (
@@ -46,8 +47,8 @@ from precision_bisect.trial import (
 )
 
 CURVE_COPIES = 4
-"""Copies for a point of the curve, at most. Only their median is read, to see a factor of 2. Half
-and double change no more than chance does in benchmarks/constants.py."""
+"""Copies for a point of the curve, or in a search, at most. The curve reads their median, to see a
+factor of 2. Half and double change no more than chance does in benchmarks/constants.py."""
 
 EACH_COPIES = 2
 """Copies of one sample that tell how far luck moves its error."""
@@ -207,11 +208,11 @@ class Evaluator:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
         It ends early once too many copies have failed: at once in a certificate, elsewhere after
-        half of them, since their errors also tell the spread. A point of the curve has few copies.
+        half of them, since their errors also tell the spread. Some phases have few copies.
         """
         parallel = self.at_once if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
-        if proposal.phase is Phase.CURVE:
+        if proposal.phase in FEW_COPIES:
             count = min(CURVE_COPIES, copies.count)
             # The allowed failures shrink in proportion, rounded down: fewer copies are never more
             # lenient.

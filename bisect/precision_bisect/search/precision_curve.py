@@ -23,6 +23,8 @@ from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 CURVE_DRAW = 1 << 16
 """The draw of copies for all points: one for all, so that their errors compare. Searches count
 their draws from 1, far below it."""
+FEW_COPIES = (Phase.CURVE, Phase.SEARCH)
+"""Phases whose draws have few copies: they guide a run, and prove nothing."""
 CURVE_EVALUATIONS = 20
 """Evaluations of one curve, at most: `CURVE_EVALUATIONS` + 2 log2(layers). A bound: on 20 real
 networks the law alone took 22 to 112 inferences of a sample."""

@@ -78,16 +78,11 @@ class Copies:
             self._held = (where, draw), made
         if number not in made:
             pair = self._make(where, draw, number)
-            # Most plans that are judged on one draw fail on its first copy.
-            if number > 0 and not self._small(pair):
+            # The first ones, as many as fit: most plans that are judged on one draw fail on these.
+            if number > 0 and _nbytes(pair) * (len(made) + 1) > _MOST_HELD:
                 return pair
             made[number] = pair
         return made[number]
-
-    def _small(self, pair: Pair) -> bool:
-        """Tell whether all copies of a draw may stay in memory."""
-        nbytes = sum(array.nbytes for side in pair for one in side for array in one.values())
-        return nbytes * self.count <= _MOST_HELD
 
     def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
         feeds, reference = self.samples[where]
@@ -106,6 +101,10 @@ class Copies:
                 f"FP32 does not run on a copy of the samples: {error}",
                 "judge on the samples alone by --copies 0",
             ) from error
+
+
+def _nbytes(pair: Pair) -> int:
+    return sum(array.nbytes for side in pair for one in side for array in one.values())
 
 
 def copies_for(

@@ -14,6 +14,12 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials, noti
 from precision_bisect.search.certificate.sparing import forecast, misled
 from precision_bisect.trial import Phase, Proposal
 
+CERTIFYING = 4
+"""Evaluations that an emulated certificate may take for each forecast of the ranking, so that it
+takes no multiple of what came before."""
+LEAST_RANKED = 64
+"""Forecasts that a ranking counts for at least: small networks have their certificate in full."""
+
 
 def certify(
     problem: Problem,
@@ -26,7 +32,9 @@ def certify(
 
     With `full` the plan without each layer is built, on a `draw` of copies if it is not 0. With
     `forecasts` those plans are forecast first. Those that may pass are built, then a random sample
-    of the others; see `confirmed_forecasts`. A layer whose drop has no verdict stays.
+    of the others; see `confirmed_forecasts`. A layer whose drop has no verdict stays. Where the
+    emulator judges, it ends after `CERTIFYING` evaluations for each forecast of the ranking. The
+    layers that were not tried by then are unproven.
     """
     seen = seen or JudgedTrials(tolerance=problem.tolerance, size=problem.size)
     if mode == "none":
@@ -46,9 +54,15 @@ def _dropping(
             stand = standing(seen, plan, problem.seed)
         waiting = _waiting(problem, plan, seen, stand)
         # A search that was misled is better made again than mended layer by layer.
-        if not waiting or misled(seen):
+        if not waiting or misled(seen) or (_dear(seen) and not problem.builds):
             return plan
         plan, others = yield from _dropped(problem, plan, waiting, others, draw)
+
+
+def _dear(seen: JudgedTrials) -> bool:
+    """Tell whether the certificate has taken its share; one without a ranking has no bound."""
+    most = CERTIFYING * max(LEAST_RANKED, len(seen.ranked))
+    return bool(seen.ranked) and seen.certifying >= most
 
 
 def _waiting(

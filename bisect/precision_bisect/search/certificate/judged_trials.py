@@ -13,6 +13,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.limits_and_noise import clearly_failed, passing_within
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Identity,
@@ -35,7 +36,7 @@ class JudgedTrials:
     They are noted with the comparator's verdicts, by its `tolerance`; plans have `size` layers.
     With `copies` two sorts of trials count: those on copies, of which `allowed` may fail, and
     failures on the samples by errors of `clear` and more. `spared` are plans that a search was
-    told to fail by their forecast alone.
+    told to fail by their forecast alone, `ranked` those that the ranking has forecast.
     """
 
     tolerance: float | None
@@ -46,6 +47,7 @@ class JudgedTrials:
     allowed: int = 0
     forecasts: dict[Plan, Outcome] = field(init=False, default_factory=dict)
     spared: set[Plan] = field(init=False, default_factory=set)
+    ranked: set[Plan] = field(init=False, default_factory=set)
     _builds: dict[Plan, dict[Identity, Trial]] = field(init=False, default_factory=dict)
 
     def having(self, trials: Iterable[Trial]) -> Self:
@@ -57,10 +59,12 @@ class JudgedTrials:
     def note(self, proposal: Proposal, outcome: Outcome) -> None:
         """Note the first outcome of a proposal that is judged or forecast.
 
-        Left out is what a search cannot have asked for, too: points of the curve on their own
-        draw, and further builds for a latency.
+        Left out is what proves nothing: what has few copies, and further builds for a latency. The
+        forecasts of the ranking are counted.
         """
-        drawn = proposal.phase is Phase.CURVE and proposal.draw
+        if proposal.phase is Phase.RANKING and proposal.kind is Kind.PREDICT:
+            self.ranked.add(proposal.plan)
+        drawn = proposal.phase in FEW_COPIES and proposal.draw
         timed = proposal.phase is Phase.SPEED and proposal.kind is Kind.AGAIN
         if proposal.samples != self.samples or drawn or timed:
             return
@@ -81,6 +85,17 @@ class JudgedTrials:
         builds = [each.outcome for one in self._builds.values() for each in one.values()]
         took, build = (_mean_s(each) for each in (self.forecasts.values(), builds))
         return took > max(build, LEAST_DEAR_S)
+
+    @property
+    def certifying(self) -> int:
+        """The evaluations that the certificate's trials have taken, those of copies included."""
+        stabilities = (
+            trial.outcome.evidence.stability
+            for trials in self._builds.values()
+            for trial in trials.values()
+            if trial.proposal.phase is Phase.CERTIFICATE
+        )
+        return sum(1 + (each.copies if each else 0) for each in stabilities)
 
     def outcomes(self, plan: Plan) -> list[Outcome]:
         """Return all outcomes of a plan, whether they count or not."""
