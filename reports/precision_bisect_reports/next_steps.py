@@ -18,7 +18,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
-from precision_bisect_reports.deployed import judging_steps, kept_for_rounding
+from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""

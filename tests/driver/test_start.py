@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.graphs import layer_patterns
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
+from precision_bisect.pipeline import known_layers
 from precision_bisect.pipeline.known_layers import Start, start_of
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
@@ -116,7 +116,7 @@ def test_what_is_no_start_is_refused(
     """Whatever is handed over as a start ends in one line, also an expression without end."""
     path = write_model(tmp_path / "tiny.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(layer_patterns, "MATCH_S", 1.0)
+    monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "hang.txt").write_text("n4_Mul\n" + "(.*)*" * 8 + "x\n")

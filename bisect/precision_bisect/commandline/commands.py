@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.commandline.arguments.batch_flags import batch_parser
 from precision_bisect.commandline.arguments.command_flags import (
     WORST,
+    batch_parser,
     compare_parser,
     doctor_parser,
     explain_parser,
@@ -58,8 +58,7 @@ def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
-    from precision_bisect.pipeline.verifying.run_settings import AskedSettings
-    from precision_bisect.pipeline.verifying.verify import verify
+    from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
 
     asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
     verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
@@ -89,10 +88,12 @@ def target_command(parsed: Namespace) -> int:
     """Write the folder for a machine without this tool, or judge what came back in it."""
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
-    from precision_bisect.pipeline.on_target.exchange import read_subject
-    from precision_bisect.pipeline.on_target.target_reading import read_target, record
-    from precision_bisect.pipeline.on_target.target_writing import write_target
-    from precision_bisect.pipeline.on_target.told_comparator import comparator_of
+    from precision_bisect.pipeline.on_target.exchange import comparator_of, read_subject
+    from precision_bisect.pipeline.on_target.target_folder import (
+        read_target,
+        record,
+        write_target,
+    )
 
     subject = read_subject(parsed.run, settings, tuple(flagged))
     comparator = comparator_of(subject.finished, parsed.check)

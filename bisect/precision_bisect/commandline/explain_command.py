@@ -14,9 +14,8 @@ from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.layer_table import modules_around
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
-from precision_bisect.pipeline.explanation import squares, with_advice
+from precision_bisect.pipeline.explanation import squares, with_advice, worst_layers
 from precision_bisect.pipeline.prepare import Prepared, prepare
-from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.model_layers import read_modules
 

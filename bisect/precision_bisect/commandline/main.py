@@ -17,8 +17,7 @@ from precision_bisect.commandline.arguments.run_flags import USAGE, run_parser, 
 from precision_bisect.commandline.arguments.usage_hints import close_matches
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import internal_errors
-from precision_bisect.commandline.interrupts import TOO_EARLY
-from precision_bisect.commandline.job import search
+from precision_bisect.commandline.job import TOO_EARLY, search
 from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.machine.signals import turn_away

@@ -25,7 +25,7 @@ from precision_bisect.graphs.soundness import (
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.types import TensorSpec, infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, declared_low, in_fp32, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -33,7 +33,6 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
-from precision_bisect.graphs.widen import declared_low, in_fp32
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.plain_files import plain_size
 

@@ -15,11 +15,6 @@ from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark
 from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.answer_builds import (
-    errors_by_output,
-    forecast_notes,
-    without_verdict,
-)
 from precision_bisect.pipeline.chart import (
     Charted,
     caused,
@@ -40,10 +35,13 @@ from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
+    errors_by_output,
+    forecast_notes,
     is_cut_short,
     judged_answer,
     kept_names,
     timings,
+    without_verdict,
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.range_ends import input_ranges

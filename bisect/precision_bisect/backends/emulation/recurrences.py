@@ -17,7 +17,7 @@ from precision_bisect.graphs.graph import attribute, copied, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.widen import round_trip
+from precision_bisect.graphs.types import round_trip
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INT32 = onnx.TensorProto.INT32

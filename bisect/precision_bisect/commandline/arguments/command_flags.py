@@ -15,6 +15,81 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import flag, given
 from precision_bisect.settings.reading import mebibytes, named_path
 
+_EPILOG = """\
+jobs.toml:
+  [defaults]                 # for every job
+  max-time = "2h"
+
+  [[job]]                    # one search each, in this order
+  model = "detector.onnx"    # paths start at the folder of jobs.toml
+  name = "detector"          # of its run folder and log (the model's name)
+  tol = ["logits=1e-2", "boxes=1e-1"]
+  inputs = "detector_inputs"
+
+Keys are the flags of `precision-bisect MODEL` without their dashes; true is a flag without a
+value, a list repeats a flag. A model that is a folder, or a pattern such as "models/*.onnx", is
+one job for each file. {name} in other values is the job's name. All models and samples are read
+before the first job begins.
+
+exit codes, the first that applies:
+  130  interrupted; what was found so far is written
+  70   an internal error ended a job
+  2    wrong usage or bad input, or a job could not run, or crashed
+  4    not even FP32 builds for a job
+  1    a job ended without a plan: limits that cannot be met, or no precision problem; or its
+       answer keeps more than --max-kept or --baseline allow
+  3    a job ended early (budget or disk spent, crash after crash), or the time is up
+  0    every job found its plan, or has nothing to keep
+"""
+
+
+def batch_parser() -> Parser:
+    parser = Parser(
+        "batch",
+        description="Search many models, each in a process of its own: one that crashes costs "
+        "only itself.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_needed("jobs", "the models and their flags", "jobs.toml")
+    parser.add_argument(
+        "--out",
+        type=named_path,
+        metavar="DIR",
+        help="where each job's run folder and log go, and batch.json, summary.md and junit.xml "
+        "(JOBS.precision-bisect)",
+    )
+    parser.add_argument(
+        "--at-once",
+        metavar="N|gpu:0,1",
+        default="1",
+        help="run N jobs at a time (1); gpu:0,1,2,3: one on each of these GPUs. Many models end "
+        "far earlier so than with as many --workers each",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="end by then: 06:00, the next such local time, or an ISO date and time. The running "
+        "job ends with its best so far; that and the rest are left for --resume",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the batch in the folder: what is finished is not run again, the rest "
+        "goes on where it was",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the batch that the folder holds"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the jobs and print their commands, no more"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print batch.json instead of a line a job"
+    )
+    return parser
+
+
 DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
 WORST = 10
 """So many layers are explained where none is named."""

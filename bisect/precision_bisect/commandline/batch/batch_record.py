@@ -1,10 +1,15 @@
-"""What is known of a batch at any moment, as `batch.json` holds it."""
+"""What is known of a batch at any moment: `batch.json`, and summaries as Markdown and JUnit's XML.
 
+Names and messages are untrusted: in the summaries both are escaped.
+"""
+
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
+from xml.etree import ElementTree
 
 from precision_bisect.errors import ExitCode, RunFolderError, printable
 from precision_bisect.runs import plain_json
@@ -122,3 +127,59 @@ def read_batch(folder: Path) -> Batch | None:
         raise RunFolderError(
             f"cannot read {path}: {why}", "replace the batch with --overwrite, or mend it"
         ) from error
+
+
+SUMMARY, JUNIT = "summary.md", "junit.xml"
+_MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~$"})
+_ELEMENTS = {
+    ExitCode.NO_PLAN: "failure",
+    ExitCode.NOT_BUILT: "failure",
+    ExitCode.BUDGET: "skipped",
+    ExitCode.USAGE: "error",
+    ExitCode.INTERNAL: "error",
+}
+"""What JUnit calls the endings; a job that ended well is none of them."""
+
+
+def markdown(batch: Batch) -> str:
+    """Return a table of the jobs."""
+    head = "| job | ended | FP32 layers | time | why |\n|---|---|---:|---:|---|\n"
+    rows = (" | ".join(map(_escaped, _cells(job))) for job in batch.jobs)
+    return head + "".join(f"| {row} |\n" for row in rows)
+
+
+def _cells(job: Job) -> tuple[str, ...]:
+    kept = "" if job.kept is None else f"{job.kept} of {job.candidates}"
+    took = spoken(job.seconds) if job.seconds else ""
+    return job.name, job.status.replace("_", " "), kept, took, job.message
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text), quote=False).translate(_MARKUP)
+
+
+def junit(batch: Batch) -> str:
+    """Return a test suite with a case for each job."""
+    endings = [_ELEMENTS.get(job.verdict) for job in batch.jobs]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=printable(Path(batch.jobs_file).name),
+        tests=str(len(batch.jobs)),
+        failures=str(endings.count("failure")),
+        errors=str(endings.count("error")),
+        skipped=str(endings.count("skipped")),
+        time=f"{sum(job.seconds for job in batch.jobs):.3f}",
+    )
+    for job, ending in zip(batch.jobs, endings, strict=True):
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname="precision-bisect",
+            name=printable(job.name),
+            time=f"{job.seconds:.3f}",
+        )
+        if ending is not None:
+            why = printable(job.message or job.status.replace("_", " "))
+            ElementTree.SubElement(case, ending, message=why)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -16,8 +16,17 @@ from queue import SimpleQueue
 from threading import Lock
 
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
-from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
+from precision_bisect.commandline.batch.batch_record import (
+    BATCH,
+    JUNIT,
+    SUMMARY,
+    Batch,
+    Job,
+    JobState,
+    junit,
+    markdown,
+    read_batch,
+)
 from precision_bisect.commandline.batch.job_process import Stop, check_job, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.errors import RunFolderError, UsageError

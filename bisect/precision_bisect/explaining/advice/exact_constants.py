@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 import onnx
 
-from precision_bisect.explaining.advice.case import DiagnosedModel
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.node_views import way_back

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.causes import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind

@@ -12,8 +12,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Birth, Broken, FileRounding
+from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.magnitudes import Held, Magnitudes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType, QuantizedType
 from precision_bisect.graphs.quantization.scales import Scales, WeightScale, quantized
-from precision_bisect.graphs.typed.typed_constants import TypedConstants
 from precision_bisect.graphs.typed.typed_graph import Quantization, TypedWeight, chunks, converted
 from precision_bisect.graphs.weights import INLINE_BYTES, make_stub
 from precision_bisect.precisions import HighName

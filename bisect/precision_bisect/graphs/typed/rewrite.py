@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from precision_bisect.errors import ModelError, RefusedError
+from precision_bisect.graphs.constant_values import OutOfRange, TypedConstants
 from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.graph import Names, attribute, captured, copied, refill
 from precision_bisect.graphs.load import Model
@@ -25,7 +26,6 @@ from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
-from precision_bisect.graphs.typed.typed_constants import OutOfRange, TypedConstants
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.typed.writing import Writing
 from precision_bisect.layer_table import LayerName, forms_of
