@@ -17,7 +17,7 @@ import onnx.inliner
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill
+from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
     check_expansion,
@@ -292,8 +292,6 @@ def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
 
 
 def _dtype_name(elem_type: int) -> str | None:
-    if elem_type in HALF_TYPES:
-        return "float16" if elem_type == onnx.TensorProto.FLOAT16 else "bfloat16"
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(elem_type).name
     except KeyError:

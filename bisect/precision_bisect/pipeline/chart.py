@@ -11,6 +11,7 @@ from precision_bisect.explaining.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
+from precision_bisect.pipeline.preflight import one
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
@@ -28,7 +29,6 @@ from precision_bisect.trial import (
     Latency,
     Outcome,
     Phase,
-    Proposal,
     SampleSet,
 )
 
@@ -111,16 +111,8 @@ def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
 
 
 def _time(plan: Plan) -> Search[Outcome]:
-    (outcome,) = yield (
-        Proposal(
-            plan=plan,
-            phase=Phase.SPEED,
-            kind=Kind.AGAIN,
-            timed=True,
-            reason=f"{counted(len(plan), 'layer')}: how fast, as deployed",
-        ),
-    )
-    return outcome
+    reason = f"{counted(len(plan), 'layer')}: how fast, as deployed"
+    return (yield from one(plan, Phase.SPEED, reason, kind=Kind.AGAIN, timed=True))
 
 
 def outcome_of_answer(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:

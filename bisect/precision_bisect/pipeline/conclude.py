@@ -142,7 +142,17 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
-            found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
+            asked = Answer(
+                kept=run.answer.kept,
+                proof=run.answer.proof,
+                trials=run.driver.trials,
+                error=run.answer.error,
+                culprits=culprits_of(prepared, curve),
+                found=plan is not None,
+                late=late,
+                advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
+            )
+            found = explained(prepared, asked)
             told.findings = found.findings
         told.findings = replace(told.findings, answered=plan is not None)
         if answer is not None:
@@ -164,19 +174,6 @@ def _explainable(run: _Ended) -> bool:
             return bool(run.driver.trials and run.prepared.model.low_tensors)
         case status:
             return status is Status.INFEASIBLE
-
-
-def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
-    return Answer(
-        kept=run.answer.kept,
-        proof=run.answer.proof,
-        trials=run.driver.trials,
-        error=run.answer.error,
-        culprits=culprits,
-        found=run.answer.plan is not None,
-        late=run.budget.late,
-        advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
-    )
 
 
 def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:

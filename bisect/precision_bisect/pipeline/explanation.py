@@ -173,20 +173,24 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
 
     The answer stands without an explanation: where explaining fails, nothing is found.
     """
-    near = (
-        near_misses(
-            [str(name) for name in prepared.model.table.names],
-            answer.kept,
-            answer.trials,
-            tolerance=prepared.comparator.tolerance,
-            error=answer.error,
-        )
-        if answer.found
-        else {}
+    near = near_misses(
+        [str(name) for name in prepared.model.table.names],
+        answer.kept,
+        answer.trials if answer.found else (),
+        tolerance=prepared.comparator.tolerance,
+        error=answer.error,
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
-        findings, watched = diagnose(_question(prepared, answer, wanted))
+        asked = replace(
+            question(prepared, wanted),
+            kept=answer.kept,
+            drop_errors=answer.proof.errors,
+            # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
+            brief=answer.late or answer.proof.spread,
+            choices=not answer.late,
+        )
+        findings, watched = diagnose(asked)
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
     if not answer.found:
@@ -208,10 +212,9 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
 
     If it is `late`, they are judged by their values alone.
     """
-    nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
-    asked = Answer(kept=(), proof=nothing, trials=(), error=None, late=late)
     try:
-        findings, _ = diagnose(_question(prepared, asked, layers))
+        asked = replace(question(prepared, layers), brief=late, choices=not late)
+        findings, _ = diagnose(asked)
     except (KeyboardInterrupt, Exception):  # as above
         return ()
     return findings.layers
@@ -267,21 +270,18 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
     )
 
 
-def _question(prepared: Prepared, answer: Answer, near: Sequence[str]) -> Question:
+def question(prepared: Prepared, near: Sequence[str]) -> Question:
+    """Return what to ask of layers that no answer keeps."""
     return Question(
         model=prepared.model,
         pair=prepared.pair,
-        kept=answer.kept,
+        kept=(),
         near=near,
         tensors=squares(prepared.model),
         samples=prepared.samples,
-        drop_errors=answer.proof.errors,
         threads=prepared.options.threads,
         scales=prepared.scales,
         targets=prepared.options.targets,
-        # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
-        brief=answer.late or answer.proof.spread,
-        choices=not answer.late,
     )
 
 

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -173,8 +173,8 @@ def with_known(options: Options, model: Model) -> Known:
             else "list them with `precision-bisect layers`",
         )
     model, remarks = with_asked(options, model)
-    start = start_of(options, model)
-    return Known(model, start.layers, [*remarks, *start.remarks])
+    start, more = start_of(options, model)
+    return Known(model, start, [*remarks, *more])
 
 
 def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
@@ -188,7 +188,11 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
         return model, []
     kept = layers_of(options.keep, model.table, "--keep")
     low = layers_of(options.low_only, model.table, "--low-only")
-    _refuse_both(kept & low)
+    if both := sorted(kept & low):
+        raise UsageError(
+            f"--keep and --low-only both name {first_of(list(map(repr, both)))}",
+            "name each in one of them",
+        )
     lowest, highest = options.pairs[0], options.pairs[-1]
     pinned = pin_formless(model, lowest).table
     formless = {each.name: each for each in pinned.layers if each.exclusion is not None}
@@ -204,14 +208,6 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
             f"--keep and --low-only leave no layer of {model.path} to decide on", "name fewer"
         )
     return replace(model, table=table), remarks
-
-
-def _refuse_both(layers: Collection[LayerName]) -> None:
-    if layers:
-        raise UsageError(
-            f"--keep and --low-only both name {first_of(list(map(repr, sorted(layers))))}",
-            "name each in one of them",
-        )
 
 
 def _cannot(
@@ -231,22 +227,14 @@ def _cannot(
     return [said]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The candidates to begin with; remarks are on names that the model does not have."""
-
-    layers: frozenset[LayerName]
-    remarks: Sequence[str] = ()
-
-
-def start_of(options: Options, model: Model) -> Start:
-    """Return what `--start` names; nothing where it is not given.
+def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequence[str]]:
+    """Return the candidates that `--start` names, and a remark on names that are not there.
 
     Raises UsageError and InputError for what is none of the sources, and where it keeps no layer
     of the model, and what the source's own reader raises.
     """
     if options.start is None:
-        return Start(layers=frozenset())
+        return frozenset(), ()
     text = str(options.start)
     named, strange = _named(text, options, model)
     found = named.intersection(model.table.names)
@@ -259,7 +247,7 @@ def start_of(options: Options, model: Model) -> Start:
     examples = ", ".join(repr(shortened(each)) for each in unknown[:_SHOWN])
     count = counted(len(unknown), "layer")
     remark = f"{source} names {count} that {model.path.name} does not have: {examples}"
-    return Start(layers=found, remarks=[remark] if unknown else ())
+    return found, [remark] if unknown else ()
 
 
 def _named(

@@ -312,9 +312,10 @@ def _fused(
     # Imported here: few runs fuse.
     from precision_bisect.graphs.fusing.fuse import fuse
 
-    fused, options = fuse(loaded.model, loaded.samples, loaded.reference, work), loaded.options
-    model, start, left = settled(fused.model)
-    said = (fused.remark, *left)
+    options = loaded.options
+    fused, remark = fuse(loaded.model, loaded.samples, loaded.reference, work)
+    model, start, left = settled(fused)
+    said = (remark, *left)
     for remark in said:
         observer(Warned(message=remark))
     return replace(
@@ -337,11 +338,10 @@ def _without_ifs(
     """
     remarks, path = [], model.path
     if options.take_branches or not model.table.candidates:
-        taken = take_branches(model, samples, work)
-        if taken.ifs:
-            model = taken.model
+        model, taken = take_branches(model, samples, work)
+        if taken:
             options = replace(options, model=model.path, out=options.folder)
-            remarks.append(taken.remark)
+            remarks.append(taken)
         elif options.take_branches:
             remarks.append("--take-branches: every sample takes the same branch of no If")
     inside = layers_inside(model)

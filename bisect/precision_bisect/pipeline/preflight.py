@@ -12,7 +12,7 @@ from precision_bisect.runs.results.endings import (
     not_precision,
 )
 from precision_bisect.search.limits_and_noise import passing_within
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 FEW = 32
 """Layers that a plan may keep for its drops to be built before anything is ranked. A bound."""
@@ -75,7 +75,12 @@ def one(
     *,
     kind: Kind = Kind.JUDGE,
     timed: bool = False,
+    samples: SampleSet = SampleSet.JUDGED,
+    draw: int = 0,
 ) -> Search[Outcome]:
     """Return what a plan comes to by itself."""
-    (outcome,) = yield (Proposal(plan=plan, phase=phase, kind=kind, timed=timed, reason=reason),)
+    asked = Proposal(
+        plan=plan, phase=phase, kind=kind, timed=timed, samples=samples, draw=draw, reason=reason
+    )
+    (outcome,) = yield (asked,)
     return outcome

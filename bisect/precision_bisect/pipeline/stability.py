@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from precision_bisect.errors import counted
+from precision_bisect.pipeline.preflight import one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR
 from precision_bisect.search.rounding_law import Law, aimed_at, jitter, typical
 from precision_bisect.search.sensitivity import rank
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal
+from precision_bisect.trial import Kind, Outcome, Phase
 
 DEVIATIONS_BELOW = 1.645
 """Standard deviations of ln(error) between builds that an answer stays below the tolerance: the
@@ -69,16 +70,10 @@ class StabilityCheck:
 
         The build that may be the `last` is timed; others only where each build is.
         """
-        (outcome,) = yield (
-            Proposal(
-                plan=plan,
-                phase=phase,
-                kind=Kind.REBUILD if self.rebuilds else Kind.JUDGE,
-                draw=self.fresh() if self.copies else 0,
-                timed=self.rebuilds and (last or self.problem.timed),
-                reason=reason,
-            ),
-        )
+        kind = Kind.REBUILD if self.rebuilds else Kind.JUDGE
+        draw = self.fresh() if self.copies else 0
+        timed = self.rebuilds and (last or self.problem.timed)
+        outcome = yield from one(plan, phase, reason, kind=kind, timed=timed, draw=draw)
         self.note(plan, outcome)
         self._passed[plan] = outcome.passed and self._passed.get(plan, True)
         return outcome

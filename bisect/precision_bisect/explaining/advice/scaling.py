@@ -36,7 +36,8 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     fused, tried = None, None
     # Putting together may be refused.
     with suppress(PrecisionBisectError):
-        fused = fuse(case.model, case.samples, case.reference, case.work).model if hit else None
+        if hit:
+            fused, _ = fuse(case.model, case.samples, case.reference, case.work)
     if fused is not None:
         left = [name for name in case.kept if name in fused.table.names]
         tried = case.tried(left, ModelChange(model=fused))

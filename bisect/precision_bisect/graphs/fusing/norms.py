@@ -44,41 +44,35 @@ def norms(view: View) -> Iterator[Decomposed]:
                 break
 
 
+def _quotients(
+    view: View, node: onnx.NodeProto
+) -> Iterator[tuple[str, str, list[onnx.NodeProto]]]:
+    """Yield (a, b, nodes) where the node computes a / b, or the product of a with 1 / b."""
+    if node.op_type == "Div":
+        yield node.input[0], node.input[1], [node]
+    for i, j in ((0, 1), (1, 0)) if node.op_type == "Mul" else ():
+        inverse = view.made_by(node.input[j], "Reciprocal", "Div")
+        if inverse is not None and (
+            inverse.op_type == "Reciprocal" or view.scalar(inverse.input[0]) == 1.0
+        ):
+            yield node.input[i], inverse.input[-1], [inverse, node]
+
+
 def _over_root(
     view: View, node: onnx.NodeProto
 ) -> Iterator[tuple[str, str, list[onnx.NodeProto]]]:
     """Yield (a, v, nodes) where the node computes a / sqrt(v)."""
-    if node.op_type == "Div":
-        for variance, root in _root(view, node.input[1]):
-            yield node.input[0], variance, [root, node]
-    if node.op_type != "Mul":
-        return
-    for i, j in ((0, 1), (1, 0)):
-        for variance, chain in _inverse_root(view, node.input[j]):
-            yield node.input[i], variance, [*chain, node]
-
-
-def _root(view: View, name: str) -> Iterator[tuple[str, onnx.NodeProto]]:
-    root = view.made_by(name, "Sqrt", "Pow")
-    if root is not None and (root.op_type == "Sqrt" or view.scalar(root.input[1]) == 0.5):
-        yield root.input[0], root
-
-
-def _inverse_root(view: View, name: str) -> Iterator[tuple[str, list[onnx.NodeProto]]]:
-    node = view.made_by(name, "Reciprocal", "Div", "Pow", "Sqrt")
-    if node is None:
-        return
-    if node.op_type == "Pow" and view.scalar(node.input[1]) == -0.5:
-        yield node.input[0], [node]
-    elif node.op_type == "Sqrt":
-        under = view.made_by(node.input[0], "Reciprocal")
-        if under is not None:
-            yield under.input[0], [under, node]
-    elif node.op_type == "Reciprocal" or (
-        node.op_type == "Div" and view.scalar(node.input[0]) == 1.0
-    ):
-        for variance, root in _root(view, node.input[-1]):
-            yield variance, [root, node]
+    for above, below, nodes in _quotients(view, node):
+        root = view.made_by(below, "Sqrt", "Pow")
+        if root is not None and (root.op_type == "Sqrt" or view.scalar(root.input[1]) == 0.5):
+            yield above, root.input[0], [root, *nodes]
+    for i, j in ((0, 1), (1, 0)) if node.op_type == "Mul" else ():
+        root = view.made_by(node.input[j], "Pow", "Sqrt")
+        if root is not None and root.op_type == "Pow" and view.scalar(root.input[1]) == -0.5:
+            yield node.input[i], root.input[0], [root, node]
+        under = None if root is None else view.made_by(root.input[0], "Reciprocal")
+        if root is not None and under is not None and root.op_type == "Sqrt":
+            yield node.input[i], under.input[0], [under, root, node]
 
 
 def _core(
@@ -237,16 +231,9 @@ def activations(view: View) -> Iterator[Decomposed]:
 
 def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
     """Return the softmax that ends with a quotient of exponentials and their sum."""
-    # A product may have its operands in either order, a quotient may not.
-    for i, j in ((0, 1),) if node.op_type == "Div" else ((0, 1), (1, 0)):
-        below, chain = node.input[j], [node]
-        if node.op_type == "Mul":
-            inverse = view.made_by(below, "Reciprocal")
-            if inverse is None:
-                continue
-            below, chain = inverse.input[0], [inverse, node]
+    for above, below, chain in _quotients(view, node):
         total = view.reduced(below, "ReduceSum")
-        power = view.made_by(node.input[i], "Exp")
+        power = view.made_by(above, "Exp")
         if total is None or power is None or total.source != power.output[0]:
             continue
         if len(total.axes) != 1:

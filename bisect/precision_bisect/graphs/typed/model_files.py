@@ -242,7 +242,7 @@ def _write(
     stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
     with written(what, ROOM, ModelError):
         path.parent.mkdir(exist_ok=True)
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+        save_typed(TypedGraph(proto=proto, weights=stored), path)
 
 
 def save_given(given: object, path: Path) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.lowtypes import QuantizedType
 from precision_bisect.graphs.quantization.scales import WeightScale
-from precision_bisect.layer_table import LayerName
 
 _CHUNK = 2**20
 """Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is."""
@@ -61,13 +60,11 @@ class TypedWeight:
 class TypedGraph:
     """A strongly typed graph; initializers that are stubs have their values in `weights`.
 
-    `guarded` are the FP32 layers that got a guard, in network order. Among the graphs of one
-    writer, weights have the same name exactly where they are the same.
+    Among the graphs of one writer, weights have the same name exactly where they are the same.
     """
 
     proto: onnx.ModelProto
     weights: Mapping[str, TypedWeight]
-    guarded: tuple[LayerName, ...]
 
 
 def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:

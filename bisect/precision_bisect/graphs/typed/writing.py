@@ -117,7 +117,6 @@ class Writing:
         return TypedGraph(
             proto=proto,
             weights={name: w for name, w in self._added.weights.items() if name in stubs},
-            guarded=tuple(guards),
         )
 
     def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
@@ -255,7 +254,7 @@ def _take_in(
     """Multiply one input: the first that is a constant, else the last, by a node before."""
     factor, positions, folds = asked
     for i in positions:
-        scaled = added.scaled_constant(node.input[i], low, factor) if folds else None
+        scaled = added.low_constant(node.input[i], low, factor) if folds else None
         if scaled is not None:
             written.input[i] = scaled
             return

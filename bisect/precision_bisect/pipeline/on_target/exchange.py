@@ -39,25 +39,8 @@ from precision_bisect.runs.typed_json import typed
 from precision_bisect.settings.check_words import READY_MADE, read_check
 from precision_bisect.settings.engine_settings import EngineSettings
 
-MANIFEST = "points.json"
-SCRIPT = "judge.sh"
-INPUTS = "inputs"
-ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
-LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
 FP32 = "fp32"
 """The point that is the model itself."""
-
-
-def output_file(sample: int) -> str:
-    return f"output-{sample}.json"
-
-
-def times_file(sample: int) -> str:
-    return f"times-{sample}.json"
-
-
-def log_file(sample: int) -> str:
-    return f"run-{sample}.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

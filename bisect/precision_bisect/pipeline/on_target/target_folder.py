@@ -28,22 +28,7 @@ from precision_bisect.exports.mixed import save_mixed
 from precision_bisect.exports.trtexec import build_flags, decomposing, since
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.on_target.exchange import (
-    BUILD_LOG,
-    ENGINE,
-    ENGINE_BYTES,
-    FP32,
-    INPUTS,
-    LAYER_INFO,
-    MANIFEST,
-    SCRIPT,
-    Manifest,
-    Subject,
-    log_file,
-    output_file,
-    times_file,
-    typed_point,
-)
+from precision_bisect.pipeline.on_target.exchange import FP32, Manifest, Subject, typed_point
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import RunLock
@@ -53,6 +38,10 @@ from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.search.evaluation import judge_outputs
 from precision_bisect.trial import LayerHonour, Verdict
 
+MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
+ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
+LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
+_OUTPUT, _TIMES, _LOG = "output-{}.json", "times-{}.json", "run-{}.log"
 _HEAD = f"""\
 #!/bin/sh
 # {{model}}: builds and runs {{count}} plans to judge, with trtexec of TensorRT 10 or 11.
@@ -137,9 +126,9 @@ def write_script(subject: Subject) -> str:
     runs = (
         _RUN.format(
             number=number,
-            log=log_file(number),
-            output=output_file(number),
-            times=times_file(number),
+            log=_LOG.format(number),
+            output=_OUTPUT.format(number),
+            times=_TIMES.format(number),
             flags=" ".join(map(shlex.quote, _feed_flags(subject, number))),
         )
         for number in numbers
@@ -282,14 +271,14 @@ def _point(
     wanted: list[Sample] = []
     times: list[float] = []
     for number, reference in enumerate(subject.outputs):
-        found = _tried(lacks, read_outputs, folder / output_file(number), specs, subject.called)
+        found = _tried(lacks, read_outputs, folder / _OUTPUT.format(number), specs, subject.called)
         if found is not None:
             outputs.append(found)
             wanted.append(reference)
-            times += _tried(lacks, read_times, folder / times_file(number)) or []
+            times += _tried(lacks, read_times, folder / _TIMES.format(number)) or []
         elif size is not None:
             lacks.append(
-                f"no outputs of sample {number}{first_trouble(folder / log_file(number))}"
+                f"no outputs of sample {number}{first_trouble(folder / _LOG.format(number))}"
             )
     judged = judge_outputs(comparator, outputs, wanted) if outputs else None
     layers: Sequence[LayerHonour] | None = ()
