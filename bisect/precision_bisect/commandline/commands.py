@@ -28,8 +28,8 @@ from precision_bisect.commandline.arguments.command_flags import (
 )
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import curve_parser, to_options
+from precision_bisect.commandline.internal_errors import complain, tell
 from precision_bisect.commandline.job import search
-from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.runs.runfolder import REPORT
@@ -208,8 +208,7 @@ def doctor_command(parsed: Namespace) -> int:
     """Print what is installed and what works; write it, and what a run has left, if asked."""
     if parsed.run is not None and parsed.bundle is None:
         raise UsageError("doctor looks at a run only for an archive", "add --bundle")
-    from precision_bisect.commandline.bundle import with_bundle, write_bundle
-    from precision_bisect.commandline.doctor import examine
+    from precision_bisect.commandline.doctor import examine, with_bundle, write_bundle
 
     found = examine()
     if parsed.bundle is None:

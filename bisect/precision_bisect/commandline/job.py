@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_bisect.commandline.internal_errors import internal_errors
-from precision_bisect.commandline.stderr import complain
+from precision_bisect.commandline.internal_errors import complain, internal_errors
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.signals import turn_away
 from precision_bisect.options import ANSWER, Options

@@ -60,8 +60,8 @@ def read_constants(model: Model, readers: frozenset[str]) -> Constants:
         for tensor in graph.initializer
         if tensor.data_type == _FLOAT and tensor.name in read
     }
-    folded = _folded(model, constant_outputs(model) & read)
-    return Constants(values={**held, **folded}, folded=frozenset(folded))
+    computed = folded(model, constant_outputs(model) & read)
+    return Constants(values={**held, **computed}, folded=frozenset(computed))
 
 
 def constant_outputs(model: Model) -> set[str]:
@@ -75,8 +75,11 @@ def constant_outputs(model: Model) -> set[str]:
     }
 
 
-def _folded(model: Model, wanted: set[str]) -> dict[str, NDArray[np.generic]]:
-    """Return the values of the `wanted` tensors, which depend only on constants."""
+def folded(model: Model, wanted: set[str]) -> dict[str, NDArray[np.generic]]:
+    """Return the values of the `wanted` tensors, which depend only on constants.
+
+    Raises ModelError when ONNX Runtime cannot load the nodes that compute them.
+    """
     if not wanted:
         return {}
     needed = set(wanted)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import onnx.inliner
@@ -51,8 +51,7 @@ _EXPORT = {
 """What makes an ONNX model of another file, by its ending."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFile:
+class InFile(NamedTuple):
     """What widening changes of a model, as the file has it."""
 
     proto: onnx.ModelProto
@@ -88,14 +87,7 @@ class Model:
         """Return the model with the 16-bit floats that its file has; itself where it has none."""
         if self.in_file is None:
             return self
-        return replace(
-            self,
-            proto=self.in_file.proto,
-            weights=self.in_file.weights,
-            elem_types=self.in_file.elem_types,
-            low_tensors={},
-            in_file=None,
-        )
+        return replace(self, low_tensors={}, in_file=None, **self.in_file._asdict())
 
 
 def load_model(path: Path) -> Model:

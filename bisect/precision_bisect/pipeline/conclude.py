@@ -30,7 +30,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
@@ -44,7 +44,6 @@ from precision_bisect.pipeline.judged_answer import (
     without_verdict,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator

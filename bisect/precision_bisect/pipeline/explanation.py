@@ -20,7 +20,7 @@ from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.case import DiagnosedModel, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
-from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.pipeline.prepare import Prepared

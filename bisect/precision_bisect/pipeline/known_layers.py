@@ -27,7 +27,7 @@ from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.export import NotWritable
 from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
+from precision_bisect.graphs.typed.pinning import pin_formless, refuse_nothing_low
 from precision_bisect.layer_table import Layer, LayerName, LayerTable, modules_around
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.options import Options
@@ -164,14 +164,9 @@ def with_known(options: Options, model: Model) -> Known:
     """
     lowest = options.pairs[0]
     pinned = pin_formless(model, lowest)
-    if not pinned.table.candidates:
-        name, reason = next(iter(pinned_layers(pinned).items()))
-        raise NothingLow(
-            f"no layer of {model.path} can run in {lowest.low}: {name}: {reason}",
-            "leave that type out of the ladder"
-            if options.ladder
-            else "list them with `precision-bisect layers`",
-        )
+    listed = "list them with `precision-bisect layers`"
+    hint = "leave that type out of the ladder" if options.ladder else listed
+    refuse_nothing_low(pinned, lowest.low, hint)
     model, remarks = with_asked(options, model)
     start, more = start_of(options, model)
     return Known(model, start, [*remarks, *more])

@@ -12,8 +12,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.classes import class_outputs
-from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops

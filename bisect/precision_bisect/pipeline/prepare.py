@@ -30,14 +30,14 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import (
     beyond_remark,
     may_run_high,
     pin_formless,
     pinned_remarks,
-    weights_beyond,
 )
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.inputs.copies import Copies, copies_for
 from precision_bisect.machine.free_space import ENGINE, LEAST_BYTES, MODELS_PER_BUILD, Space
@@ -252,7 +252,7 @@ def assemble(
         shapes = sample_shapes(model, loaded.sets.feeds)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
-    beyond = weights_beyond(model, pair)
+    beyond = TypedWriter(model, pair).out_of_range
     found = (
         beyond_remark(beyond, pair),
         unpredicted(model),

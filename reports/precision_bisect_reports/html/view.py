@@ -14,13 +14,14 @@ from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
-from precision_bisect_reports.html.source import Source, foreign_file
-from precision_bisect_reports.html.trials import (
+from precision_bisect_reports.html.source import (
+    Source,
     best,
     candidates_of,
     coded,
     columns,
     figure,
+    foreign_file,
     sensitivities,
 )
 from precision_bisect_reports.speed import cost

@@ -37,9 +37,9 @@ from precision_bisect.backends.trtexec.trtexec_results import (
     read_times,
 )
 from precision_bisect.errors import ExecutorError, RefusedError, UsageError, printable, shortened
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

@@ -18,7 +18,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
-from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.fusing.found import Decomposed
 from precision_bisect.graphs.fusing.norms import find_decomposed

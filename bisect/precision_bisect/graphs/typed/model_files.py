@@ -18,15 +18,16 @@ from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import quantized
 from precision_bisect.graphs.typed.typed_graph import (
+    THREADS,
     TypedGraph,
     TypedWeight,
     chunks,
     converted,
     scales_of,
-    side_by_side,
 )
 from precision_bisect.graphs.weights import external_parts, take_weights
 from precision_bisect.machine.plain_files import ROOM, whole, written
+from precision_bisect.machine.side_by_side import side_by_side
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096
@@ -39,20 +40,21 @@ _LENGTH_DELIMITED = 2
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
     """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
-    for stored in side_by_side(_stored, _placed(weight)):
+    for stored in side_by_side(partial(_stored, weight), _placed(weight), THREADS):
         stream.write(stored.view(np.uint8).data)
 
 
-def _placed(weight: TypedWeight) -> Iterator[tuple[TypedWeight, int, NDArray[Any]]]:
-    """Yield the weight with each of its pieces, and where that begins."""
+def _placed(weight: TypedWeight) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the pieces of a weight, each with where it begins."""
     start = 0
     for part in chunks(weight.source):
-        yield weight, start, part
+        yield start, part
         start += part.size
 
 
-def _stored(weight: TypedWeight, start: int, part: NDArray[Any]) -> NDArray[Any]:
-    """Return the values from place `start` on, a part of the weight's source, in its type."""
+def _stored(weight: TypedWeight, piece: tuple[int, NDArray[Any]]) -> NDArray[Any]:
+    """Return a piece of the weight's source in its type."""
+    start, part = piece
     if weight.quantization is None:
         return converted(part, weight.dtype)
     scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)

@@ -5,11 +5,9 @@ Weights are looked at and converted piece by piece, which takes little memory.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,8 +20,6 @@ _CHUNK = 2**20
 """Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is."""
 THREADS = min(4, os.cpu_count() or 1)
 """Pieces at a time: one thread rounds 1.5 GB/s to FP16, and a disk takes little more from four."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +79,6 @@ def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         yield flat[start : start + _CHUNK]
-
-
-def side_by_side(function: Callable[..., T], calls: Iterable[Sequence[Any]]) -> Iterator[T]:
-    """Yield what a function returns for each call's arguments, in order, a few calls at a time."""
-    remaining = iter(calls)
-    with ThreadPoolExecutor(THREADS) as pool:
-        while few := list(islice(remaining, THREADS)):
-            yield from pool.map(function, *zip(*few, strict=True))
 
 
 def converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

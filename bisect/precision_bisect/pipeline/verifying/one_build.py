@@ -20,7 +20,7 @@ from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
