@@ -15,8 +15,11 @@ from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.backends.tensorrt.flavour import without_kernel
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.typed.rewrite import TypedWriter

@@ -271,7 +271,7 @@ def show_command(parsed: Namespace) -> int:
 
 def compare_command(parsed: Namespace) -> int:
     """Print what changed between two runs, or two batches."""
-    from precision_bisect.commandline.batch.batch_compare import compare_batches
+    from precision_bisect.commandline.batch.batch_record import compare_batches
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.runs.comparing.changes import compare, read_side
 

@@ -13,31 +13,12 @@ from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable, scope_of
 
 FOLLOWERS = frozenset(
-    [
-        "Reshape",
-        "Transpose",
-        "Slice",
-        "Concat",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Split",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Expand",
-        "Identity",
-        "Tile",
-        "Pad",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "ReverseSequence",
-        "Compress",
-        "Dropout",
-        "ScatterElements",
-        "ScatterND",
-        "Scatter",
-    ]
+    (
+        *("Reshape", "Transpose", "Slice", "Concat", "Gather", "GatherElements", "GatherND"),
+        *("Split", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Identity", "Tile", "Pad"),
+        *("DepthToSpace", "SpaceToDepth", "ReverseSequence", "Compress", "Dropout"),
+        *("ScatterElements", "ScatterND", "Scatter"),
+    )
 )
 """Operators that move values without computing (Scatter* with a reduction do compute)."""
 

@@ -285,7 +285,7 @@ def _given_outputs(
         return None
     if options.reference == ENGINE_REFERENCE:
         # Imported here: it brings in child processes.
-        from precision_bisect.pipeline.engine_reference import engine_outputs
+        from precision_bisect.pipeline.verifying.one_build import engine_outputs
 
         return engine_outputs(options, model, samples, work)
     return read_outputs(options.reference, model, len(samples))

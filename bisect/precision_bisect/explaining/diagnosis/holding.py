@@ -15,7 +15,7 @@ from precision_bisect.graphs.graph import attribute, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
+from precision_bisect.graphs.quantization.calibration import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.precisions import Pair
 

@@ -21,9 +21,8 @@ from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.explaining.diagnosis.findings import Birth, Broken, FileRounding
 from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
-from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.graph import showing
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
 from precision_bisect.graphs.ort import Session

@@ -14,12 +14,11 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, RefusedError, counted
-from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed
 from precision_bisect.graphs.fusing.norms import find_decomposed
 from precision_bisect.graphs.graph import Names, opset
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.model_files import save_rewritten

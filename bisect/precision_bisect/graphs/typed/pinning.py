@@ -6,7 +6,7 @@ from dataclasses import replace
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.constant_values import OutOfRange
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.quantization.quantized_layers import not_quantizable
+from precision_bisect.graphs.quantization.calibration import not_quantizable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import FIXED_BY_RUNG, Exclusion, LayerName
 from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair

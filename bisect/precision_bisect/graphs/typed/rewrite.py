@@ -16,9 +16,8 @@ from onnx import numpy_helper
 
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.constant_values import OutOfRange, TypedConstants, folded
-from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.graph import Names, captured, copied, refill
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes

@@ -20,23 +20,10 @@ _NOT_BUILT = frozenset(("LSTM", "GRU", "RNN"))
 _ATTENDED = frozenset((0, 1, 2))
 """Query, key and value of an Attention: each that comes from low layers needs a guard."""
 _MAY_BE_IDENTITY = frozenset(
-    [
-        "Mul",
-        "Div",
-        "Pow",
-        "Sum",
-        "Mean",
-        "Max",
-        "Min",
-        "AveragePool",
-        "LpPool",
-        "MaxPool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Resize",
-        "Upsample",
-        "CumSum",
-    ]
+    (
+        *("Mul", "Div", "Pow", "Sum", "Mean", "Max", "Min", "AveragePool", "LpPool", "MaxPool"),
+        *("GlobalAveragePool", "GlobalMaxPool", "Resize", "Upsample", "CumSum"),
+    )
 )
 """Operators that builders remove for certain constants or shapes, as a product with one."""
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
