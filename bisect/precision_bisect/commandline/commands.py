@@ -13,6 +13,7 @@ from pathlib import Path
 
 from precision_bisect.commandline.arguments.command_flags import (
     WORST,
+    BatchOptions,
     batch_parser,
     compare_parser,
     doctor_parser,
@@ -222,20 +223,12 @@ def doctor_command(parsed: Namespace) -> int:
 
 def batch_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.batch.batch_run import (
-        BatchOptions,
         as_shell,
         dry_run,
         run_batch,
     )
 
-    options = BatchOptions(
-        jobs_file=parsed.jobs,
-        out=parsed.out,
-        resume=parsed.resume,
-        overwrite=parsed.overwrite,
-        until=parsed.until,
-        at_once=parsed.at_once,
-    )
+    options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:
         planned = dry_run(options, tell)
         sys.stdout.write(planned.to_json() if parsed.json else as_shell(planned))

@@ -11,8 +11,8 @@ from precision_bisect.explaining.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
-from precision_bisect.pipeline.preflight import one
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.stability import one
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search

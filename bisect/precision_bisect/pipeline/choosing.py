@@ -13,8 +13,7 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from precision_bisect.errors import counted
-from precision_bisect.pipeline.preflight import one
-from precision_bisect.pipeline.stability import StabilityCheck, first_found
+from precision_bisect.pipeline.stability import StabilityCheck, first_found, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.runs.results.unseen import Calibrating, Unseen

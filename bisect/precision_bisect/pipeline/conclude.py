@@ -23,9 +23,9 @@ from precision_bisect.pipeline.chart import (
     retraced,
 )
 from precision_bisect.pipeline.choosing import promised
-from precision_bisect.pipeline.costing import costing
 from precision_bisect.pipeline.deploying import (
     Written,
+    costing,
     deployed_session,
     deploying,
     judge_of,

@@ -12,8 +12,7 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import NamedTuple
 
 from precision_bisect.graphs.load import Model
-from precision_bisect.pipeline.preflight import one
-from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.unseen import CONFIDENCE, Estimate, share_at_most

@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed
 from precision_bisect.runs.monitoring.on_finish import command_words
 from precision_bisect.runs.runfolder import runs_here
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import flag, given
-from precision_bisect.settings.reading import mebibytes, named_path
+from precision_bisect.settings.reading import mebibytes, named_path, parse_workers
+from precision_bisect.settings.worker_options import MOST_THREADS
 
 _EPILOG = """\
 jobs.toml:
@@ -43,6 +45,56 @@ exit codes, the first that applies:
 """
 
 
+_option = partial(flag, "options")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What `precision-bisect batch` is asked to do; `until` and `at_once` as written there."""
+
+    jobs_file: Path
+    out: Path | None = _option(
+        None,
+        "where each job's run folder and log go, and batch.json, summary.md and junit.xml "
+        "(JOBS.precision-bisect)",
+        metavar="DIR",
+    )
+    at_once: str = _option(
+        "1",
+        "run N jobs at a time (1); gpu:0,1,2,3: one on each of these GPUs. Many models end "
+        "far earlier so than with as many --workers each",
+        metavar="N|gpu:0,1",
+    )
+    until: str | None = _option(
+        None,
+        "end by then: 06:00, the next such local time, or an ISO date and time. The running "
+        "job ends with its best so far; that and the rest are left for --resume",
+        metavar="TIME",
+    )
+    resume: bool = _option(
+        False,
+        "go on with the batch in the folder: what is finished is not run again, the rest "
+        "goes on where it was",
+    )
+    overwrite: bool = _option(False, "replace the batch that the folder holds")
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other", "choose one")
+        if not 1 <= parse_workers(self.at_once, "--at-once")[0] <= MOST_THREADS:
+            raise UsageError(f"--at-once cannot be {self.at_once}", f"give 1 to {MOST_THREADS}")
+
+    @property
+    def folder(self) -> Path:
+        return self.out or Path(f"{self.jobs_file.stem}.precision-bisect")
+
+    @property
+    def places(self) -> Sequence[str | None]:
+        """Where jobs run at the same time: the GPU of each, None for all that there are."""
+        count, gpus = parse_workers(self.at_once, "--at-once")
+        return gpus or (None,) * count
+
+
 def batch_parser() -> Parser:
     parser = Parser(
         "batch",
@@ -52,35 +104,7 @@ def batch_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_needed("jobs", "the models and their flags", "jobs.toml")
-    parser.add_argument(
-        "--out",
-        type=named_path,
-        metavar="DIR",
-        help="where each job's run folder and log go, and batch.json, summary.md and junit.xml "
-        "(JOBS.precision-bisect)",
-    )
-    parser.add_argument(
-        "--at-once",
-        metavar="N|gpu:0,1",
-        default="1",
-        help="run N jobs at a time (1); gpu:0,1,2,3: one on each of these GPUs. Many models end "
-        "far earlier so than with as many --workers each",
-    )
-    parser.add_argument(
-        "--until",
-        metavar="TIME",
-        help="end by then: 06:00, the next such local time, or an ISO date and time. The running "
-        "job ends with its best so far; that and the rest are left for --resume",
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with the batch in the folder: what is finished is not run again, the rest "
-        "goes on where it was",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the batch that the folder holds"
-    )
+    parser.add_flags(BatchOptions, "options")
     parser.add_argument(
         "--dry-run", action="store_true", help="check the jobs and print their commands, no more"
     )
