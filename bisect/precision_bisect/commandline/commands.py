@@ -90,11 +90,7 @@ def target_command(parsed: Namespace) -> int:
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
     from precision_bisect.pipeline.on_target.exchange import comparator_of, read_subject
-    from precision_bisect.pipeline.on_target.target_folder import (
-        read_target,
-        record,
-        write_target,
-    )
+    from precision_bisect.pipeline.on_target.target_folder import read_target, record, write_target
 
     subject = read_subject(parsed.run, settings, tuple(flagged))
     comparator = comparator_of(subject.finished, parsed.check)
@@ -222,11 +218,7 @@ def doctor_command(parsed: Namespace) -> int:
 
 
 def batch_command(parsed: Namespace) -> int:
-    from precision_bisect.commandline.batch.batch_run import (
-        as_shell,
-        dry_run,
-        run_batch,
-    )
+    from precision_bisect.commandline.batch.batch_run import as_shell, dry_run, run_batch
 
     options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:

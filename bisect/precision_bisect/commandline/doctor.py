@@ -18,14 +18,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 from precision_bisect.backends.backend_plugin import Availability, availabilities
 from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
 from precision_bisect.backends.tensorrt.starting import why_not_started
 from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
-from precision_bisect.machine.plain_files import whole
+from precision_bisect.machine.plain_files import whole, written
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import logs, matching, refuse_replacing
 from precision_bisect.runs.runfolder import (
@@ -217,23 +216,18 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
         texts |= _of_run(run)
     places = list(_places(run, texts))
     missing = {name: hint for name, hint in _HINTS.items() if run and name not in texts}
-    try:
-        with whole(out) as stream, _archive(stream) as archive:
-            for name, text in texts.items():
-                data = _clean(text, places).encode()
-                member = tarfile.TarInfo(f"{_ROOT}/{name}")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {out}: {error.strerror}", "name a writable file by --bundle FILE"
-        ) from error
-    return Bundle(path=out, files=list(texts), missing=missing)
-
-
-def _archive(stream: IO[bytes]) -> tarfile.TarFile:
     # Compressed it is known again by the name that gzip gives its contents.
-    return tarfile.open(f"{_ROOT}.tar", fileobj=stream, mode="w:gz")
+    with (
+        written(str(out), "name a writable file by --bundle FILE"),
+        whole(out) as stream,
+        tarfile.open(f"{_ROOT}.tar", "w:gz", stream) as archive,
+    ):
+        for name, text in texts.items():
+            data = _clean(text, places).encode()
+            member = tarfile.TarInfo(f"{_ROOT}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return Bundle(path=out, files=list(texts), missing=missing)
 
 
 def with_bundle(found: Examination, bundle: Bundle) -> str:

@@ -27,13 +27,7 @@ from precision_bisect.graphs.graph import (
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.ort import (
-    ON_CPU,
-    CheckedGraph,
-    Providers,
-    Session,
-    check,
-)
+from precision_bisect.graphs.ort import ON_CPU, CheckedGraph, Providers, Session, check
 from precision_bisect.protocols import Sample
 
 MOST_DIFFERENT = 1e-4
@@ -43,16 +37,14 @@ Sums in another order differ by about 1e-6; what is rewritten wrongly, by far mo
 """
 
 
-def reference_outputs(
-    model: Model, samples: Sequence[Sample], threads: int = 0, *, optimised: bool = True
-) -> list[Sample]:
+def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0) -> list[Sample]:
     """Return the FP32 outputs of every sample, by output name.
 
     Raises ModelError when ONNX Runtime cannot load or run the model, or an output is no array of
     numbers.
     """
     graph = check(model.proto, model.weights)
-    return timed_outputs(graph, samples, threads, optimised=optimised)[0]
+    return timed_outputs(graph, samples, threads)[0]
 
 
 def distances(found: Sample, expected: Sample) -> dict[str, float]:

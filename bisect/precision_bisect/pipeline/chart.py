@@ -23,14 +23,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import (
-    JUDGED_KINDS,
-    Kind,
-    Latency,
-    Outcome,
-    Phase,
-    SampleSet,
-)
+from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,7 @@ from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark
 from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.chart import (
-    Charted,
-    caused,
-    charted,
-    culprits_of,
-    retraced,
-)
+from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
     Written,
@@ -53,14 +47,7 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
-from precision_bisect.runs.results.result import (
-    Asked,
-    CurvePoint,
-    Inputs,
-    Pinned,
-    Result,
-    Rung,
-)
+from precision_bisect.runs.results.result import Asked, CurvePoint, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget

@@ -39,12 +39,7 @@ from precision_bisect.runs.results.endings import (
 from precision_bisect.search.certificate.certifying import certify
 from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.search.certificate.sparing import misled, sparing
-from precision_bisect.search.limits_and_noise import (
-    below_noise,
-    noise_between,
-    repeated,
-    within,
-)
+from precision_bisect.search.limits_and_noise import below_noise, noise_between, repeated, within
 from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
 from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast

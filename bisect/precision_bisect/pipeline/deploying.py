@@ -36,12 +36,7 @@ from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.runs.results.result import Diagnosis
-from precision_bisect.runs.runfolder import (
-    LAYER_PRECISIONS,
-    MIXED_MODEL,
-    RUN_SCRIPT,
-    RunFolder,
-)
+from precision_bisect.runs.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.island_costs import island_costs

@@ -57,7 +57,6 @@ class NearMiss:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The figures for `diagnosis.json`."""
         return {"alone_error": self.alone, "added_error": self.added, "share": self.share}
 
     @property

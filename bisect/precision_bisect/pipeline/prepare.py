@@ -49,12 +49,7 @@ from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import (
-    Backend,
-    Described,
-    Hasty,
-    Problem,
-)
+from precision_bisect.protocols import Backend, Described, Hasty, Problem
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
@@ -127,7 +122,6 @@ class Prepared(Loaded):
 
     @property
     def modules(self) -> Modules:
-        """The modules of the layers."""
         return Modules.in_table(self.model.table, self.pair)
 
     @property

@@ -13,13 +13,7 @@ from dataclasses import dataclass, field, replace
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BEYOND_RANGE, Problem, Search
-from precision_bisect.runs.results.endings import (
-    Ending,
-    Status,
-    no_baseline,
-    noisy,
-    not_precision,
-)
+from precision_bisect.runs.results.endings import Ending, Status, no_baseline, noisy, not_precision
 from precision_bisect.search.limits_and_noise import CLEAR_SPREADS, LEAST_CLEAR, passing_within
 from precision_bisect.search.rounding_law import Law, aimed_at, jitter, typical
 from precision_bisect.search.sensitivity import rank

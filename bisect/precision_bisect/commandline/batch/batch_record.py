@@ -188,7 +188,6 @@ def junit(batch: Batch) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-SCHEMA = 1
 _FIGURES = ("error", "latency_ms")
 
 
@@ -249,7 +248,7 @@ class BatchComparison:
         """Return what `compare --json` prints (docs/ci.md)."""
         changes = ((job, None if job.found is None else job.found.to_json()) for job in self.jobs)
         jobs = [{"name": job.name, "same": job.same, "change": told} for job, told in changes]
-        found: Mapping[str, Any] = {"schema": SCHEMA, "same": self.same, "jobs": jobs}
+        found: Mapping[str, Any] = {"schema": 1, "same": self.same, "jobs": jobs}
         return plain_json.dumps(found, indent=2) + "\n"
 
 

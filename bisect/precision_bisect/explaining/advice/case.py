@@ -208,12 +208,10 @@ class DiagnosedModel:
 
     @property
     def low(self) -> LowType:
-        """The low type."""
         return LOW_TYPES[self.pair.low]
 
     @cached_property
     def by_name(self) -> Mapping[str, Finding]:
-        """The findings by layer."""
         return {each.layer: each for each in self.findings.layers}
 
     @cached_property

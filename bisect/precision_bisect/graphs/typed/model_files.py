@@ -91,7 +91,6 @@ class SelfContained:
         self.nbytes = len(self._head) + values
 
     def write(self, stream: IO[bytes]) -> None:
-        """Write all bytes."""
         stream.write(self._head)
         for head, weight in self._weights:
             stream.write(head)

@@ -43,7 +43,6 @@ class TypedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Its size in a file."""
         return self.source.size * self.dtype.itemsize
 
     @property

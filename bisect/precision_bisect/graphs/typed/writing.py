@@ -89,7 +89,6 @@ class Writing:
         self._nodes = self._added.nodes
 
     def write(self, guard_islands: bool) -> TypedGraph:
-        """Return the typed graph."""
         constants = self._layout.constants.names
         guards = islands(self._model, self._placement, constants) if guard_islands else {}
         for node in self._model.proto.graph.node:
