@@ -137,9 +137,7 @@ def _load(path: Path) -> Model:
         path=path,
         proto=proto,
         weights=weights,
-        table=layer_table(
-            proto.graph, elem_types, named_in_model, frozenset(low_tensors), modules
-        ),
+        table=layer_table(proto.graph, {**elem_types, **low_tensors}, named_in_model, modules),
         inputs=inputs,
         outputs=outputs,
         elem_types=elem_types,

@@ -91,8 +91,6 @@ _PERCENTILE = 99.99
 """Percent of the values that the threshold covers. Half and double change nothing in
 benchmarks/constants.py."""
 
-Thresholds = dict[str, float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -195,7 +193,7 @@ def _thresholds(
     samples: Sequence[Sample],
     method: CalibrationName,
     threads: int,
-) -> Thresholds:
+) -> dict[str, float]:
     """Return the magnitude up to which each tensor is covered."""
     session = Session(showing(model.proto, names), model.weights, threads)
     largest = dict.fromkeys(names, 0.0)
