@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from precision_bisect.errors import PrecisionBisectError, counted
+from precision_bisect.errors import PrecisionBisectError, counted, first_of
 from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
-from precision_bisect.explaining.diagnosis.findings import Advice, Selection, listed
+from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model
@@ -58,7 +58,7 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
             title="Give inputs that reach these layers",
             text="Add samples for which they compute something: what they need is not known.",
             layers=layers,
-            evidence=f"{listed(layers)} gave nothing but {value} in all "
+            evidence=f"{first_of(layers, MOST_LISTED)} gave nothing but {value} in all "
             f"{counted(len(case.samples), 'sample')}",
         )
 
@@ -84,7 +84,7 @@ def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
         tried = _unrounded(case, layers)
         if tried is not None and not breaks and tried.kept >= len(case.kept):
             return
-        beside = f"{listed(layers)}: the file itself rounds beside it, at {beside}"
+        beside = f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
         said = told.words if told is not None and breaks else beside
         yield Advice(
             id=ALREADY_ROUNDED,
