@@ -20,7 +20,7 @@ from typing import Any
 
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
-from precision_bisect.pipeline.costing import profiling
+from precision_bisect.pipeline.deploying import profiling
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample

@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
+from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.graphs.typed.typed_constants import TypedConstants
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan

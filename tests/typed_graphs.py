@@ -117,3 +117,10 @@ def casts(typed: TypedGraph) -> list[str]:
     prefix = "precision_bisect/cast/"
     names = (node.name for node in typed.proto.graph.node)
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def guarded(typed: TypedGraph) -> list[str]:
+    """Return the layers of which an input has a guard, in network order."""
+    prefix = "precision_bisect/guard/"
+    names = [each.name for each in typed.proto.graph.node if each.name.startswith(prefix)]
+    return [name.removeprefix(prefix).rpartition("/")[0] for name in names]

@@ -320,9 +320,7 @@ def with_selection(path: Path) -> None:
         )
     )
     del graph.output[:]
-    graph.output.extend(
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("boxes", ["selected", 4]), ("scores", ["selected"]))
-    )
+    for name, sizes in (("boxes", ("selected", 4)), ("scores", ("selected",))):
+        graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes))
     onnx.checker.check_model(model)
     onnx.save(model, path)

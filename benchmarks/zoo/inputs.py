@@ -189,16 +189,16 @@ def tokens(rng: Rng, model: Path, count: int) -> list[Sample]:
 
     Before the model is there, the one sample has shapes alone.
     """
-    keys = values = np.zeros((4, 1, 4, 0, 64), np.float32)
     run, samples = plain(model) if model.exists() else None, list[Sample]()
     for place, one in enumerate(ids(rng, model, count)):
+        keys = values = np.zeros((4, 1, 4, 0, 64), np.float32)
+        sample: Sample = {}
         for at, token in enumerate(one["ids"][0, : 8 + place % (LENGTH - 8)]):
-            sample = {"ids": token[None, None], "place": np.array([at])}
-            sample |= {"keys": keys, "values": values}
+            step = {"ids": token[None, None], "place": np.array([at])}
+            sample = {**step, "keys": keys, "values": values}
             if run is not None:
                 _, keys, values = run(sample)
         samples.append(sample)
-        keys = values = np.zeros((4, 1, 4, 0, 64), np.float32)
     return samples
 
 

@@ -18,7 +18,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
-from precision_bisect_reports.deployed import judging_steps, kept_for_rounding
+from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
@@ -266,17 +266,17 @@ def step(what: str, commands: Sequence[str], width: int) -> Iterator[Text]:
         yield from command(each, width)
 
 
-def command(text: str, width: int, indent: int = 4) -> Iterator[Text]:
+def command(text: str, width: int) -> Iterator[Text]:
     """Yield a command that can be pasted, in lines of at most `width` columns where words allow.
 
     All but the last end in a backslash, so that a shell reads them as one.
     """
-    line = " " * indent
+    line = " " * 4
     begun = False
     for word in _WORD.findall(text):
         if begun and len(line) + 1 + len(word) > width - 2:
             yield Text(f"{line} \\")
-            line = " " * (indent + 2) + word
+            line = " " * 6 + word
         else:
             line += f" {word}" if begun else word
         begun = True

@@ -1,19 +1,109 @@
-"""A result as notebooks show it: a small piece of HTML, without scripts.
+"""A result as notebooks show it: a small piece of HTML, without scripts, and the curve as SVG.
 
 Layer names and messages come from an untrusted file, so every text is escaped.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.result import CurvePoint, Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.by_output import kind_of_limit
-from precision_bisect_reports.curve import curve_words
-from precision_bisect_reports.curve_plot import curve_svg
+from precision_bisect_reports.curve import curve_words, figure_text, point_name
 from precision_bisect_reports.promise import certified
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 628, 30, 254
+"""Where the axes end, in pixels of 640 x 300."""
+_COUNTS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000)
+_DECADES = 12
+_LINE, _LABEL = 14, 160
+"""The height of a line of text, and about the width of a label."""
+_SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 300" fill="currentColor" role="img" '
+    'aria-label="Error by the number of kept layers" '
+    'style="width:100%;max-width:640px;font:12px sans-serif">'
+)
+
+
+def curve_svg(result: Result) -> str:
+    """Return the error by the number of kept layers, both logarithmic; "" without a figure."""
+    points = [each for each in result.curve if each.error_median is not None]
+    return f"{_SVG}{''.join(_drawn(points, result.limit))}</svg>" if points else ""
+
+
+class _Frame:
+    """Where errors and counts stand, in pixels from the top and from the left."""
+
+    def __init__(self, points: Sequence[CurvePoint], limit: float | None) -> None:
+        errors = [error for each in points for error in (each.error_median, each.error_max)]
+        powers = [math.log10(e) for e in (*errors, limit) if e is not None and 0 < e < math.inf]
+        self.top = math.floor(max(powers, default=0)) + 1
+        self.foot = max(math.floor(min(powers, default=-1)), self.top - _DECADES)
+        self.most = max(1, *(each.kept_count for each in points))
+
+    def y(self, error: float) -> float:
+        """Return the place of an error: 0 is at the foot, and what is not finite at the top."""
+        if not error < math.inf:
+            return _TOP
+        return self.level(max(math.log10(error), self.foot) if error > 0 else self.foot)
+
+    def level(self, power: float) -> float:
+        """Return the place of a power of ten."""
+        return _TOP + (self.top - power) / (self.top - self.foot) * (_BOTTOM - _TOP)
+
+    def x(self, count: int) -> float:
+        """Return the place of a number of kept layers."""
+        return _LEFT + math.log10(count + 1) / math.log10(self.most + 1) * (_RIGHT - _LEFT)
+
+
+def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
+    """Yield axes, the tolerance, the lines of medians and of worst errors, and marks."""
+    frame = _Frame(points, limit)
+    yield f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="currentColor"/>'
+    for power in range(frame.foot, frame.top + 1, max(1, (frame.top - frame.foot) // 5)):
+        yield _label(_LEFT - 6, frame.level(power) + 4, f"1e{power}", "end")
+    for count in (each for each in _COUNTS if each <= frame.most):
+        yield _label(frame.x(count), _BOTTOM + _LINE + 2, f"{count}", "middle")
+    yield _label(_RIGHT, 292, "layers kept", "end")
+    yield _label(4, 14, "error: median of copies, dashed the worst", "start")
+    if limit is not None:
+        y = frame.y(limit)
+        yield f'<path d="M{_LEFT} {y:.1f}H{_RIGHT}" stroke="currentColor" stroke-dasharray="6 4"/>'
+        yield _label(_LEFT + 6, y + _LINE, f"tolerance {limit:.3g}", "start")
+    for key, dashes in (("error_median", "none"), ("error_max", "3 3")):
+        errors = ((each.kept_count, getattr(each, key)) for each in points)
+        line = " ".join(f"{frame.x(n):.1f},{frame.y(e):.1f}" for n, e in errors if e is not None)
+        style = f'fill="none" stroke="#1a78c2" stroke-dasharray="{dashes}"'
+        yield f'<polyline points="{line}" {style}/>'
+    yield from _marks(frame, points)
+
+
+def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
+    """Yield the points; names stand where the falling curve is not, those at its end below it."""
+    taken: list[tuple[float, float]] = []
+    for point in points:
+        assert point.error_median is not None
+        x, y = frame.x(point.kept_count), frame.y(point.error_median)
+        style = 'r="6" fill="#c2570c"' if point.point else 'r="3" fill="#1a78c2"'
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" {style}/>'
+        if not point.point:
+            continue
+        last = x > (_LEFT + _RIGHT) / 2
+        side = 1 if last and y + 2 * _LINE < _BOTTOM else -1
+        x, y = x - 8 if last else x + 8, y + side * _LINE
+        while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in taken):
+            y += side * _LINE
+        taken.append((x, y))
+        said = f"{point_name(point)}: {point.kept_count} kept, {figure_text(point.error_median)}"
+        yield _label(x, y, said, "end" if last else "start")
+
+
+def _label(x: float, y: float, said: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{said}</text>'
+
 
 MOST_ADVICE = 3
 """So much advice is shown, the most helpful first; the report has all."""

@@ -21,7 +21,6 @@ from precision_bisect.trial import Honour, LatencyMethod, Stability
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.curve import curve, exported
-from precision_bisect_reports.deployed import deployed_rows, judging_steps
 from precision_bisect_reports.next_steps import (
     ALWAYS,
     DETAIL,
@@ -32,7 +31,15 @@ from precision_bisect_reports.next_steps import (
     next_steps,
     step,
 )
-from precision_bisect_reports.promise import in_range, made_up, predicted, proof, unseen
+from precision_bisect_reports.promise import (
+    deployed_rows,
+    in_range,
+    judging_steps,
+    made_up,
+    predicted,
+    proof,
+    unseen,
+)
 from precision_bisect_reports.speed import cost, no_faster, speed
 
 WIDTH = 80

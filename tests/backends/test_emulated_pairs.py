@@ -17,8 +17,7 @@ from models import keeping, load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.convert import at_least_opset
-from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.load import Model, at_least_opset, load_model
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless

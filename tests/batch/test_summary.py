@@ -8,8 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from precision_bisect.commandline.batch.batch_record import Batch, Job, JobState
-from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
+from precision_bisect.commandline.batch.batch_record import (
+    JUNIT,
+    SUMMARY,
+    Batch,
+    Job,
+    JobState,
+    junit,
+    markdown,
+)
 from precision_bisect.commandline.main import main
 
 Write = Callable[[str], Path]

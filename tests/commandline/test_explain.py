@@ -13,9 +13,8 @@ from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.explanation import squares
+from precision_bisect.pipeline.explanation import squares, worst_layers
 from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.runs.monitoring.events import ignore
 
 

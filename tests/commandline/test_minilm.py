@@ -7,8 +7,7 @@ from emulator_overhead import overhead
 
 import precision_bisect
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.verifying.run_settings import AskedSettings
-from precision_bisect.pipeline.verifying.verify import verify
+from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
 

@@ -12,7 +12,7 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.verifying.run_settings import AskedSettings, engine_as_in_run
+from precision_bisect.pipeline.verifying.verify import AskedSettings, engine_as_in_run
 from precision_bisect.runs.results.saved import last_run
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.settings.engine_settings import EngineSettings

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import models
 import precision_bisect
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.classes import class_outputs
+from precision_bisect.graphs.fp32_outputs import class_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.comparison_remarks import exact_remark

@@ -12,11 +12,11 @@ from models import OVERFLOW, load_text, normal, parse, save
 from precision_bisect.explaining.diagnosis import instrument as instruments
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings
+from precision_bisect.explaining.diagnosis.holding import Magnitudes
 from precision_bisect.explaining.diagnosis.instrument import Emulator, Instrument
-from precision_bisect.explaining.diagnosis.magnitudes import Magnitudes
-from precision_bisect.explaining.diagnosis.near import NEAR_MISSES
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16
+from precision_bisect.pipeline.explanation import NEAR_MISSES
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample

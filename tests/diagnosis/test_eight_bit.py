@@ -15,7 +15,7 @@ from ladder_model import OUTLIERS, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding
-from precision_bisect.explaining.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes, Scaled
+from precision_bisect.explaining.diagnosis.holding import LOWEST_EXPONENT, Magnitudes, Scaled
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import FP8, INT8, QuantizedType
 from precision_bisect.graphs.quantization.calibration import scales_for

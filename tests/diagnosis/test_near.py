@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from precision_bisect.explaining.diagnosis.near import NEAR_MISSES, NearMiss, near_misses
+from precision_bisect.pipeline.explanation import NEAR_MISSES, NearMiss, near_misses
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
     Kind,

@@ -1,5 +1,6 @@
 """The plan to start from, of each source, and what it saves."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,11 @@ import onnx
 import pytest
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.graphs import layer_patterns
 from precision_bisect.graphs.load import load_model
+from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
-from precision_bisect.pipeline.known_layers import Start, start_of
+from precision_bisect.pipeline import known_layers
+from precision_bisect.pipeline.known_layers import start_of
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
@@ -33,7 +35,7 @@ def uncertified(model: Path, out: Path, **options: Any) -> Result:
     return search(model, out, copies=0, certify="none", strategy="ddmin", **options)
 
 
-def start_from(first: Result, source: Path) -> Start:
+def start_from(first: Result, source: Path) -> tuple[frozenset[LayerName], Sequence[str]]:
     """Return what a file or folder makes of a start for the model of a run."""
     assert first.out is not None
     model = first.out.with_name("tiny.onnx")
@@ -44,9 +46,9 @@ def start_from(first: Result, source: Path) -> Start:
 def test_each_export_of_a_run_starts_another(source: str, first: Result) -> None:
     """Run folder, mixed model, AutoCast list and layerPrecisions name what was kept."""
     assert first.out is not None
-    start = start_from(first, first.out / source)
-    assert {*first.kept} == start.layers
-    assert not start.remarks
+    start, remarks = start_from(first, first.out / source)
+    assert {*first.kept} == start
+    assert not remarks
 
 
 def test_a_start_that_passes_saves_trials(first: Result, tmp_path: Path) -> None:
@@ -91,9 +93,9 @@ def test_expressions_of_autocast_start_a_run(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.onnx")
     (tmp_path / "list.txt").write_text("n4_\nn(5|14)_Sq\n.*13_Mul\nnone\n")
     options = Options(model=path, start=str(tmp_path / "list.txt"))
-    start = start_of(options, load_model(path))
-    assert {*KEPT} == start.layers
-    assert 1 == len(start.remarks)
+    start, remarks = start_of(options, load_model(path))
+    assert {*KEPT} == start
+    assert 1 == len(remarks)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_what_is_no_start_is_refused(
     """Whatever is handed over as a start ends in one line, also an expression without end."""
     path = write_model(tmp_path / "tiny.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(layer_patterns, "MATCH_S", 1.0)
+    monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "hang.txt").write_text("n4_Mul\n" + "(.*)*" * 8 + "x\n")
@@ -135,6 +137,6 @@ def test_a_mixed_model_of_another_export_counts_by_its_names(
     kept = next(node for node in mixed.graph.node if node.name == first.kept[0])
     kept.name = "renamed"
     onnx.save(mixed, tmp_path / "mixed.onnx")
-    start = start_from(first, tmp_path / "mixed.onnx")
-    assert {*first.kept[1:]} == start.layers
-    assert "'renamed'" in start.remarks[0]
+    start, remarks = start_from(first, tmp_path / "mixed.onnx")
+    assert {*first.kept[1:]} == start
+    assert "'renamed'" in remarks[0]

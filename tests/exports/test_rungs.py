@@ -18,8 +18,11 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import INT8
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.quantization.scales import read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.layer_table import LayerName

@@ -55,7 +55,7 @@ def test_fused_norms_compute_the_same(
     model = load_text(layer_norm(*spelling), folder, opset=AXES[spelling[2]])
     samples = large(scale, seed)
     reference = reference_outputs(model, samples)
-    new = fuse(model, samples, reference, folder).model
+    new, _ = fuse(model, samples, reference, folder)
     (found,) = reference_outputs(new, samples)
     np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-4, atol=1e-5)
     assert "LayerNormalization" in [node.op_type for node in new.proto.graph.node]
@@ -67,7 +67,7 @@ def test_fused_activations_compute_the_same(tmp_path: Path, body: str) -> None:
     model = load_text(activation(body), tmp_path)
     samples = large(1.0)
     reference = reference_outputs(model, samples)
-    new = fuse(model, samples, reference, tmp_path).model
+    new, _ = fuse(model, samples, reference, tmp_path)
     (found,) = reference_outputs(new, samples)
     np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-5, atol=1e-6)
     assert 3 == len(new.table.layers)
@@ -131,7 +131,7 @@ def test_large_weights_pass_through(tmp_path: Path) -> None:
     model = load_model(save_external(proto, tmp_path))
     samples = large(1.0)
     reference = reference_outputs(model, samples)
-    new = fuse(model, samples, reference, tmp_path).model
+    new, _ = fuse(model, samples, reference, tmp_path)
     (found,) = reference_outputs(new, samples)
     np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-4, atol=1e-3)
 
@@ -167,7 +167,7 @@ def test_what_is_read_elsewhere_stays(tmp_path: Path) -> None:
     model = load_model(save(parse(text), tmp_path))
     samples = large(1.0)
     reference = reference_outputs(model, samples)
-    new = fuse(model, samples, reference, tmp_path).model
+    new, _ = fuse(model, samples, reference, tmp_path)
     (found,) = reference_outputs(new, samples)
     assert {"y", "d"} == set(found)
     np.testing.assert_array_equal(found["d"], reference[0]["d"])

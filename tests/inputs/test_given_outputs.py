@@ -28,8 +28,8 @@ from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.options import Options
-from precision_bisect.pipeline import engine_reference
-from precision_bisect.pipeline.engine_reference import Ran, engine_outputs, run_in_child
+from precision_bisect.pipeline.verifying import one_build
+from precision_bisect.pipeline.verifying.one_build import engine_outputs, run_in_child
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine, Sample
 from precision_bisect.runs.monitoring.events import Event, Warned, ignore
@@ -247,9 +247,9 @@ def plugin_run(
         return backend
 
     chosen = Chosen(name="tensorrt", make=make, why="")
-    for user in (local_executor, engine_reference):
+    for user in (local_executor, one_build):
         monkeypatch.setattr(user, "choose_backend", lambda *_, **__: chosen)
-    monkeypatch.setattr(engine_reference, "pick_backend", lambda _: ("tensorrt", ""))
+    monkeypatch.setattr(one_build, "pick_backend", lambda _: ("tensorrt", ""))
     path = write_model(tmp_path / "plugin.onnx", "Relu_TRT")
     result, said = warnings_of(
         Options(model=path, out=tmp_path / "run", isolate="never", tol=1e-2, **asked)
@@ -303,8 +303,8 @@ def test_an_engine_runs_in_a_child_process(
     """What it gives comes back as it is; the emulator stands for an engine that needs a GPU."""
     order = Options(model=tmp_path / "exact.onnx", backend="emulated")
     ran = run_in_child(order, feeds, tmp_path)
-    assert ran.failure is None
-    np.testing.assert_allclose(ran.outputs[2]["y"], outputs[2]["y"], rtol=1e-6)
+    assert not isinstance(ran, Outcome)
+    np.testing.assert_allclose(ran[2]["y"], outputs[2]["y"], rtol=1e-6)
 
 
 def test_an_engine_that_fails_ends_the_run(
@@ -312,9 +312,9 @@ def test_an_engine_that_fails_ends_the_run(
 ) -> None:
     """Without a reference there is nothing to judge by; the engine's own words are said."""
     del outputs
-    lost = Ran(failure=Outcome(status=TrialStatus.BUILD_FAILED, message="no such plugin"))
-    monkeypatch.setattr(engine_reference, "pick_backend", lambda _: ("tensorrt", ""))
-    monkeypatch.setattr(engine_reference, "run_in_child", lambda *_: lost)
+    lost = Outcome(status=TrialStatus.BUILD_FAILED, message="no such plugin")
+    monkeypatch.setattr(one_build, "pick_backend", lambda _: ("tensorrt", ""))
+    monkeypatch.setattr(one_build, "run_in_child", lambda *_: lost)
     model = load_model(tmp_path / "exact.onnx")
     options = Options(model=model.path, reference=ENGINE_REFERENCE)
     with pytest.raises(

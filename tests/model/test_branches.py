@@ -13,8 +13,8 @@ from precision_bisect import find
 from precision_bisect.commandline.listing import as_text
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.typed.taken_branches import Taken, take_branches
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.typed.taken_branches import take_branches
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.runfolder import MIXED_MODEL, TAKEN_MODEL
@@ -46,12 +46,13 @@ def sampling(rate: int = 16000) -> Sample:
     return {"x": np.array([300, 1, 2, 3], np.float32), "rate": np.array(rate)}
 
 
-def taken(text: str, folder: Path, samples: Sequence[Sample]) -> tuple[Taken, list[Sample]]:
+def taken(text: str, folder: Path, samples: Sequence[Sample]) -> tuple[Model, str, list[Sample]]:
     """Return what became of a model, and what the original returns for the samples."""
     model = load_text(text, folder)
     work = folder / "work"
     work.mkdir()
-    return take_branches(model, samples, work), reference_outputs(model, samples, threads=1)
+    found, said = take_branches(model, samples, work)
+    return found, said, reference_outputs(model, samples, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,11 @@ def test_a_branch_in_place_computes_as_the_if(
 ) -> None:
     """Nested branches, tensors from outside and repeated names come out right."""
     sample: Sample = {"x": np.array([1, -2, 3], np.float32), "c": np.array(c), "k": np.array(k)}
-    found, expected = taken(NESTED, tmp_path, [sample])
-    assert "If" not in {node.op_type for node in found.model.proto.graph.node}
-    assert (["outer", "inner"] if c else ["outer"]) == list(found.ifs)
-    assert set(layers) <= set(found.model.table.names)
-    (outputs,) = reference_outputs(found.model, [sample], threads=1)
+    found, said, expected = taken(NESTED, tmp_path, [sample])
+    assert "If" not in {node.op_type for node in found.proto.graph.node}
+    assert ("2 Ifs (outer, …)" if c else "outer") in said
+    assert set(layers) <= set(found.table.names)
+    (outputs,) = reference_outputs(found, [sample], threads=1)
     assert {"y", "same", "number"} == set(outputs)
     for name, array in expected[0].items():
         np.testing.assert_array_equal(outputs[name], array)
@@ -79,9 +80,9 @@ def test_a_branch_in_place_computes_as_the_if(
 
 def test_an_if_stays_where_samples_take_both_branches(tmp_path: Path) -> None:
     """What depends on the sample is no layer, and an If without layers is left alone."""
-    found, _ = taken(SAMPLING, tmp_path, [sampling(), sampling(8000)])
-    assert ([], ["If_0"], "") == (list(found.ifs), list(found.both), found.remark)
-    assert not found.model.table.candidates
+    found, said, _ = taken(SAMPLING, tmp_path, [sampling(), sampling(8000)])
+    assert "" == said
+    assert not found.table.candidates
 
 
 def test_a_model_inside_an_if_is_searched(tmp_path: Path) -> None:
@@ -158,12 +159,12 @@ def test_types_and_weights_of_a_branch_stay(tmp_path: Path) -> None:
     weight = np.eye(64, dtype=np.float32)
     model = load_model(save(with_weights(parse(text), {"w": weight}), tmp_path))
     sample: Sample = {"x": np.linspace(0, 1, 64, dtype=np.float32), "c": np.array(True)}
-    found = take_branches(model, [sample], tmp_path)
+    found, _ = take_branches(model, [sample], tmp_path)
     assert (["high"], {"h": 10, "l": 10}) == (
-        list(found.model.table.names),
-        dict(found.model.low_tensors),
+        list(found.table.names),
+        dict(found.low_tensors),
     )
-    np.testing.assert_array_equal(found.model.weights["w"], weight)
+    np.testing.assert_array_equal(found.weights["w"], weight)
 
 
 def test_a_refused_run_changes_nothing_of_the_one_that_is_there(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from models import parse, save
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs import layer_patterns
-from precision_bisect.graphs.layer_patterns import layers_of
 from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.pipeline import known_layers
+from precision_bisect.pipeline.known_layers import layers_of
 
 NAMES = ("/enc/0/Conv_1", "/enc/0/Conv_10", "/enc/01/Exp", "/enc/0/Reshape", "a.b(c)")
 BODY = """(float[4] x) => (float[4] y) <int64[1] shape = {4}> {
@@ -58,7 +58,7 @@ def test_a_pattern_that_names_none_is_told(
     pattern: str, said: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A misspelt name, one that nobody decides on, and what is no expression end in one line."""
-    monkeypatch.setattr(layer_patterns, "MATCH_S", 1.0)
+    monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
     with pytest.raises(UsageError) as error:
         layers_of(["Tanh", pattern], model.table, "--keep")
     assert said in error.value.one_line()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import tiny
-from precision_bisect.graphs.convert import at_least_opset
-from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.load import at_least_opset, load_model
 from precision_bisect.graphs.module_names import SCOPES, module_names
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -6,7 +6,7 @@ import pytest
 
 from models import parse, save
 from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.types import shape_inputs
 
 ZERO = "z = Constant<value_ints=[0]>() "
 MODELS = {

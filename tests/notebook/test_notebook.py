@@ -24,8 +24,7 @@ from precision_bisect.runs.results.result import (
     Rung,
 )
 from precision_bisect.runs.results.saved import read_saved
-from precision_bisect_reports.curve_plot import curve_svg
-from precision_bisect_reports.notebook import MOST_ADVICE, MOST_LAYER_ROWS
+from precision_bisect_reports.notebook import MOST_ADVICE, MOST_LAYER_ROWS, curve_svg
 from run_folders import names, result_of, write_curve
 
 DRAWN = {"svg", "path", "polyline", "circle", "title", "text"}

@@ -15,7 +15,7 @@ import pytest
 import tiny
 from exports_models import SHELLS, words
 from precision_bisect.commandline.main import main
-from precision_bisect.pipeline.on_target.exchange import MANIFEST, SCRIPT
+from precision_bisect.pipeline.on_target.target_folder import MANIFEST, SCRIPT
 from precision_bisect.runs.results.on_target import OnTarget, read_on_target
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, REPORT, RESULT, TARGET
 from precision_bisect.trial import Honour

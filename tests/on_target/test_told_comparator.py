@@ -10,7 +10,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.finished import Finished
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
-from precision_bisect.pipeline.on_target.told_comparator import comparator_of
+from precision_bisect.pipeline.on_target.exchange import comparator_of
 from precision_bisect.precisions import Pair
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.endings import Status

@@ -10,7 +10,7 @@ import kernel_sessions
 import tiny
 from precision_bisect import find
 from precision_bisect.options import Options
-from precision_bisect.pipeline import costing
+from precision_bisect.pipeline import deploying
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.runs.monitoring.events import ignore
@@ -77,7 +77,7 @@ def left_out(
         out=folder / "run",
     )
     prepared = prepare(options, ignore, folder)
-    with costing.costing(prepared, plan, latencies, budget) as told:
+    with deploying.costing(prepared, plan, latencies, budget) as told:
         costs = told()
     assert costs is None or costs.method is None
     return None if costs is None else costs.left_out
@@ -104,8 +104,8 @@ def test_a_profile_has_a_limit_in_time(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs is ended, and told; the answer stands."""
-    monkeypatch.setattr(costing, "LEAST_PROFILING_S", 3.0)
-    monkeypatch.setattr(costing, "PROFILING_SHARE", 0.0)
+    monkeypatch.setattr(deploying, "LEAST_PROFILING_S", 3.0)
+    monkeypatch.setattr(deploying, "PROFILING_SHARE", 0.0)
     install("HANGING")
     result = searched(tmp_path)
     assert Status.FOUND is result.status

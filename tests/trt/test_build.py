@@ -23,7 +23,7 @@ from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
 from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed, Outcome, TrialStatus

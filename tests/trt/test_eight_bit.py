@@ -11,8 +11,11 @@ from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
 from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair, QuantizedName

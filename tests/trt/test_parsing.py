@@ -27,7 +27,7 @@ def written(plan: Plan) -> TypedGraph:
     proto = parse(body, opset=22)
     for name, node in zip(NAMES, proto.graph.node[1::2], strict=False):
         node.name = name
-    return TypedGraph(proto=proto, weights={}, guarded=())
+    return TypedGraph(proto=proto, weights={})
 
 
 def test_refused_layers_are_found_one_after_another(rtx: Flavour, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_any_number_of_refused_layers_is_found(rtx: Flavour, tmp_path: Path) -> 
         proto = parse(body, opset=22)
         for name, node in zip(names, proto.graph.node[1::2], strict=True):
             node.name = name
-        return TypedGraph(proto=proto, weights={}, guarded=())
+        return TypedGraph(proto=proto, weights={})
 
     assert list(names) == list(refused_low(rtx, names, chained, TypedFolder(tmp_path)))
 
@@ -64,7 +64,7 @@ def test_a_layer_that_is_refused_at_any_precision_is_none(rtx: Flavour, tmp_path
         proto = parse("(float[2,2] x) => (float y) { s = Mul(x, x) y = Det(s) }")
         for name, node in zip(NAMES, proto.graph.node, strict=False):
             node.name = name
-        return TypedGraph(proto=proto, weights={}, guarded=())
+        return TypedGraph(proto=proto, weights={})
 
     assert {} == refused_low(rtx, NAMES, unknown, TypedFolder(tmp_path))
 

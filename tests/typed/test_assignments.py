@@ -14,8 +14,11 @@ from models import load_text, normal, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless

@@ -21,6 +21,7 @@ from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, LowName, Pair
 from rtx import build
+from typed_graphs import guarded
 
 
 def types_at(text: str, layer: str) -> set[str]:
@@ -124,7 +125,7 @@ def types_with(case: Case, folder: Path, low: LowName, *, guard: bool) -> tuple[
     kept = [name for name in model.table.names if name.startswith("k")]
     typed = TypedWriter(model, Pair(low=low, high="fp32")).write(keeping(model, *kept), guard)
     save_typed(typed, folder / "typed.onnx")
-    return types_at(build(folder / "typed.onnx"), "k"), len(typed.guarded)
+    return types_at(build(folder / "typed.onnx"), "k"), len(guarded(typed))
 
 
 @pytest.mark.parametrize("low", HALF_NAMES)
@@ -166,7 +167,7 @@ def test_a_layer_that_cannot_be_low_is_guarded(tmp_path: Path) -> None:
     model = pin(model, without_kernel("tensorrt-rtx", model, "bf16"))
     typed = TypedWriter(model, Pair(low="bf16", high="fp32")).write(keeping(model))
     save_typed(typed, tmp_path / "typed.onnx")
-    assert ("k",) == typed.guarded
+    assert ["k"] == guarded(typed)
     assert {"Float"} == types_at(build(tmp_path / "typed.onnx"), "k")
 
 

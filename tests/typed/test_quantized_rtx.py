@@ -15,8 +15,11 @@ from precision_bisect.backends.inspection.honoured import judge_layers
 from precision_bisect.backends.tensorrt.flavour import without_kernel
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -33,6 +36,7 @@ from precision_bisect.precisions import (
 )
 from precision_bisect.trial import Honour
 from rtx import build
+from typed_graphs import guarded
 
 NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
 TARGETS = {"int8": "SM86", "fp8": "SM89"}
@@ -128,7 +132,7 @@ def test_neither_16_bit_type_replaces_the_other(tmp_path: Path, low: HalfName) -
     writer = writer_of(model, Pair(low=low, high=high), {})
     plan = keeping(writer.model, "k")
     typed = writer.write(plan)
-    assert () == typed.guarded
+    assert [] == guarded(typed)
     save_typed(typed, tmp_path / "typed.onnx")
     text = build(tmp_path / "typed.onnx")
     assert {high} == read_by_products(text)["k"]

@@ -14,8 +14,8 @@ from typing import Protocol, TypeAlias, cast
 from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed, load

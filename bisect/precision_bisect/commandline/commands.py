@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.commandline.arguments.batch_flags import batch_parser
 from precision_bisect.commandline.arguments.command_flags import (
     WORST,
+    BatchOptions,
+    batch_parser,
     compare_parser,
     doctor_parser,
     explain_parser,
@@ -28,8 +29,8 @@ from precision_bisect.commandline.arguments.command_flags import (
 )
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import curve_parser, to_options
+from precision_bisect.commandline.internal_errors import complain, tell
 from precision_bisect.commandline.job import search
-from precision_bisect.commandline.stderr import complain, tell
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.runs.runfolder import REPORT
@@ -58,8 +59,7 @@ def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
-    from precision_bisect.pipeline.verifying.run_settings import AskedSettings
-    from precision_bisect.pipeline.verifying.verify import verify
+    from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
 
     asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
     verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
@@ -89,10 +89,8 @@ def target_command(parsed: Namespace) -> int:
     """Write the folder for a machine without this tool, or judge what came back in it."""
     flagged = given(parsed, EngineSettings)
     settings = EngineSettings(**flagged)
-    from precision_bisect.pipeline.on_target.exchange import read_subject
-    from precision_bisect.pipeline.on_target.target_reading import read_target, record
-    from precision_bisect.pipeline.on_target.target_writing import write_target
-    from precision_bisect.pipeline.on_target.told_comparator import comparator_of
+    from precision_bisect.pipeline.on_target.exchange import comparator_of, read_subject
+    from precision_bisect.pipeline.on_target.target_folder import read_target, record, write_target
 
     subject = read_subject(parsed.run, settings, tuple(flagged))
     comparator = comparator_of(subject.finished, parsed.check)
@@ -207,8 +205,7 @@ def doctor_command(parsed: Namespace) -> int:
     """Print what is installed and what works; write it, and what a run has left, if asked."""
     if parsed.run is not None and parsed.bundle is None:
         raise UsageError("doctor looks at a run only for an archive", "add --bundle")
-    from precision_bisect.commandline.bundle import with_bundle, write_bundle
-    from precision_bisect.commandline.doctor import examine
+    from precision_bisect.commandline.doctor import examine, with_bundle, write_bundle
 
     found = examine()
     if parsed.bundle is None:
@@ -221,21 +218,9 @@ def doctor_command(parsed: Namespace) -> int:
 
 
 def batch_command(parsed: Namespace) -> int:
-    from precision_bisect.commandline.batch.batch_run import (
-        BatchOptions,
-        as_shell,
-        dry_run,
-        run_batch,
-    )
+    from precision_bisect.commandline.batch.batch_run import as_shell, dry_run, run_batch
 
-    options = BatchOptions(
-        jobs_file=parsed.jobs,
-        out=parsed.out,
-        resume=parsed.resume,
-        overwrite=parsed.overwrite,
-        until=parsed.until,
-        at_once=parsed.at_once,
-    )
+    options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:
         planned = dry_run(options, tell)
         sys.stdout.write(planned.to_json() if parsed.json else as_shell(planned))
@@ -271,7 +256,7 @@ def show_command(parsed: Namespace) -> int:
 
 def compare_command(parsed: Namespace) -> int:
     """Print what changed between two runs, or two batches."""
-    from precision_bisect.commandline.batch.batch_compare import compare_batches
+    from precision_bisect.commandline.batch.batch_record import compare_batches
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.runs.comparing.changes import compare, read_side
 

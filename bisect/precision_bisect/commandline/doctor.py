@@ -1,15 +1,48 @@
-"""`precision-bisect doctor`: what is installed, what works, and what to install for more."""
+"""`precision-bisect doctor`: what is installed, what works, and what to install for more.
 
+With `--bundle` it writes an archive of what tells how a run went, to send to others. It holds
+files by name, and only texts: no model, no engine, no ledger, no inputs, no outputs. So no bytes
+of weights or samples can be in it. Links are not followed.
+"""
+
+import io
 import json
+import os
 import platform
-from collections.abc import Sequence
+import re
+import shlex
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
+from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import Availability, availabilities
 from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributions, suited
 from precision_bisect.backends.tensorrt.tensorrt_plugin import why_not_started
+from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
+from precision_bisect.machine.plain_files import whole, written
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.belonging import logs, matching, refuse_replacing
+from precision_bisect.runs.runfolder import (
+    AUTOCAST,
+    EVENTS,
+    LAYER_PRECISIONS,
+    LAYERS,
+    LOGS,
+    POLYGRAPHY_SCRIPT,
+    RESULT,
+    RUNG_FOLDER,
+    STATUS,
+    TORCH_AUTOCAST,
+    TRTEXEC,
+    VERIFIED,
+    VERIFIED_ENGINE,
+    VERIFIED_LOG,
+)
 
 PACKAGES = (
     "precision-bisect",
@@ -127,6 +160,171 @@ def _advice(packages: dict[str, str | None], gpu: bool) -> list[str]:
 
 def _version(name: str) -> str | None:
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
+
+
+LARGEST = 16 * 2**20
+"""Bytes: of a longer file the end is taken."""
+MOST_LOGS = 50
+_ROOT = "precision-bisect-bundle"
+_SUFFIXES = (".tar.gz", ".tgz")
+_EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, TORCH_AUTOCAST)
+_NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS, *_EXPORTS)
+_PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link is followed, and nobody waited for who writes into a pipe."""
+_HOST = re.compile(r'("host": )"[^"]*"')
+_MODEL = re.compile(r"^model=(?:\$here/)?(.+)$", re.M)
+_HINTS = {
+    RESULT: "the run has no result",
+    VERIFIED: "precision-bisect verify builds the engine and looks into it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """An archive that was written: its files, and what a run could have added, with what to do."""
+
+    path: Path
+    files: Sequence[str]
+    missing: Mapping[str, str]
+
+    def to_text(self) -> str:
+        lines = [f"Written: {self.path}, {counted(len(self.files), 'file')}; `tar tzf` lists them"]
+        lines += [f"  without {name}: {hint}" for name, hint in self.missing.items()]
+        return "\n".join(lines) + "\n"
+
+
+def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
+    """Write the archive of this machine's examination and of a run folder, if one is given.
+
+    Raises UsageError for a name that is no archive's, and RunFolderError for a folder that is no
+    run's, or where it cannot be written.
+    """
+    if not out.name.endswith(_SUFFIXES):
+        raise UsageError(
+            f"--bundle {out} is no name of an archive",
+            f"end it in {_SUFFIXES[0]}; a run comes first: precision-bisect doctor RUN --bundle",
+        )
+    refuse_replacing(out, _ROOT.encode())
+    texts = {"doctor.txt": found.to_text(), "doctor.json": found.to_json()}
+    texts["machine.json"] = json.dumps(_machine(), indent=2) + "\n"
+    if run is not None:
+        texts |= _of_run(run)
+    places = list(_places(run, texts))
+    missing = {name: hint for name, hint in _HINTS.items() if run and name not in texts}
+    # Compressed it is known again by the name that gzip gives its contents.
+    with (
+        written(str(out), "name a writable file by --bundle FILE"),
+        whole(out) as stream,
+        tarfile.open(f"{_ROOT}.tar", "w:gz", stream) as archive,
+    ):
+        for name, text in texts.items():
+            data = _clean(text, places).encode()
+            member = tarfile.TarInfo(f"{_ROOT}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return Bundle(path=out, files=list(texts), missing=missing)
+
+
+def with_bundle(found: Examination, bundle: Bundle) -> str:
+    """Return the examination and the archive as JSON."""
+    written = {**asdict(bundle), "path": str(bundle.path)}
+    return json.dumps({**json.loads(found.to_json()), "bundle": written}, indent=2) + "\n"
+
+
+def _machine() -> dict[str, Mapping[str, str]]:
+    """Return the packages that decide how engines come out, and the variables that do."""
+    packages = {str(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    return {
+        "packages": {name: packages[name] for name in sorted(packages) if _PACKAGES.match(name)},
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+
+
+def _of_run(run: Path) -> dict[str, str]:
+    """Return the texts of a run folder by name. Raises RunFolderError where it is none."""
+    texts = {}
+    for name in _members(run):
+        with suppress(OSError):
+            texts[name] = _text(run / name)
+    if not texts:
+        raise RunFolderError(f"{run} is no run folder", "name the one that a run has written")
+    return texts
+
+
+def _members(run: Path) -> Iterator[str]:
+    """Yield the names, inside the folder, of files that may go with it."""
+    yield from _NAMES
+    for folder in (run, *matching(run, RUNG_FOLDER)):
+        linked = (folder / LOGS).is_symlink() or (folder != run and folder.is_symlink())
+        for path in [] if linked else logs(folder)[-MOST_LOGS:]:
+            yield path.relative_to(run).as_posix()
+
+
+def _text(path: Path) -> str:
+    """Return the end of a plain file as text. Raises OSError for anything else."""
+    descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
+    with os.fdopen(descriptor, "rb") as stream:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(f"{path} is no plain file")
+        stream.seek(max(0, seen.st_size - LARGEST))
+        return stream.read(LARGEST).decode("utf-8", errors="replace")
+
+
+def _places(run: Path | None, texts: Mapping[str, str]) -> Iterator[tuple[re.Pattern[str], str]]:
+    """Yield patterns of folders that texts should not name, the longest first, with words."""
+    found = {(str(Path.home()), ""): "~"}
+    if run is not None:
+        found |= {(str(place), ""): "RUN" for place in (run, run.absolute(), run.resolve())}
+        for model in _models(texts):
+            # Another folder may be called as parts of layers are; the model's name tells.
+            suffix = "" if model.is_absolute() else f"/{model.name}"
+            found.setdefault((str(model.parent), suffix), "MODELS")
+        for library in _libraries(texts):
+            found.setdefault((str(library.parent), ""), "LIBRARIES")
+    for (folder, suffix), word in sorted(found.items(), key=lambda each: -len(each[0][0])):
+        path = Path(folder)
+        if any(part not in (path.anchor, "..") for part in path.parts):
+            yield _pattern(path, suffix), word
+
+
+def _pattern(path: Path, suffix: str) -> re.Pattern[str]:
+    """Match a folder as it is and as JSON has it; a relative one only where a path begins."""
+    spelt = "|".join(re.escape(each) for each in (str(path), json.dumps(str(path))[1:-1]))
+    if path.is_absolute():
+        return re.compile(f"(?:{spelt})")
+    return re.compile(rf"(?<![\w.-])(?:{spelt})(?={re.escape(suffix) or '/'})")
+
+
+def _models(texts: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the model as the run was told it, where that leads, and as trtexec.sh has it."""
+    with suppress(ValueError, LookupError, TypeError, OSError):
+        told = Path(str(plain_json.parse(texts[STATUS])["run"]["model"]))
+        yield told
+        yield Path(os.path.realpath(told))
+    if found := _MODEL.search(texts.get(TRTEXEC, "")):
+        with suppress(ValueError):
+            yield from map(Path, shlex.split(found[1])[:1])
+
+
+def _libraries(texts: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the plugins, and the script, that the command for Polygraphy names."""
+    with suppress(ValueError, LookupError, TypeError):
+        command = plain_json.parse(texts[RESULT])["deployment"]["polygraphy"]
+        paths = (Path(word) for word in shlex.split(str(command)))
+        yield from (path for path in paths if path.is_absolute())
+
+
+def _clean(text: str, places: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    """Return printable text, without the user's folders and the machine's name."""
+    for place, word in places:
+        text = place.sub(word, text)
+    text = _HOST.sub(r'\1""', text)
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )

@@ -7,16 +7,15 @@ from pathlib import Path
 
 from precision_bisect.commandline.arguments.usage_hints import NEAR
 from precision_bisect.errors import ModelError, UsageError
-from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.diagnose import diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.layer_table import modules_around
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
-from precision_bisect.pipeline.explanation import squares, with_advice
+from precision_bisect.pipeline.explanation import question, with_advice, worst_layers
 from precision_bisect.pipeline.prepare import Prepared, prepare
-from precision_bisect.pipeline.ranking import worst_layers
 from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.model_layers import read_modules
 
@@ -51,18 +50,7 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
 
 
 def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, float]) -> Findings:
-    question = Question(
-        model=prepared.model,
-        pair=prepared.pair,
-        kept=(),
-        near=layers,
-        tensors=squares(prepared.model),
-        samples=prepared.samples,
-        threads=prepared.options.threads,
-        scales=prepared.scales,
-        targets=prepared.options.targets,
-    )
-    findings, watched = diagnose(question)
+    findings, watched = diagnose(question(prepared, layers))
     advised = with_advice(prepared, findings, watched)
     told = [
         replace(each, figures={**each.figures, "alone_error": errors.get(each.layer)})

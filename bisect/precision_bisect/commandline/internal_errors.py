@@ -1,4 +1,4 @@
-"""Errors of this package itself: one line that says where the traceback lies."""
+"""What commands say on standard error, whole lines; of our own errors where the traceback is."""
 
 import errno
 import os
@@ -12,10 +12,28 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from precision_bisect.errors import InternalError, PrecisionBisectError, UsageError, shortened
+from precision_bisect.errors import (
+    InternalError,
+    PrecisionBisectError,
+    UsageError,
+    printable,
+    shortened,
+)
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.runs.belonging import is_run, new_log
 from precision_bisect.runs.runfolder import LOGS
+
+
+def complain(line: str) -> None:
+    """Write a line that says who speaks."""
+    tell(f"precision-bisect: {line}")
+
+
+def tell(line: str) -> None:
+    """Write a line as it is; a stream that is gone is no error."""
+    with suppress(OSError):
+        sys.stderr.write(f"{printable(line)}\n")
+
 
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
 """What is wrong with the path itself, whatever is done with it."""

@@ -16,10 +16,8 @@ from typing import NoReturn
 from precision_bisect.commandline.arguments.run_flags import USAGE, run_parser, to_options
 from precision_bisect.commandline.arguments.usage_hints import close_matches
 from precision_bisect.commandline.commands import COMMANDS
-from precision_bisect.commandline.internal_errors import internal_errors
-from precision_bisect.commandline.interrupts import TOO_EARLY
-from precision_bisect.commandline.job import search
-from precision_bisect.commandline.stderr import complain, tell
+from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
+from precision_bisect.commandline.job import TOO_EARLY, search
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.machine.signals import turn_away
 from precision_bisect.search.workers import still_working

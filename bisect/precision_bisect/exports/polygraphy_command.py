@@ -10,8 +10,8 @@ from precision_bisect.exports.export import Export, NotWritable, engine_ranges, 
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.high_nodes import ToldNodes, told
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import (

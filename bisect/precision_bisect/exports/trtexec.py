@@ -23,7 +23,7 @@ from precision_bisect.exports.trtexec_names import (
 )
 from precision_bisect.graphs.graph import operators, opset
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 
 _HEAD = """\

@@ -13,31 +13,12 @@ from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable, scope_of
 
 FOLLOWERS = frozenset(
-    [
-        "Reshape",
-        "Transpose",
-        "Slice",
-        "Concat",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Split",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Expand",
-        "Identity",
-        "Tile",
-        "Pad",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "ReverseSequence",
-        "Compress",
-        "Dropout",
-        "ScatterElements",
-        "ScatterND",
-        "Scatter",
-    ]
+    (
+        *("Reshape", "Transpose", "Slice", "Concat", "Gather", "GatherElements", "GatherND"),
+        *("Split", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Identity", "Tile", "Pad"),
+        *("DepthToSpace", "SpaceToDepth", "ReverseSequence", "Compress", "Dropout"),
+        *("ScatterElements", "ScatterND", "Scatter"),
+    )
 )
 """Operators that move values without computing (Scatter* with a reduction do compute)."""
 
@@ -52,26 +33,25 @@ def layer_table(
     graph: onnx.GraphProto,
     elem_types: ElemTypes,
     named_in_model: Mapping[str, bool],
-    low_tensors: frozenset[str],
     modules: Mapping[str, str] | None = None,
 ) -> LayerTable:
     """Return the layer table of a graph whose node names are unique.
 
-    `elem_types` maps tensor names to ONNX element types where they are known; `low_tensors` are
-    the tensors that the file declares in a 16-bit float type. `modules` are the nodes' by name,
-    None where nothing but name scopes tells them.
+    `elem_types` maps tensor names to ONNX element types where they are known, 16-bit floats as the
+    file declares them. `modules` are the nodes' by name, None where nothing but name scopes tells
+    them.
     """
     constants = {tensor.name for tensor in graph.initializer}
     shapes: set[str] = set()
     layers = []
     for node in graph.node:
-        exclusion = _exclusion(node, constants, shapes, elem_types, low_tensors)
+        exclusion = _exclusion(node, constants, shapes, elem_types)
         # Nodes stand after what they read, so one pass suffices for both sets.
         if exclusion is Exclusion.CONSTANT:
             constants.update(node.output)
         if exclusion is Exclusion.SHAPE:
             shapes.update(node.output)
-        inside = _inside(node, elem_types, low_tensors)
+        inside = _inside(node, elem_types)
         layers.append(
             Layer(
                 name=LayerName(node.name),
@@ -88,9 +68,9 @@ def layer_table(
     return LayerTable(tuple(layers))
 
 
-def _inside(node: onnx.NodeProto, elem_types: ElemTypes, low_tensors: frozenset[str]) -> int:
+def _inside(node: onnx.NodeProto, elem_types: ElemTypes) -> int:
     """Return how many FP32 layers the node's subgraphs hold, at any depth."""
-    tables = [layer_table(inner, elem_types, {}, low_tensors) for inner in subgraphs(node)]
+    tables = [layer_table(inner, elem_types, {}) for inner in subgraphs(node)]
     return sum((layer.exclusion is None) + layer.inside for t in tables for layer in t.layers)
 
 
@@ -103,11 +83,7 @@ def is_follower(node: onnx.NodeProto) -> bool:
 
 
 def _exclusion(
-    node: onnx.NodeProto,
-    constants: set[str],
-    shapes: set[str],
-    elem_types: ElemTypes,
-    low_tensors: frozenset[str],
+    node: onnx.NodeProto, constants: set[str], shapes: set[str], elem_types: ElemTypes
 ) -> Exclusion | None:
     inputs = [name for name in node.input if name]
     by_operator = _by_operator(node)
@@ -118,7 +94,7 @@ def _exclusion(
         return Exclusion.CONSTANT
     if _is_shape_arithmetic(node, inputs, constants, shapes):
         return Exclusion.SHAPE
-    return by_operator or _by_type(node, elem_types, low_tensors)
+    return by_operator or _by_type(node, elem_types)
 
 
 def _by_operator(node: onnx.NodeProto) -> Exclusion | None:
@@ -147,13 +123,11 @@ def _is_shape_arithmetic(
     return all(name in constants or name in shapes for name in inputs)
 
 
-def _by_type(
-    node: onnx.NodeProto, elem_types: ElemTypes, low_tensors: frozenset[str]
-) -> Exclusion | None:
+def _by_type(node: onnx.NodeProto, elem_types: ElemTypes) -> Exclusion | None:
     outputs = [name for name in node.output if name]
     types = {elem_types.get(name, 0) for name in outputs}
     first = elem_types.get(outputs[0], 0) if outputs else 0
-    if low_tensors.intersection(outputs) or types.intersection(HALF_TYPES):
+    if types.intersection(HALF_TYPES):
         return Exclusion.ALREADY_LOW
     if first == onnx.TensorProto.DOUBLE:
         return Exclusion.DOUBLE

@@ -1,4 +1,4 @@
-"""From a path to a `Model`: read, checked, named, typed, and its layers listed.
+"""From a path to a `Model`: read, checked, named, typed, its layers listed; or at a newer opset.
 
 The file is untrusted: any field may be missing, wrong or huge, and each such case ends in one
 line.
@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 import onnx.inliner
+import onnx.version_converter
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied, refill
+from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, subgraphs
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
     check_expansion,
@@ -25,7 +26,7 @@ from precision_bisect.graphs.soundness import (
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.types import TensorSpec, infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, declared_low, in_fp32, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -33,7 +34,6 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
-from precision_bisect.graphs.widen import declared_low, in_fp32
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.plain_files import plain_size
 
@@ -52,8 +52,7 @@ _EXPORT = {
 """What makes an ONNX model of another file, by its ending."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFile:
+class InFile(NamedTuple):
     """What widening changes of a model, as the file has it."""
 
     proto: onnx.ModelProto
@@ -89,14 +88,7 @@ class Model:
         """Return the model with the 16-bit floats that its file has; itself where it has none."""
         if self.in_file is None:
             return self
-        return replace(
-            self,
-            proto=self.in_file.proto,
-            weights=self.in_file.weights,
-            elem_types=self.in_file.elem_types,
-            low_tensors={},
-            in_file=None,
-        )
+        return replace(self, low_tensors={}, in_file=None, **self.in_file._asdict())
 
 
 def load_model(path: Path) -> Model:
@@ -145,9 +137,7 @@ def _load(path: Path) -> Model:
         path=path,
         proto=proto,
         weights=weights,
-        table=layer_table(
-            proto.graph, elem_types, named_in_model, frozenset(low_tensors), modules
-        ),
+        table=layer_table(proto.graph, {**elem_types, **low_tensors}, named_in_model, modules),
         inputs=inputs,
         outputs=outputs,
         elem_types=elem_types,
@@ -293,9 +283,51 @@ def _forget_unknown_sizes(graph: onnx.GraphProto) -> None:
 
 
 def _dtype_name(elem_type: int) -> str | None:
-    if elem_type in HALF_TYPES:
-        return "float16" if elem_type == onnx.TensorProto.FLOAT16 else "bfloat16"
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(elem_type).name
     except KeyError:
         return None
+
+
+_NOT_CONVERTED = ("Hardmax",)
+"""Operators whose meaning changed at opset 13, which onnx's converter does not know."""
+
+
+def hint_to_export(lowest: int) -> str:
+    """Return what to do about a model of too old an opset."""
+    return f"export it at opset {lowest} or newer, or search for fp16"
+
+
+def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Model:
+    """Return the model itself, or converted to opset `lowest`, which `needing` needs.
+
+    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer or change
+    the meaning of nodes inside a subgraph (onnx leaves those as they are).
+    """
+    have = opset(model.proto)
+    if not 0 < have < lowest:
+        return model
+    hint = hint_to_export(lowest)
+    what = f"the model has opset {have}, and {needing} needs {lowest}"
+    # The converter leaves the bodies of If, Loop and Scan at the old opset, and says nothing.
+    if any(True for node in model.proto.graph.node for _ in subgraphs(node)):
+        raise ModelError(f"{what}; onnx cannot convert models with subgraphs", hint)
+    if any(node.op_type in _NOT_CONVERTED for node in model.proto.graph.node):
+        raise ModelError(f"{what}; onnx converts {', '.join(_NOT_CONVERTED)} wrongly", hint)
+    try:
+        proto = onnx.version_converter.convert_version(model.proto, lowest)
+    except Exception as error:  # the converter raises what its C++ code throws
+        text = " ".join(str(error).split())
+        raise ModelError(f"{what}; onnx cannot convert it: {text}", hint) from error
+    # A layer that the converter replaced would be another one to the ledger.
+    outputs = {node.name: tuple(n for n in node.output if n) for node in proto.graph.node}
+    for layer in model.table.candidates:
+        if outputs.get(layer.name) != layer.outputs:
+            raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
+    # The converter leaves the nodes nameless that it adds, and forgets what the exporter has said.
+    names = Names(proto.graph)
+    told = {node.name: node.metadata_props for node in model.proto.graph.node}
+    for node in proto.graph.node:
+        node.metadata_props.extend(told.get(node.name, ()))
+        node.name = node.name or names(f"node_of_{node.output[0]}")
+    return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))

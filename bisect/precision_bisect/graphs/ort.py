@@ -22,8 +22,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, copied
-from precision_bisect.graphs.weights import total_bytes
+from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.graphs.weights import Part, pointing_to, total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.settings.reading import CUSTOM_OPS
 
@@ -273,54 +273,29 @@ def _half_typed(proto: onnx.ModelProto) -> Iterator[str]:
     yield from sorted(produced & used)
 
 
-def _mapped_and_held(
-    weights: Mapping[str, NDArray[Any]],
-) -> tuple[dict[str, "np.memmap[Any, Any]"], dict[str, NDArray[Any]]]:
-    """Return the weights that ONNX Runtime can map from their file itself, and the others."""
-    mapped = {
-        name: array
-        for name, array in weights.items()
-        if isinstance(array, np.memmap) and array.filename is not None
-    }
-    return mapped, {name: array for name, array in weights.items() if name not in mapped}
-
-
 def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:
-    mapped, held = _mapped_and_held(weights)
+    mapped = {name: a for name, a in weights.items() if isinstance(a, np.memmap) and a.filename}
+    files = {name: Path(str(array.filename)) for name, array in mapped.items()}
     folder = None
     if mapped:
-        files = [Path(str(array.filename)) for array in mapped.values()]
-        folder = Path(os.path.commonpath([file.parent for file in files]))
-        proto = _pointing_to_files(proto, mapped, folder)
+        folder = Path(os.path.commonpath([file.parent for file in files.values()]))
+        # ONNX Runtime then maps the same pages, where values handed over would be copied.
+        places = {
+            name: Part(
+                location=files[name].relative_to(folder).as_posix(),
+                offset=array.offset,
+                length=array.nbytes,
+            )
+            for name, array in mapped.items()
+        }
+        proto = pointing_to(proto, places)
     return CheckedGraph(
         text=proto.SerializeToString(),
         nodes=len(proto.graph.node),
-        weights=held,
+        weights={name: array for name, array in weights.items() if name not in mapped},
         folder=folder,
         nbytes=total_bytes(weights),
     )
-
-
-def _pointing_to_files(
-    proto: onnx.ModelProto, mapped: Mapping[str, "np.memmap[Any, Any]"], folder: Path
-) -> onnx.ModelProto:
-    """Return a copy of the graph whose stubs for `mapped` name the file that holds them.
-
-    ONNX Runtime then maps the same pages, where values handed over would be copied for a while.
-    """
-    pointing = copied(proto)
-    for tensor in pointing.graph.initializer:
-        if tensor.name in mapped:
-            array = mapped[tensor.name]
-            place = {
-                "location": Path(str(array.filename)).relative_to(folder).as_posix(),
-                "offset": str(array.offset),
-                "length": str(array.nbytes),
-            }
-            del tensor.external_data[:]
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=value)
-    return pointing
 
 
 def _leave_as_it_is(options: Any) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import all_graphs, refill
+from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.soundness import refuse_segments
 from precision_bisect.machine.plain_files import too_large
 
@@ -95,6 +95,17 @@ class Part:
                 digest.update(piece)
                 left -= len(piece)
         return digest.digest()
+
+
+def pointing_to(proto: onnx.ModelProto, places: Mapping[str, Part]) -> onnx.ModelProto:
+    """Return a copy whose stubs say where their values are."""
+    pointing = copied(proto)
+    for tensor in pointing.graph.initializer:
+        if tensor.name in places and _is_external(tensor):
+            del tensor.external_data[:]
+            for key, value in asdict(places[tensor.name]).items():
+                tensor.external_data.add(key=key, value=str(value))
+    return pointing
 
 
 def external_parts(model: onnx.ModelProto) -> list[Part]:

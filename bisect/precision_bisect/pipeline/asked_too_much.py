@@ -31,7 +31,6 @@ class AskedLow:
 
     @property
     def names(self) -> frozenset[LayerName]:
-        """Their names."""
         low = self.loaded.options.pairs[0].low_form
         return frozenset(
             name for name, form in self.loaded.model.table.asked.items() if form == low

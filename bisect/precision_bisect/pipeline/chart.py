@@ -12,6 +12,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.stability import one
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
@@ -22,15 +23,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
 from precision_bisect.search.rounding_law import typical
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import (
-    JUDGED_KINDS,
-    Kind,
-    Latency,
-    Outcome,
-    Phase,
-    Proposal,
-    SampleSet,
-)
+from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +104,8 @@ def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
 
 
 def _time(plan: Plan) -> Search[Outcome]:
-    (outcome,) = yield (
-        Proposal(
-            plan=plan,
-            phase=Phase.SPEED,
-            kind=Kind.AGAIN,
-            timed=True,
-            reason=f"{counted(len(plan), 'layer')}: how fast, as deployed",
-        ),
-    )
-    return outcome
+    reason = f"{counted(len(plan), 'layer')}: how fast, as deployed"
+    return (yield from one(plan, Phase.SPEED, reason, kind=Kind.AGAIN, timed=True))
 
 
 def outcome_of_answer(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome | None:

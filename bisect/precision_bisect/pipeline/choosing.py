@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from precision_bisect.errors import counted
-from precision_bisect.pipeline.stability import StabilityCheck, first_found
+from precision_bisect.pipeline.stability import StabilityCheck, first_found, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, T
 from precision_bisect.runs.results.unseen import Calibrating, Unseen
@@ -144,16 +144,8 @@ def judged_by_held_out(plan: Plan, *, builds: bool) -> Search[Outcome]:
 
 
 def _one_by_one(builds: bool, plan: Plan, samples: SampleSet, reason: str) -> Search[Outcome]:
-    (outcome,) = yield (
-        Proposal(
-            plan=plan,
-            phase=Phase.RECHECK,
-            samples=samples,
-            kind=Kind.REBUILD if builds else Kind.JUDGE,
-            reason=reason,
-        ),
-    )
-    return outcome
+    kind = Kind.REBUILD if builds else Kind.JUDGE
+    return (yield from one(plan, Phase.RECHECK, reason, kind=kind, samples=samples))
 
 
 def error_of_others(trials: Sequence[Trial], plan: Plan) -> float:

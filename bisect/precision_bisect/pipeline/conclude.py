@@ -15,38 +15,29 @@ from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark
 from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.answer_builds import (
-    errors_by_output,
-    forecast_notes,
-    without_verdict,
-)
-from precision_bisect.pipeline.chart import (
-    Charted,
-    caused,
-    charted,
-    culprits_of,
-    retraced,
-)
+from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
-from precision_bisect.pipeline.costing import costing
 from precision_bisect.pipeline.deploying import (
     Written,
+    costing,
     deployed_session,
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
+    errors_by_output,
+    forecast_notes,
     is_cut_short,
     judged_answer,
     kept_names,
     timings,
+    without_verdict,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.range_ends import input_ranges
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
@@ -56,14 +47,7 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
-from precision_bisect.runs.results.result import (
-    Asked,
-    CurvePoint,
-    Inputs,
-    Pinned,
-    Result,
-    Rung,
-)
+from precision_bisect.runs.results.result import Asked, CurvePoint, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -144,7 +128,17 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
-            found = explained(prepared, _to_explain(run, culprits_of(prepared, curve)))
+            asked = Answer(
+                kept=run.answer.kept,
+                proof=run.answer.proof,
+                trials=run.driver.trials,
+                error=run.answer.error,
+                culprits=culprits_of(prepared, curve),
+                found=plan is not None,
+                late=late,
+                advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
+            )
+            found = explained(prepared, asked)
             told.findings = found.findings
         told.findings = replace(told.findings, answered=plan is not None)
         if answer is not None:
@@ -166,19 +160,6 @@ def _explainable(run: _Ended) -> bool:
             return bool(run.driver.trials and run.prepared.model.low_tensors)
         case status:
             return status is Status.INFEASIBLE
-
-
-def _to_explain(run: _Ended, culprits: Sequence[str]) -> Answer:
-    return Answer(
-        kept=run.answer.kept,
-        proof=run.answer.proof,
-        trials=run.driver.trials,
-        error=run.answer.error,
-        culprits=culprits,
-        found=run.answer.plan is not None,
-        late=run.budget.late,
-        advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
-    )
 
 
 def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:

@@ -1,19 +1,37 @@
-"""An answer on other targets than the one that it was searched for."""
+"""An answer on other targets than its own, and at the ends of the ranges of its inputs.
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+A low type has digits, not decimals: at 1,000 FP16 has steps of 0.5. Most operators pass that on as
+a share of the value. Some do not: an angle, an index or a part of a whole is lost.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import onnx
 
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.errors import in_words
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.graphs.classify import FOLLOWERS
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
+from precision_bisect.graphs.node_views import View
+from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.other_targets import OnTargets, Stored
+from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored
+from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
-from precision_bisect.trial import Phase, Proposal, SampleSet
+from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
 
 _DRAW = 10**6
 """The draw of copies that an answer is judged on; searches count theirs from 1."""
@@ -84,3 +102,200 @@ def _judged(
         stability=outcome.evidence.stability,
         message="" if outcome.passed else outcome.message,
     )
+
+
+_GROWING = frozenset(
+    ("Sin", "Cos", "Tan", "CumSum", "Range", "Mod", "Floor", "Ceil", "Round", "GridSample")
+)
+_PRODUCTS = frozenset(("MatMul", "Gemm", "Einsum"))
+_ARITHMETIC = frozenset(
+    ("Cast", "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sum", "Min", "Max", "Clip", "Where")
+)
+_LOOK_UP = frozenset(("Gather", "GatherElements", "GatherND"))
+_PASSING = (FOLLOWERS - _LOOK_UP) | _ARITHMETIC | _PRODUCTS
+"""Operators that pass on how large a value is. At all others the way ends: a norm and a Softmax
+forget it, and an embedding knows nothing of the size of an id."""
+_FLOAT = onnx.TensorProto.FLOAT
+_INTEGERS = frozenset(
+    onnx.TensorProto.DataType.Value(f"{sign}INT{bits}")
+    for sign in ("", "U")
+    for bits in (8, 16, 32, 64)
+)
+
+
+class SizedInput(NamedTuple):
+    """A graph input, the operator that its size reaches, and the float tensor that tells it.
+
+    `whole` tells that the tensor holds whole numbers, which are exact as long as steps are 1.
+    """
+
+    input: str
+    op_type: str
+    node: str
+    tensor: str
+    whole: bool = False
+
+
+def sized_inputs(model: Model) -> list[SizedInput]:
+    """Return the nearest such operator of each input, one for each kind, in network order."""
+    readers = View(model).readers
+    found: dict[tuple[str, str], SizedInput] = {}
+    for given in model.inputs:
+        for each in _reached(model, readers, given.name):
+            found.setdefault((each.input, each.op_type), each)
+    return list(found.values())
+
+
+def _reached(
+    model: Model, readers: dict[str, list[onnx.NodeProto]], start: str
+) -> Iterator[SizedInput]:
+    seen, pending = {start}, deque([start])
+    while pending:
+        name = pending.popleft()
+        for node in readers.get(name, ()):
+            tensor = _told(model, node, name)
+            if tensor:
+                whole = node.op_type == "Cast" and tensor != name
+                yield SizedInput(start, node.op_type, node.name, tensor, whole)
+                if not whole:
+                    continue
+            if node.op_type not in _PASSING or not _carries(node, name):
+                continue
+            fresh = [each for each in node.output if each and each not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+
+
+def _carries(node: onnx.NodeProto, name: str) -> bool:
+    """Tell whether an operator passes on what it reads here: no shapes, axes and conditions."""
+    places = [i for i, each in enumerate(node.input) if each == name]
+    if node.op_type == "Where":
+        return any(i > 0 for i in places)
+    if node.op_type in FOLLOWERS and node.op_type != "Concat":
+        return 0 in places
+    return True
+
+
+def _told(model: Model, node: onnx.NodeProto, name: str) -> str:
+    """Return the float tensor whose size an operator's error grows with, "" for no such one.
+
+    A Cast makes whole numbers of floats, which are indices then, or floats of whole numbers.
+    """
+    op, out = node.op_type, node.output[0] if node.output else ""
+    if op == "Cast":
+        kinds = [model.elem_types.get(each) for each in (name, out)]
+        if kinds[0] in _INTEGERS and kinds[1] == _FLOAT:
+            return out
+        return name if kinds[0] == _FLOAT and kinds[1] in _INTEGERS else ""
+    if op not in _GROWING or (op == "GridSample" and node.input[1] != name):
+        return ""
+    # A sum is as large as what it comes to, all others as what they read.
+    tensor = out if op in ("CumSum", "Range") else name
+    return tensor if model.elem_types.get(tensor) == _FLOAT else ""
+
+
+MOST_INPUTS = 4
+MOST_MOVED_SAMPLES = 4
+"""Inputs that are looked at, and samples that are moved to the ends of each range. Bounds."""
+TOLD = 2.0**-7
+"""The step of the low type from which an operator is told: FP16 has it from 8 on, where an angle
+is off by up to half of that, 0.004."""
+_ALWAYS = ("GridSample",)
+
+
+def input_ranges(prepared: Prepared, plan: Plan, *, late: bool) -> list[InputRange]:
+    """Return the inputs whose range matters; tried by the emulator, unless it is `late`.
+
+    An answer stands without: whatever fails in here is left out.
+    """
+    # What was asked for comes first.
+    found: dict[str, list[SizedInput]] = {name: [] for name in prepared.options.ranges}
+    try:
+        for each in sized_inputs(prepared.model):
+            found.setdefault(each.input, []).append(each)
+        looked = [
+            _looked_at(prepared, plan, name, some, late=late)
+            for name, some in list(found.items())[:MOST_INPUTS]
+        ]
+    except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
+        return []
+    finally:
+        prepared.rest()
+    return [each for each in looked if each is not None]
+
+
+def _looked_at(
+    prepared: Prepared, plan: Plan, name: str, sized: Sequence[SizedInput], *, late: bool
+) -> InputRange | None:
+    half, ranges = LOW_TYPES.get(prepared.options.low, FP16), prepared.options.ranges
+    values = [feed[name] for feed in prepared.samples if feed[name].size]
+    if not values:
+        return None
+    ends = ranges.get(name) or range_by_type(values[0])
+    made = [] if ends is None else at_ends(prepared.samples[:MOST_MOVED_SAMPLES], name, ends)
+    tensors = list(dict.fromkeys(each.tensor for each in sized)) or [name]
+    known, at_end = (_largest(prepared, tensors, some) for some in (prepared.samples, made))
+    largest = {each: max(known[each], at_end[each]) for each in tensors}
+    told = [each for each in sized if _matters(each, _step(largest[each.tensor], half))]
+    if not told and name not in ranges:
+        return None
+    errors = [] if late else _errors(prepared, plan, made)
+    figures = [error for error, _ in errors if error is not None]
+    chosen = [each.tensor for each in told] or tensors
+    reads, beyond = (max(some[each] for each in chosen) for some in (known, at_end))
+    return InputRange(
+        input=name,
+        operators=[each.op_type for each in told],
+        layers=[each.node for each in told],
+        samples=[float(min(map(np.min, values))), float(max(map(np.max, values)))],
+        reads=reads,
+        step=_step(reads, half),
+        range=None if ends is None else [*map(float, ends)],
+        reads_at_ends=beyond if made else None,
+        step_at_ends=_step(beyond, half) if made else None,
+        passed=all(passed for _, passed in errors) if errors else None,
+        error=max(figures, default=None),
+        variants=len(errors),
+        failed=sum(not passed for _, passed in errors),
+    )
+
+
+def _matters(sized: SizedInput, step: float) -> bool:
+    return sized.op_type in _ALWAYS or (step > 1.0 if sized.whole else step >= TOLD)
+
+
+def _largest(
+    prepared: Prepared, tensors: Sequence[str], feeds: Sequence[Sample]
+) -> dict[str, float]:
+    """Return the largest magnitude of each tensor in FP32, 0 for no feeds."""
+    found = dict.fromkeys(tensors, 0.0)
+    if not feeds:
+        return found
+    instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
+    for shown in instrument.shown(tensors, feeds, None):
+        for each, array in shown.exact.items():
+            found[each] = max(found[each], float(np.abs(array).max(initial=0.0)))
+    return found
+
+
+def _step(value: float, half: LowType) -> float:
+    """Return the distance of two neighbours of the low type at a value."""
+    if not 0 < value < math.inf:
+        return 0.0
+    return 2.0 ** (math.floor(math.log2(value)) + 1 - half.digits)
+
+
+def _errors(
+    prepared: Prepared, plan: Plan, made: Sequence[Sample]
+) -> list[tuple[float | None, bool]]:
+    """Return the error of each made-up sample that FP32 computes, and whether it passes."""
+    found: list[tuple[float | None, bool]] = []
+    if prepared.emulator is None:
+        return found
+    for feed in made:
+        exact = prepared.refer(feed)
+        if non_finite([exact]):
+            continue
+        told = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
+        found.append((told.error, told.verdict is Verdict.PASS))
+    return found

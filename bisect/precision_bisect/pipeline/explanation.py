@@ -1,13 +1,18 @@
-"""From an answer to the reasons for it, and to what would change it."""
+"""From an answer to the reasons for it, to near misses, and to what would change it.
 
+Near misses are layers that run low in an answer, and take much of the tolerance there.
+"""
+
+import heapq
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -15,13 +20,122 @@ from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.case import DiagnosedModel, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
-from precision_bisect.explaining.diagnosis.near import NearMiss, near_misses
-from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.protocols import Backend, BackendFailure
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.trial import Trial
+from precision_bisect.search.evaluation import judged_once
+from precision_bisect.trial import Kind, Phase, SampleSet, Trial, Verdict
+
+NEAR_MISSES = 5
+"""Near misses that are explained, at most: those that take most. A bound for readers."""
+NEAR_SHARE = 0.1
+"""Share of the tolerance from which a layer that runs low is a near miss. Half: 5 of 20 models are
+told otherwise; double: 6 of 20 models are told otherwise, in benchmarks/constants.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMiss:
+    """What a layer takes of the tolerance, by errors on its scale; None for what was not tried.
+
+    `alone` is the error with this layer alone low, from the ranking or a trial. `added` is the
+    growth of the error when the search dropped this layer alone from a plan and the rest still
+    passed; of several such plans it is the smallest one's.
+    """
+
+    alone: float | None
+    added: float | None
+    tolerance: float
+    error: float | None
+
+    @property
+    def share(self) -> float:
+        """The larger of both as a share of the tolerance."""
+        return max(self.alone or 0.0, self.added or 0.0) / self.tolerance
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        return {"alone_error": self.alone, "added_error": self.added, "share": self.share}
+
+    @property
+    def words(self) -> str:
+        """What to append to the evidence: errors, their share, and what the answer leaves."""
+        parts = []
+        if self.added is not None:
+            what = "added" if self.added >= 0 else "took away"
+            parts.append(f"dropping it {what} {self._told(abs(self.added))}")
+        if self.alone is not None:
+            parts.append(f"alone low: {self._told(self.alone)}")
+        if self.error is not None:
+            left = max(0.0, 1.0 - self.error / self.tolerance)
+            parts.append(f"{left:.0%} of the tolerance is left")
+        return "; ".join(parts)
+
+    def _told(self, error: float) -> str:
+        share = error / self.tolerance
+        return f"{error:.3g}" + (f", {share:.0%} of the tolerance" if share < math.inf else "")
+
+
+def near_misses(
+    names: Sequence[str],
+    kept: Sequence[str],
+    trials: Sequence[Trial],
+    *,
+    tolerance: float | None,
+    error: float | None,
+) -> dict[str, NearMiss]:
+    """Return the near misses, those that take most of the tolerance first.
+
+    `names` are the candidates, `kept` those of them that the answer keeps, `error` is the
+    answer's. There are none without a tolerance, or with a tolerance of 0.
+    """
+    if not tolerance:
+        return {}
+    alone, added = dict(_alone(len(names), trials)), dict(_added(len(names), trials))
+    found = {
+        names[i]: NearMiss(
+            alone=alone.get(i), added=added.get(i), tolerance=tolerance, error=error
+        )
+        for i in sorted(alone.keys() | added.keys())
+        if names[i] not in set(kept)
+    }
+    near = [name for name, each in found.items() if each.share >= NEAR_SHARE]
+    first = sorted(near, key=lambda name: -found[name].share)[:NEAR_MISSES]
+    return {name: found[name] for name in first}
+
+
+def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
+    """Yield the layers that ran low by themselves, with the error."""
+    everything = (1 << size) - 1
+    for trial in trials:
+        asked, error = trial.proposal, trial.outcome.error
+        told = asked.phase is Phase.RANKING or asked.kind is Kind.JUDGE
+        if told and size - len(asked.plan) == 1 and error is not None:
+            yield _bit(everything ^ asked.plan.mask), error
+
+
+def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
+    """Yield the layers that the search dropped by themselves, smaller plans last."""
+    by_size: dict[int, list[tuple[int, float]]] = {}
+    for trial in trials:
+        asked, outcome = trial.proposal, trial.outcome
+        judged = asked.kind is Kind.JUDGE and asked.samples.judges
+        if judged and outcome.passed and outcome.error is not None:
+            by_size.setdefault(len(asked.plan), []).append((asked.plan.mask, outcome.error))
+    # From the plan that keeps everything only single layers were dropped, which `_alone` has.
+    for count in sorted((n for n in by_size if n < size - 1), reverse=True):
+        # Of two plans that are one layer apart and both passed, the growth is that layer's.
+        for (less, after), (more, before) in product(by_size[count], by_size.get(count + 1, ())):
+            if less & more == less:
+                yield _bit(less ^ more), after - before
+
+
+def _bit(mask: int) -> int:
+    """Return the place of the only bit that is set."""
+    return mask.bit_length() - 1
+
 
 UNSEEN = 32
 """Samples that chose nothing which advice is judged on, at most. A bound on time."""
@@ -58,20 +172,24 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
 
     The answer stands without an explanation: where explaining fails, nothing is found.
     """
-    near = (
-        near_misses(
-            [str(name) for name in prepared.model.table.names],
-            answer.kept,
-            answer.trials,
-            tolerance=prepared.comparator.tolerance,
-            error=answer.error,
-        )
-        if answer.found
-        else {}
+    near = near_misses(
+        [str(name) for name in prepared.model.table.names],
+        answer.kept,
+        answer.trials if answer.found else (),
+        tolerance=prepared.comparator.tolerance,
+        error=answer.error,
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
-        findings, watched = diagnose(_question(prepared, answer, wanted))
+        asked = replace(
+            question(prepared, wanted),
+            kept=answer.kept,
+            drop_errors=answer.proof.errors,
+            # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
+            brief=answer.late or answer.proof.spread,
+            choices=not answer.late,
+        )
+        findings, watched = diagnose(asked)
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
     if not answer.found:
@@ -93,10 +211,9 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
 
     If it is `late`, they are judged by their values alone.
     """
-    nothing = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
-    asked = Answer(kept=(), proof=nothing, trials=(), error=None, late=late)
     try:
-        findings, _ = diagnose(_question(prepared, asked, layers))
+        asked = replace(question(prepared, layers), brief=late, choices=not late)
+        findings, _ = diagnose(asked)
     except (KeyboardInterrupt, Exception):  # as above
         return ()
     return findings.layers
@@ -152,21 +269,18 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
     )
 
 
-def _question(prepared: Prepared, answer: Answer, near: Sequence[str]) -> Question:
+def question(prepared: Prepared, near: Sequence[str]) -> Question:
+    """Return what to ask of layers that no answer keeps."""
     return Question(
         model=prepared.model,
         pair=prepared.pair,
-        kept=answer.kept,
+        kept=(),
         near=near,
         tensors=squares(prepared.model),
         samples=prepared.samples,
-        drop_errors=answer.proof.errors,
         threads=prepared.options.threads,
         scales=prepared.scales,
         targets=prepared.options.targets,
-        # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
-        brief=answer.late or answer.proof.spread,
-        choices=not answer.late,
     )
 
 
@@ -180,3 +294,41 @@ def squares(model: Model) -> list[str]:
         and view.array(operand) is None
         and model.elem_types.get(node.output[0]) == onnx.TensorProto.FLOAT
     ]
+
+
+def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
+    """Return the worst layers with their errors on the tolerance's scale, the worst first.
+
+    A check that only passes or fails gives 0 or infinity; NaN counts as infinity. Raises
+    RuntimeError without an emulator.
+    """
+    backend = prepared.emulator
+    if backend is None:
+        raise RuntimeError("this run has no emulator")
+    names = prepared.model.table.names
+    found: list[tuple[str, float]] = []
+    # Negated: `heapq` gives the smallest first.
+    groups = [(-_error(prepared, backend, range(len(names))), 0, len(names))]
+    while groups and len(found) < count:
+        # A single layer at the top is at least as bad as every group that is left.
+        error, start, end = heapq.heappop(groups)
+        if end - start == 1:
+            found.append((names[start], -error))
+            continue
+        middle = (start + end) // 2
+        for part in ((start, middle), (middle, end)):
+            measured = _error(prepared, backend, range(*part))
+            heapq.heappush(groups, (-measured, *part))
+    return found
+
+
+def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
+    plan = prepared.everything.without(lowered)
+    feeds, reference = prepared.sets[SampleSet.RANKING]
+    try:
+        found = judged_once(backend, plan, feeds, reference, prepared.comparator)
+    except BackendFailure:
+        return math.inf
+    if found.error is None:
+        return 0.0 if found.verdict is Verdict.PASS else math.inf
+    return found.error

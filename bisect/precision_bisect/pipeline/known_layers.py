@@ -3,11 +3,22 @@
 Layers with a type by order are no candidates, so no plan of any search can have them otherwise.
 The sources of `--start` are untrusted. They are of this model or of one that was exported like it:
 what counts are the names.
+
+A pattern that is a name, an operator type or a module as it stands means just that. Any other is a
+regular expression of Python, matched at the start of names, as ModelOpt AutoCast does with
+`--nodes_to_exclude` (modelopt/onnx/autocast/nodeclassifier.py), or to whole operator types.
+
+Python's `re` can take exponential time, and cannot be told to stop. So expressions are matched in
+a process of their own, which may take `MATCH_S` for all of them.
 """
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +26,116 @@ from precision_bisect.errors import InputError, UsageError, counted, first_of, s
 from precision_bisect.exports.autocast import write_autocast
 from precision_bisect.exports.export import NotWritable
 from precision_bisect.exports.trtexec_names import parse_layer_precisions, select
-from precision_bisect.graphs.layer_patterns import layers_of, matches
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
-from precision_bisect.layer_table import Layer, LayerName
+from precision_bisect.graphs.typed.pinning import pin_formless, refuse_nothing_low
+from precision_bisect.layer_table import Layer, LayerName, LayerTable, modules_around
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.options import Options
 from precision_bisect.precisions import QUANTIZED_NAMES
 from precision_bisect.runs.results.saved import read_result, result_file
+
+MATCH_S = 10.0
+"""Seconds. A bound: 100 patterns on 5,000 names take under 1."""
+_LONGEST = 200
+"""Characters of names that are compared with one that is misspelt: that takes the square of it."""
+_LISTED = "`precision-bisect layers MODEL` lists them"
+_MATCHER = """
+import json, re, sys
+asked = json.load(sys.stdin)
+for text in asked["patterns"]:
+    try:
+        pattern = re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        print(json.dumps(str(error)), flush=True)
+        continue
+    names = [i for i, name in enumerate(asked["names"]) if pattern.match(name)]
+    types = [op_type for op_type in asked["types"] if pattern.fullmatch(op_type)]
+    print(json.dumps([names, types]), flush=True)
+"""
+
+
+def layers_of(patterns: Sequence[str], table: LayerTable, flag: str) -> frozenset[LayerName]:
+    """Return the candidates that patterns of a flag name.
+
+    Raises UsageError for a pattern that names none, or that cannot be read.
+    """
+    every = table.layers
+    found = {
+        pattern: [i for i, each in enumerate(every) if _is(each, pattern)] for pattern in patterns
+    }
+    open_ = [pattern for pattern, those in found.items() if not those]
+    names, types = [each.name for each in every], [each.op_type for each in every]
+    for pattern, (named, of_types) in zip(open_, matches(open_, names, types, flag), strict=True):
+        found[pattern] = sorted({*named, *(i for i, each in enumerate(types) if each in of_types)})
+    for pattern, those in found.items():
+        _refuse_useless(pattern, [every[i] for i in those], every, flag)
+    return frozenset(
+        every[i].name for those in found.values() for i in those if every[i].exclusion is None
+    )
+
+
+def matches(
+    patterns: Sequence[str], names: Sequence[str], types: Sequence[str], flag: str
+) -> list[tuple[Sequence[int], Sequence[str]]]:
+    """Return for each expression the places of the names, and the types, that it matches.
+
+    Raises UsageError for one that is no expression, or that takes too long or too much memory.
+    """
+    if not patterns:
+        return []
+    asked = {"patterns": list(patterns), "names": list(names), "types": sorted({*types})}
+    trouble = "cannot be matched"
+    try:
+        written = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _MATCHER],
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=MATCH_S,
+            check=False,
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        written = error.stdout or b""
+        trouble = f"takes more than {MATCH_S:g} s to match the layers' names"
+    # One line each; the last may be cut off.
+    told = [json.loads(line) for line in written.split(b"\n")[:-1]]
+    if len(told) < len(patterns):
+        raise UsageError(
+            f"{flag} {shortened(patterns[len(told)])!r} {trouble}",
+            "write it without a repeat inside a repeat",
+        )
+    for pattern, each in zip(patterns, told, strict=True):
+        if isinstance(each, str):
+            raise UsageError(
+                f"{flag} {shortened(pattern)!r} is no regular expression: {each}",
+                "write a layer's name, an operator type, a module, or an expression of Python",
+            )
+    return [(named, of_types) for named, of_types in told]
+
+
+def _is(layer: Layer, pattern: str) -> bool:
+    """Tell whether a pattern is the layer's name, its operator type, or a module around it."""
+    named = pattern in (layer.name, layer.op_type, *modules_around(layer.module))
+    return named or layer.name.startswith(f"{pattern}/")
+
+
+def _refuse_useless(
+    pattern: str, named: Sequence[Layer], every: Sequence[Layer], flag: str
+) -> None:
+    """Raise UsageError for a pattern that names nothing, or only what nobody decides on."""
+    if any(each.exclusion is None for each in named):
+        return
+    said = f"{flag} {shortened(pattern)!r}"
+    if named:
+        first = named[0]
+        raise UsageError(
+            f"{said} names no layer that is decided on; {first.name!r}: {first.exclusion}", _LISTED
+        )
+    words = {word for each in every for word in (each.name, each.op_type, each.module)}
+    short = sorted(word for word in words if 0 < len(word) <= _LONGEST)
+    near = get_close_matches(pattern[:_LONGEST], short, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else _LISTED
+    raise UsageError(f"{said} matches no layer", hint)
+
 
 _LARGEST = 2**26
 """Bytes of a list that is read. A bound: 5,000 layers take less than a hundredth."""
@@ -51,17 +164,12 @@ def with_known(options: Options, model: Model) -> Known:
     """
     lowest = options.pairs[0]
     pinned = pin_formless(model, lowest)
-    if not pinned.table.candidates:
-        name, reason = next(iter(pinned_layers(pinned).items()))
-        raise NothingLow(
-            f"no layer of {model.path} can run in {lowest.low}: {name}: {reason}",
-            "leave that type out of the ladder"
-            if options.ladder
-            else "list them with `precision-bisect layers`",
-        )
+    listed = "list them with `precision-bisect layers`"
+    hint = "leave that type out of the ladder" if options.ladder else listed
+    refuse_nothing_low(pinned, lowest.low, hint)
     model, remarks = with_asked(options, model)
-    start = start_of(options, model)
-    return Known(model, start.layers, [*remarks, *start.remarks])
+    start, more = start_of(options, model)
+    return Known(model, start, [*remarks, *more])
 
 
 def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
@@ -75,7 +183,11 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
         return model, []
     kept = layers_of(options.keep, model.table, "--keep")
     low = layers_of(options.low_only, model.table, "--low-only")
-    _refuse_both(kept & low)
+    if both := sorted(kept & low):
+        raise UsageError(
+            f"--keep and --low-only both name {first_of(list(map(repr, both)))}",
+            "name each in one of them",
+        )
     lowest, highest = options.pairs[0], options.pairs[-1]
     pinned = pin_formless(model, lowest).table
     formless = {each.name: each for each in pinned.layers if each.exclusion is not None}
@@ -91,14 +203,6 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
             f"--keep and --low-only leave no layer of {model.path} to decide on", "name fewer"
         )
     return replace(model, table=table), remarks
-
-
-def _refuse_both(layers: Collection[LayerName]) -> None:
-    if layers:
-        raise UsageError(
-            f"--keep and --low-only both name {first_of(list(map(repr, sorted(layers))))}",
-            "name each in one of them",
-        )
 
 
 def _cannot(
@@ -118,22 +222,14 @@ def _cannot(
     return [said]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The candidates to begin with; remarks are on names that the model does not have."""
-
-    layers: frozenset[LayerName]
-    remarks: Sequence[str] = ()
-
-
-def start_of(options: Options, model: Model) -> Start:
-    """Return what `--start` names; nothing where it is not given.
+def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequence[str]]:
+    """Return the candidates that `--start` names, and a remark on names that are not there.
 
     Raises UsageError and InputError for what is none of the sources, and where it keeps no layer
     of the model, and what the source's own reader raises.
     """
     if options.start is None:
-        return Start(layers=frozenset())
+        return frozenset(), ()
     text = str(options.start)
     named, strange = _named(text, options, model)
     found = named.intersection(model.table.names)
@@ -146,7 +242,7 @@ def start_of(options: Options, model: Model) -> Start:
     examples = ", ".join(repr(shortened(each)) for each in unknown[:_SHOWN])
     count = counted(len(unknown), "layer")
     remark = f"{source} names {count} that {model.path.name} does not have: {examples}"
-    return Start(layers=found, remarks=[remark] if unknown else ())
+    return found, [remark] if unknown else ()
 
 
 def _named(
@@ -239,7 +335,7 @@ def _of_autocast(
     lines = list(dict.fromkeys(filter(None, map(str.strip, text.splitlines()))))
     if not lines:
         raise UsageError("--start has an empty list", _HINT)
-    # Lines of our own mean one name each; expressions take a process (see `layer_patterns`).
+    # Lines of our own mean one name each; expressions take a process.
     exact = dict(zip(write_autocast(names).splitlines(), names, strict=True))
     others = [line for line in lines if line not in exact]
     found = {exact[line] for line in lines if line in exact}

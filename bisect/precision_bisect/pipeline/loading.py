@@ -12,8 +12,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.classes import class_outputs
-from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
@@ -286,7 +285,7 @@ def _given_outputs(
         return None
     if options.reference == ENGINE_REFERENCE:
         # Imported here: it brings in child processes.
-        from precision_bisect.pipeline.engine_reference import engine_outputs
+        from precision_bisect.pipeline.verifying.one_build import engine_outputs
 
         return engine_outputs(options, model, samples, work)
     return read_outputs(options.reference, model, len(samples))
@@ -312,9 +311,10 @@ def _fused(
     # Imported here: few runs fuse.
     from precision_bisect.graphs.fusing.fuse import fuse
 
-    fused, options = fuse(loaded.model, loaded.samples, loaded.reference, work), loaded.options
-    model, start, left = settled(fused.model)
-    said = (fused.remark, *left)
+    options = loaded.options
+    fused, remark = fuse(loaded.model, loaded.samples, loaded.reference, work)
+    model, start, left = settled(fused)
+    said = (remark, *left)
     for remark in said:
         observer(Warned(message=remark))
     return replace(
@@ -337,11 +337,10 @@ def _without_ifs(
     """
     remarks, path = [], model.path
     if options.take_branches or not model.table.candidates:
-        taken = take_branches(model, samples, work)
-        if taken.ifs:
-            model = taken.model
+        model, taken = take_branches(model, samples, work)
+        if taken:
             options = replace(options, model=model.path, out=options.folder)
-            remarks.append(taken.remark)
+            remarks.append(taken)
         elif options.take_branches:
             remarks.append("--take-branches: every sample takes the same branch of no If")
     inside = layers_inside(model)

@@ -30,14 +30,14 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.pinning import (
     beyond_remark,
     may_run_high,
     pin_formless,
     pinned_remarks,
-    weights_beyond,
 )
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.inputs.copies import Copies, copies_for
 from precision_bisect.machine.free_space import ENGINE, LEAST_BYTES, MODELS_PER_BUILD, Space
@@ -49,12 +49,7 @@ from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import (
-    Backend,
-    Described,
-    Hasty,
-    Problem,
-)
+from precision_bisect.protocols import Backend, Described, Hasty, Problem
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
@@ -127,7 +122,6 @@ class Prepared(Loaded):
 
     @property
     def modules(self) -> Modules:
-        """The modules of the layers."""
         return Modules.in_table(self.model.table, self.pair)
 
     @property
@@ -252,7 +246,7 @@ def assemble(
         shapes = sample_shapes(model, loaded.sets.feeds)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
-    beyond = weights_beyond(model, pair)
+    beyond = TypedWriter(model, pair).out_of_range
     found = (
         beyond_remark(beyond, pair),
         unpredicted(model),

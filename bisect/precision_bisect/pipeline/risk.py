@@ -12,13 +12,13 @@ from statistics import NormalDist, fmean, stdev, variance
 from typing import NamedTuple
 
 from precision_bisect.graphs.load import Model
-from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.unseen import CONFIDENCE, Estimate, share_at_most
 from precision_bisect.search.rounding_law import Law
 from precision_bisect.search.sensitivity import rank
-from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial
+from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, SampleSet, Trial
 
 SELECTING = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "NonZero"))
 """Operators that choose among values: an input either flips the choice or not, so that no spread
@@ -38,6 +38,8 @@ LEAST_ERROR = 1e-3
 LEAST_SHARE = 0.2
 """No share is said below this part of the exact bound for so many samples."""
 _STEPS = 400
+RISK_DRAW = 1 << 17
+"""The draw of copies that tell the spread: one for all plans. Searches count theirs from 1."""
 
 
 class Spread(NamedTuple):
@@ -149,21 +151,10 @@ def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
 
 def judged_by_pool(plan: Plan, holding: StabilityCheck) -> Search[Outcome]:
     """Judge a plan on each sample of the pool, and on copies of each."""
-    (outcome,) = yield (
-        Proposal(
-            plan=plan,
-            phase=Phase.RECHECK,
-            samples=SampleSet.POOL,
-            kind=Kind.REBUILD if holding.rebuilds else Kind.JUDGE,
-            draw=RISK_DRAW if holding.copies else 0,
-            reason="how errors spread over samples",
-        ),
-    )
-    return outcome
-
-
-RISK_DRAW = 1 << 17
-"""The draw of copies that tell the spread: one for all plans. Searches count theirs from 1."""
+    reason, draw = "how errors spread over samples", RISK_DRAW if holding.copies else 0
+    kind = Kind.REBUILD if holding.rebuilds else Kind.JUDGE
+    pool = SampleSet.POOL
+    return (yield from one(plan, Phase.RECHECK, reason, kind=kind, samples=pool, draw=draw))
 
 
 def estimated(trials: Sequence[Trial], plan: Plan, limit: float | None, risk: float) -> Estimate:

@@ -1,15 +1,19 @@
 """One run over a pair of types: the place that brings all rooms together."""
 
+import filecmp
 import shlex
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.execution.executor import Executor
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.machine.stopping import Stopped, past_deadline
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
@@ -24,8 +28,7 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
-from precision_bisect.pipeline.keep_fused import keep_made
-from precision_bisect.pipeline.loading import load_run
+from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -45,7 +48,7 @@ from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result, result_file
-from precision_bisect.runs.runfolder import RunFolder
+from precision_bisect.runs.runfolder import REFERENCE, RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.driver import CrashLoop, Driver
@@ -53,6 +56,43 @@ from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import Kind, Outcome
+
+_Run = TypeVar("_Run", Loaded, Prepared)
+
+
+def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
+    """Copy the model that was made in `work`, if one was, and return the run over the copy.
+
+    An engine's outputs that are the reference are copied, too. Raises RunFolderError where the run
+    folder cannot be written, or has another such file: that of a run which is there already.
+    """
+    made = run.options.model
+    ours = work in made.parents
+    models: tuple[Path, ...] = (made.with_name(f"{made.name}.data"), made) if ours else ()
+    for source in (work / REFERENCE, *models):
+        if source.exists():
+            with folder.writing(source.name) as path:
+                _copy(source, path)
+    if not ours:
+        return run
+    path = folder.path / made.name
+    return replace(
+        run,
+        options=replace(run.options, model=path),
+        model=replace(run.model, path=path),
+    )
+
+
+def _copy(source: Path, path: Path) -> None:
+    """Copy a file, unless it is there already; nothing that differs is replaced."""
+    if not path.exists():
+        with whole(path) as stream, source.open("rb") as held:
+            shutil.copyfileobj(held, stream)
+    elif not filecmp.cmp(source, path, shallow=False):
+        raise RunFolderError(
+            f"{path} is of another run",
+            "replace that run with --overwrite, or choose another --out",
+        )
 
 
 def run_pair(

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
 from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
-from precision_bisect.pipeline.preflight import one
-from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import STARTED, Problem, Search, Strategy

@@ -10,10 +10,8 @@ from precision_bisect.runs.results.result import Result, runs
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
-from precision_bisect_reports.deployed import deployed_rows
-from precision_bisect_reports.html.source import Source
-from precision_bisect_reports.html.trials import best, candidates_of, figure
-from precision_bisect_reports.promise import made_up, predicted, proof, unseen
+from precision_bisect_reports.html.source import Source, best, candidates_of, figure
+from precision_bisect_reports.promise import deployed_rows, made_up, predicted, proof, unseen
 from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,

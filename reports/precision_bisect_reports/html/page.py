@@ -13,8 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.plain_files import whole
+from precision_bisect.machine.plain_files import whole, written
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import refuse_replacing
 from precision_bisect.runs.runfolder import REPORT
@@ -43,13 +42,8 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     if out is not None:
         refuse_replacing(out, _GENERATOR)
     text = page(view_of(read_source(folder), folder))
-    try:
-        with whole(path) as stream:
-            stream.write(text.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror}", "name another file by --out"
-        ) from error
+    with written(str(path), "name another file by --out"), whole(path) as stream:
+        stream.write(text.encode("utf-8", errors="replace"))
     return path
 
 

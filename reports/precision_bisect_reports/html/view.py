@@ -9,18 +9,18 @@ from precision_bisect.layer_table import Exclusion, scope_of
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, FrontPoint, Result
-from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
-from precision_bisect_reports.html.source import Source, foreign_file
-from precision_bisect_reports.html.trials import (
+from precision_bisect_reports.html.source import (
+    Source,
     best,
     candidates_of,
     coded,
     columns,
     figure,
+    foreign_file,
     sensitivities,
 )
 from precision_bisect_reports.speed import cost
@@ -134,9 +134,10 @@ def _view(source: Source) -> dict[str, Any]:
     pinned = {each.layer: each.reason for each in result.pinned} if result else {}
     asked = {each.layer: each.precision for each in result.asked} if result else {}
     low = result.low if result else str(header["low"])
+    model = Path(source.status.run.model).name if source.status else "model"
     return {
         "schema": REPORT_SCHEMA,
-        "model": source.layers.model if source.layers else _file_name(source.status),
+        "model": source.layers.model if source.layers else model,
         "low": low,
         "answer": answer_section(source),
         "layers": network.columns(_precisions(source, network), pinned, low, asked),
@@ -157,10 +158,6 @@ def _view(source: Source) -> dict[str, Any]:
         "fingerprint": (result and result.fingerprint)
         or {key: value for key, value in header.items() if key != "schema"},
     }
-
-
-def _file_name(told: RunStatus | None) -> str:
-    return Path(told.run.model).name if told else "model"
 
 
 def _precisions(source: Source, network: Network) -> dict[str, str] | None:
@@ -226,10 +223,8 @@ def _groups(result: Result) -> list[dict[str, Any]]:
     """Return the patterns of the kept layers, those that hurt most first."""
     return [
         {
-            "title": each.title,
-            "cause": each.cause,
+            **plain_json.plain(each),
             "without": each.without and [figure(error) for error in each.without],
-            "places": list(each.places),
             "layers": len(each.layers),
         }
         for each in groups_of(result, result.kept)
@@ -296,12 +291,8 @@ def _diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any
 
 def _finding(told: Finding, layer: int) -> dict[str, Any]:
     return {
+        **plain_json.plain(told),
         "layer": layer,
-        "kept": told.kept,
-        "low": told.low,
-        "high": told.high,
-        "cause": told.cause,
-        "evidence": told.evidence,
         "figures": {
             name: each
             for name, each in told.figures.items()
@@ -315,12 +306,7 @@ def _finding(told: Finding, layer: int) -> dict[str, Any]:
 def _hurts(told: Hurt) -> dict[str, Any]:
     """Return the output that a layer hurts most, by how much, and the layers on the way."""
     known = len(told.errors) == len(told.path)
-    return {
-        "output": told.output,
-        "error": told.error,
-        "path": told.path,
-        "errors": told.errors if known else [],
-    }
+    return {**plain_json.plain(told), "errors": told.errors if known else []}
 
 
 def _histogram(told: Histogram) -> dict[str, Any] | None:

@@ -27,9 +27,9 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.graph import captured, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
+from precision_bisect.graphs.quantization.calibration import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.widen import round_trip
+from precision_bisect.graphs.types import round_trip
 from precision_bisect.layer_table import LayerForms, LayerName
 from precision_bisect.precisions import Form, HighName, Pair, PrecisionName
 

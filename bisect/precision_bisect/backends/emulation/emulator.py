@@ -26,8 +26,7 @@ from precision_bisect.backends.emulation.switched import (
 )
 from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.convert import at_least_opset, hint_to_export
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, at_least_opset, hint_to_export
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.graphs.quantization.scales import Scales

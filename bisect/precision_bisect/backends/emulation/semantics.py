@@ -18,8 +18,12 @@ from precision_bisect.graphs.graph import attribute, copied, has_function, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.types import infer_elem_types
-from precision_bisect.graphs.widen import declared_low, in_fp32, rounded_where_declared
+from precision_bisect.graphs.types import (
+    declared_low,
+    in_fp32,
+    infer_elem_types,
+    rounded_where_declared,
+)
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.precisions import Pair
 from precision_bisect.settings.targets import (

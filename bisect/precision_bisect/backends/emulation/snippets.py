@@ -13,7 +13,7 @@ from precision_bisect.graphs.graph import subgraphs
 from precision_bisect.graphs.lowtypes import LowType, QuantizedType
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, runtime
 from precision_bisect.graphs.quantization.scales import fake_quantized
-from precision_bisect.graphs.widen import round_trip
+from precision_bisect.graphs.types import round_trip
 
 NO_LAYER = -1
 SHORT_PREFIX = "pb:"

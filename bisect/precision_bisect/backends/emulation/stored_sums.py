@@ -23,7 +23,7 @@ from precision_bisect.graphs.fusing.norms import norms
 from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import Dims, View
-from precision_bisect.graphs.widen import round_trip
+from precision_bisect.graphs.types import round_trip
 from precision_bisect.layer_table import LayerName
 
 _FLOAT = onnx.TensorProto.FLOAT

@@ -35,7 +35,7 @@ from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.quantization.quantized_layers import OPERANDS
+from precision_bisect.graphs.quantization.calibration import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales, dequantized, quantized
 from precision_bisect.graphs.weights import INLINE_BYTES, Weights, drop_unused, stub
 from precision_bisect.judging.inputs.copies import FACTORS

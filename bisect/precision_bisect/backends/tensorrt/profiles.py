@@ -6,8 +6,7 @@ from math import prod
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.shape_inputs import value_count
-from precision_bisect.graphs.types import TensorSpec
+from precision_bisect.graphs.types import TensorSpec, value_count
 from precision_bisect.settings.engine_settings import EngineSettings
 
 

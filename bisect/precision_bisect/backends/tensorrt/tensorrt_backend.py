@@ -25,11 +25,11 @@ from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.shape_inputs import shape_inputs
 from precision_bisect.graphs.typed.high_nodes import told, with_precision
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair

@@ -14,8 +14,7 @@ from precision_bisect.backends.tensorrt.profiles import ShapeRange, is_static, s
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.graph import all_graphs, rename_tensors
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.shape_inputs import shape_inputs
-from precision_bisect.graphs.types import TensorSpec
+from precision_bisect.graphs.types import TensorSpec, shape_inputs
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings, Shapes
 

@@ -1,13 +1,21 @@
-"""What is known of a batch at any moment, as `batch.json` holds it."""
+"""What is known of a batch at any moment, and what changed between two, by the jobs' names.
 
-from collections.abc import Sequence
+`batch.json` holds it. Names and messages are untrusted: in Markdown and JUnit's XML both are
+escaped.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from xml.etree import ElementTree
 
 from precision_bisect.errors import ExitCode, RunFolderError, printable
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.comparing.changes import Comparison, Side, compare, read_side
 from precision_bisect.runs.monitoring.run_watch import spoken
 from precision_bisect.runs.typed_json import Count, read_typed
 
@@ -122,3 +130,154 @@ def read_batch(folder: Path) -> Batch | None:
         raise RunFolderError(
             f"cannot read {path}: {why}", "replace the batch with --overwrite, or mend it"
         ) from error
+
+
+SUMMARY, JUNIT = "summary.md", "junit.xml"
+_MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~$"})
+_ELEMENTS = {
+    ExitCode.NO_PLAN: "failure",
+    ExitCode.NOT_BUILT: "failure",
+    ExitCode.BUDGET: "skipped",
+    ExitCode.USAGE: "error",
+    ExitCode.INTERNAL: "error",
+}
+"""What JUnit calls the endings; a job that ended well is none of them."""
+
+
+def markdown(batch: Batch) -> str:
+    """Return a table of the jobs."""
+    head = "| job | ended | FP32 layers | time | why |\n|---|---|---:|---:|---|\n"
+    rows = (" | ".join(map(_escaped, _cells(job))) for job in batch.jobs)
+    return head + "".join(f"| {row} |\n" for row in rows)
+
+
+def _cells(job: Job) -> tuple[str, ...]:
+    kept = "" if job.kept is None else f"{job.kept} of {job.candidates}"
+    took = spoken(job.seconds) if job.seconds else ""
+    return job.name, job.status.replace("_", " "), kept, took, job.message
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text), quote=False).translate(_MARKUP)
+
+
+def junit(batch: Batch) -> str:
+    """Return a test suite with a case for each job."""
+    endings = [_ELEMENTS.get(job.verdict) for job in batch.jobs]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=printable(Path(batch.jobs_file).name),
+        tests=str(len(batch.jobs)),
+        failures=str(endings.count("failure")),
+        errors=str(endings.count("error")),
+        skipped=str(endings.count("skipped")),
+        time=f"{sum(job.seconds for job in batch.jobs):.3f}",
+    )
+    for job, ending in zip(batch.jobs, endings, strict=True):
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname="precision-bisect",
+            name=printable(job.name),
+            time=f"{job.seconds:.3f}",
+        )
+        if ending is not None:
+            why = printable(job.message or job.status.replace("_", " "))
+            ElementTree.SubElement(case, ending, message=why)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+_FIGURES = ("error", "latency_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """A job in both batches; a side is None where that batch has no result of it."""
+
+    name: str
+    before: Side | None
+    after: Side | None
+
+    @property
+    def found(self) -> Comparison | None:
+        """What changed, where both have a result."""
+        return compare(self.before, self.after) if self.before and self.after else None
+
+    @property
+    def same(self) -> bool:
+        """Whether both keep the same layers, or have no result both."""
+        found = self.found
+        return found.same if found is not None else self.before is self.after
+
+    def __str__(self) -> str:
+        found = self.found
+        if found is None:
+            missing = "" if self.same else " before" if self.after else " after"
+            return f"{self.name}: no result{missing}"
+        before, after = found.before.to_json(), found.after.to_json()
+        if not before["answered"] or not after["answered"]:
+            said = ["the same ending" if self.same else "an answer in one of them"]
+        elif found.same:
+            said = [f"the same {after['kept']} kept"]
+        else:
+            moved = f"{len(found.added)} added, {len(found.removed)} removed"
+            said = [f"{before['kept']} -> {after['kept']} kept ({moved})"]
+        for key in _FIGURES:
+            one, other = before[key], after[key]
+            if one is not None and other is not None and one != other:
+                said.append(f"{key} {one:.3g} -> {other:.3g}")
+        return f"{self.name}: {', '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchComparison:
+    """All jobs of two batches, those of the later one first."""
+
+    jobs: Sequence[JobChange]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that is kept has changed."""
+        return all(job.same for job in self.jobs)
+
+    def to_text(self) -> str:
+        return "".join(f"{printable(str(job))}\n" for job in self.jobs)
+
+    def to_json(self) -> str:
+        """Return what `compare --json` prints (docs/ci.md)."""
+        changes = ((job, None if job.found is None else job.found.to_json()) for job in self.jobs)
+        jobs = [{"name": job.name, "same": job.same, "change": told} for job, told in changes]
+        found: Mapping[str, Any] = {"schema": 1, "same": self.same, "jobs": jobs}
+        return plain_json.dumps(found, indent=2) + "\n"
+
+
+def compare_batches(before: Path, after: Path) -> BatchComparison | None:
+    """Return what changed between the batches in two folders; None where neither holds one.
+
+    Raises RunFolderError where only one does.
+    """
+    batches = [read_batch(folder) for folder in (before, after)]
+    if batches == [None, None]:
+        return None
+    if None in batches:
+        folder = before if batches[0] is None else after
+        raise RunFolderError(f"{folder} holds no {BATCH}", "compare two batches, or two runs")
+    first, second = (
+        _sides(folder, batch) for folder, batch in zip((before, after), batches, strict=True)
+    )
+    jobs = [
+        JobChange(name=name, before=first.get(name), after=second.get(name))
+        for name in dict.fromkeys((*second, *first))
+    ]
+    return BatchComparison(jobs=jobs)
+
+
+def _sides(folder: Path, batch: Batch | None) -> Mapping[str, Side | None]:
+    """Return what each job of a batch has found; its folder may have moved since."""
+    found: dict[str, Side | None] = {}
+    for job in batch.jobs if batch is not None else ():
+        found[job.name] = None
+        with suppress(RunFolderError):
+            found[job.name] = read_side(folder / Path(job.run_folder).name)
+    return found

@@ -9,15 +9,25 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
+from precision_bisect.commandline.arguments.command_flags import BatchOptions
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import BATCH, Batch, Job, JobState, read_batch
-from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY, junit, markdown
+from precision_bisect.commandline.batch.batch_record import (
+    BATCH,
+    JUNIT,
+    SUMMARY,
+    Batch,
+    Job,
+    JobState,
+    junit,
+    markdown,
+    read_batch,
+)
 from precision_bisect.commandline.batch.job_process import Stop, check_job, run_job
 from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.errors import RunFolderError, UsageError
@@ -26,37 +36,6 @@ from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder
-from precision_bisect.settings.reading import parse_workers
-from precision_bisect.settings.worker_options import MOST_THREADS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """What `precision-bisect batch` is asked to do; `until` and `at_once` as written there."""
-
-    jobs_file: Path
-    out: Path | None = None
-    resume: bool = False
-    overwrite: bool = False
-    until: str | None = None
-    at_once: str = "1"
-
-    def __post_init__(self) -> None:
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other", "choose one")
-        if not 1 <= parse_workers(self.at_once, "--at-once")[0] <= MOST_THREADS:
-            raise UsageError(f"--at-once cannot be {self.at_once}", f"give 1 to {MOST_THREADS}")
-
-    @property
-    def folder(self) -> Path:
-        """The batch's folder."""
-        return self.out or Path(f"{self.jobs_file.stem}.precision-bisect")
-
-    @property
-    def places(self) -> Sequence[str | None]:
-        """Where jobs run at the same time: the GPU of each, None for all that there are."""
-        count, gpus = parse_workers(self.at_once, "--at-once")
-        return gpus or (None,) * count
 
 
 def plan_batch(options: BatchOptions) -> Batch:

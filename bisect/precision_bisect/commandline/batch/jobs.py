@@ -16,8 +16,7 @@ from typing import Any
 
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
-from precision_bisect.commandline.batch.batch_record import BATCH, Job
-from precision_bisect.commandline.batch.batch_summary import JUNIT, SUMMARY
+from precision_bisect.commandline.batch.batch_record import BATCH, JUNIT, SUMMARY, Job
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.execution.executor import executor_plugin
 from precision_bisect.machine.plain_files import plain_size

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from precision_bisect.explaining.advice.case import DiagnosedModel
-from precision_bisect.explaining.advice.chosen_rows import chosen_rows
 from precision_bisect.explaining.advice.circumstances import (
     already_rounded,
     builder_warnings,
+    chosen_rows,
     never_reached,
 )
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks

@@ -1,4 +1,4 @@
-"""What an adviser looks at, and how it tries out what it would say.
+"""What an adviser looks at, how it changes a graph, and how it tries out what it would say.
 
 Beside the samples, what took no part in the search judges: samples held out, and copies.
 """
@@ -8,17 +8,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
-from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
+from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.fusing.found import Decomposed
 from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.graph import Names, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.graphs.node_views import View
@@ -34,6 +38,80 @@ from precision_bisect.runs.results.advised import Tried
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Listed, SampleSet, Verdict
+
+
+class Editor:
+    """Edits a copy of a model's main graph; `edited` gives it. The model itself stays as it is."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self._proto = copied(proto)
+        self._names = Names(self._proto.graph)
+        self._nodes = list(self._proto.graph.node)
+        self._number = 0
+
+    def scale_reads(
+        self, name: str, readers: Collection[str], factor: float | NDArray[Any]
+    ) -> None:
+        """Have the nodes of these names read the tensor times the factor, which broadcasts."""
+        product = self._product(name, self._new("value"), factor)
+        self._reroute(name, product.output[0], readers)
+        self._nodes.insert(self._behind(name), product)
+
+    def scale_made(self, name: str, factor: float) -> None:
+        """Have the tensor be what is made under its name, times the factor."""
+        place = self._behind(name)
+        maker = self._nodes[place - 1]
+        raw = self._new("value")
+        for i, each in enumerate(maker.output):
+            if each == name:
+                maker.output[i] = raw
+        self._nodes.insert(place, self._product(raw, name, factor))
+
+    def replace(
+        self, name: str, values: NDArray[Any], readers: Collection[str] | None = None
+    ) -> None:
+        """Have the nodes of these names, or all, read these values instead of a tensor."""
+        self._reroute(name, self._constant(values), readers)
+
+    def without_quantization(self) -> None:
+        """Have what is quantized and dequantized again pass as it is; weights stay quantized."""
+        made = {out: node for node in self._nodes for out in node.output}
+        for place, node in enumerate(self._nodes):
+            maker = made.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+            if maker is not None and maker.op_type == "QuantizeLinear":
+                self._nodes[place] = onnx.helper.make_node(
+                    "Identity", maker.input[:1], node.output, name=node.name
+                )
+
+    def edited(self) -> onnx.ModelProto:
+        """Return the model with every change."""
+        refill(self._proto.graph.node, self._nodes)
+        return self._proto
+
+    def _reroute(self, name: str, other: str, readers: Collection[str] | None) -> None:
+        for node in self._nodes:
+            if readers is None or node.name in readers:
+                for i, each in enumerate(node.input):
+                    if each == name:
+                        node.input[i] = other
+
+    def _behind(self, name: str) -> int:
+        places = [i for i, node in enumerate(self._nodes) if name in node.output]
+        return places[0] + 1 if places else 0
+
+    def _product(self, source: str, out: str, factor: float | NDArray[Any]) -> onnx.NodeProto:
+        operands = [source, self._constant(np.array(factor, np.float32))]
+        return onnx.helper.make_node("Mul", operands, [out], name=self._new("Mul"))
+
+    def _constant(self, values: NDArray[Any]) -> str:
+        name, held = self._new("constant"), np.asarray(values)
+        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(held, name))
+        return name
+
+    def _new(self, what: str) -> str:
+        self._number += 1
+        return self._names(f"precision_bisect/advised/{what}_{self._number}")
+
 
 COPIES_PER_CHANGE = 8
 """Copies that judge one change, at most: half of an answer's. A bound on inferences."""
@@ -130,12 +208,10 @@ class DiagnosedModel:
 
     @property
     def low(self) -> LowType:
-        """The low type."""
         return LOW_TYPES[self.pair.low]
 
     @cached_property
     def by_name(self) -> Mapping[str, Finding]:
-        """The findings by layer."""
         return {each.layer: each for each in self.findings.layers}
 
     @cached_property

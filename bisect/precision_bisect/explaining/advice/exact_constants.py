@@ -1,12 +1,13 @@
 """Constants that the low type cannot hold: masks of attention, and epsilons."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from precision_bisect.explaining.advice.case import DiagnosedModel
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.node_views import way_back
@@ -58,12 +59,7 @@ def masks(case: DiagnosedModel) -> Iterator[Advice]:
 
 def clamped(case: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
     """Return the model with these constants no larger than a number that every low type holds."""
-    editor = Editor(case.model.proto)
-    for name in masks:
-        values = case.view.array(name)
-        if values is not None:
-            editor.replace(name, np.clip(values, -_MASK, _MASK))
-    return editor.edited()
+    return _with(case, masks, lambda values: np.clip(values, -_MASK, _MASK))
 
 
 def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
@@ -120,11 +116,17 @@ def _least_that_passes(
 
 def raised(case: DiagnosedModel, names: Iterable[str], epsilon: float) -> onnx.ModelProto:
     """Return the model with another value in the place of these epsilons."""
+    return _with(case, names, lambda values: np.full_like(values, epsilon))
+
+
+def _with(
+    case: DiagnosedModel, names: Iterable[str], changed: Callable[[NDArray[Any]], NDArray[Any]]
+) -> onnx.ModelProto:
     editor = Editor(case.model.proto)
     for name in names:
         values = case.view.array(name)
         if values is not None:
-            editor.replace(name, np.full_like(values, epsilon))
+            editor.replace(name, changed(values))
     return editor.edited()
 
 

@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.causes import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.calibration import Calibration, calibrate
-from precision_bisect.graphs.quantization.quantized_layers import quantized_layers
+from precision_bisect.graphs.quantization.calibration import (
+    Calibration,
+    calibrate,
+    quantized_layers,
+)
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName

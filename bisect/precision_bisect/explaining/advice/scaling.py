@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.explaining.advice.case import DiagnosedModel, ModelChange
-from precision_bisect.explaining.advice.editing import Editor
+from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind
@@ -37,7 +36,8 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     fused, tried = None, None
     # Putting together may be refused.
     with suppress(PrecisionBisectError):
-        fused = fuse(case.model, case.samples, case.reference, case.work).model if hit else None
+        if hit:
+            fused, _ = fuse(case.model, case.samples, case.reference, case.work)
     if fused is not None:
         left = [name for name in case.kept if name in fused.table.names]
         tried = case.tried(left, ModelChange(model=fused))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
 
 _WIDTH = 80
@@ -148,10 +148,8 @@ def _advice(each: Advice, *, verbose: bool) -> Iterator[str]:
         yield printable(title)
         yield from _wrapped(each.text, 2)
     yield from _wrapped(f"Why: {each.evidence}.", 2)
-    named = ", ".join(each.layers[:_MOST_NAMED])
-    more = len(each.layers) - _MOST_NAMED
-    if named and verbose:
-        yield from _wrapped(f"For: {named}{f' and {more} more' if more > 0 else ''}", 2)
+    if each.layers and verbose:
+        yield from _wrapped(f"For: {first_of(each.layers, _MOST_NAMED)}", 2)
     yield ""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Histogram
-from precision_bisect.explaining.diagnosis.magnitudes import LOWEST_EXPONENT, Magnitudes
+from precision_bisect.explaining.diagnosis.holding import LOWEST_EXPONENT, Magnitudes
 from precision_bisect.graphs.lowtypes import LowType, QuantizedType
 from precision_bisect.runs.results.result import ROUNDING
 

@@ -29,15 +29,15 @@ from precision_bisect.explaining.diagnosis.holding import (
     whole_numbers,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
-from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.selections import selections
-from precision_bisect.explaining.diagnosis.watched_tensors import (
+from precision_bisect.explaining.diagnosis.instrument import (
+    Instrument,
     WatchedTensors,
     births,
     file_rounding,
     watch,
     watched_under,
 )
+from precision_bisect.explaining.diagnosis.selections import selections
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from precision_bisect.errors import RunFolderError, counted
+from precision_bisect.errors import RunFolderError, counted, first_of
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.result import ROUNDING, Diagnosis
@@ -17,12 +17,6 @@ from precision_bisect.trial import Figure
 
 MOST_LISTED = 3
 """Layers that a sentence names."""
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    shown, more = ", ".join(names[:MOST_LISTED]), len(names) - MOST_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 Way: TypeAlias = Annotated[Sequence[str], Meta(min_length=1)]
@@ -176,7 +170,7 @@ class FileRounding:
     def words(self) -> str:
         """Where the file computes low, and what breaks there."""
         types = " and ".join(each.upper() for each in self.types)
-        parts = [f"the file itself computes in {types} at {listed(self.layers)}"]
+        parts = [f"the file itself computes in {types} at {first_of(self.layers, MOST_LISTED)}"]
         parts += [
             f"{each.layer} becomes {each.born} in {each.samples} of "
             f"{counted(self.of_samples, 'sample')}"

@@ -12,7 +12,7 @@ import onnx
 
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.errors import ModelError
-from precision_bisect.explaining.diagnosis.watched_tensors import computed
+from precision_bisect.explaining.diagnosis.instrument import computed
 from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES

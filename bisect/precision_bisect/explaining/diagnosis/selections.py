@@ -15,11 +15,10 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Selection
-from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.instrument import UNSEEN, Instrument
 from precision_bisect.graphs.graph import captured, operators, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
-from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 
@@ -32,7 +31,6 @@ _CHOICES: Mapping[str, Sequence[int]] = {
     "Unique": (0, 1, 2, 3),
 }
 """Operators that choose among values, with the outputs that tell what they have chosen."""
-_UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 
 
@@ -47,8 +45,7 @@ def selections(
     where it does not run then, either.
     """
     model, view = instrument.model, instrument.view
-    # What shapes and constants choose is no matter of precision.
-    fixed = {each.name for each in model.table.layers if each.exclusion in _UNSEEN}
+    fixed = {each.name for each in model.table.layers if each.exclusion in UNSEEN}
     nodes = [each for each in view.nodes if _chosen(each) and each.name not in fixed]
     if not nodes:
         return []

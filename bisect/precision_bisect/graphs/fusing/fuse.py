@@ -6,7 +6,6 @@ on the inputs of the run, the new model must give what the old one gives.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,11 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, RefusedError, counted
-from precision_bisect.graphs.convert import at_least_opset
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.graphs.fusing.found import SINCE, Decomposed
 from precision_bisect.graphs.fusing.norms import find_decomposed
 from precision_bisect.graphs.graph import Names, opset
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.model_files import save_rewritten
@@ -32,21 +30,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fused:
-    """The fused model, and what was done, with the largest difference in FP32, as a sentence."""
-
-    model: Model
-    remark: str
-
-
 def fuse(
     model: Model, samples: Sequence[Sample], reference: Sequence[Sample], work: Path
-) -> Fused:
-    """Return the model with everything fused that can be; its file lies in `work`.
+) -> tuple[Model, str]:
+    """Return the model with everything fused that can be, and what was done, as a sentence.
 
-    `reference` has the FP32 outputs of the samples. Raises ModelError where there is nothing to
-    fuse, RefusedError for a model that computes in 16 bits or that fusing would change.
+    Its file lies in `work`. `reference` has the FP32 outputs of the samples. Raises ModelError
+    where there is nothing to fuse, RefusedError for a model that computes in 16 bits or that
+    fusing would change.
     """
     if model.low_tensors:
         raise RefusedError(
@@ -67,7 +58,7 @@ def fuse(
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     layers = f"{counted(len(model.table.candidates), 'layer')} become {len(new.table.candidates)}"
     told = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
-    return Fused(model=new, remark=f"{told}the largest value{remark}")
+    return new, f"{told}the largest value{remark}"
 
 
 def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Decomposed], str]:

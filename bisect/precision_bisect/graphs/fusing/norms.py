@@ -44,41 +44,35 @@ def norms(view: View) -> Iterator[Decomposed]:
                 break
 
 
+def _quotients(
+    view: View, node: onnx.NodeProto
+) -> Iterator[tuple[str, str, list[onnx.NodeProto]]]:
+    """Yield (a, b, nodes) where the node computes a / b, or the product of a with 1 / b."""
+    if node.op_type == "Div":
+        yield node.input[0], node.input[1], [node]
+    for i, j in ((0, 1), (1, 0)) if node.op_type == "Mul" else ():
+        inverse = view.made_by(node.input[j], "Reciprocal", "Div")
+        if inverse is not None and (
+            inverse.op_type == "Reciprocal" or view.scalar(inverse.input[0]) == 1.0
+        ):
+            yield node.input[i], inverse.input[-1], [inverse, node]
+
+
 def _over_root(
     view: View, node: onnx.NodeProto
 ) -> Iterator[tuple[str, str, list[onnx.NodeProto]]]:
     """Yield (a, v, nodes) where the node computes a / sqrt(v)."""
-    if node.op_type == "Div":
-        for variance, root in _root(view, node.input[1]):
-            yield node.input[0], variance, [root, node]
-    if node.op_type != "Mul":
-        return
-    for i, j in ((0, 1), (1, 0)):
-        for variance, chain in _inverse_root(view, node.input[j]):
-            yield node.input[i], variance, [*chain, node]
-
-
-def _root(view: View, name: str) -> Iterator[tuple[str, onnx.NodeProto]]:
-    root = view.made_by(name, "Sqrt", "Pow")
-    if root is not None and (root.op_type == "Sqrt" or view.scalar(root.input[1]) == 0.5):
-        yield root.input[0], root
-
-
-def _inverse_root(view: View, name: str) -> Iterator[tuple[str, list[onnx.NodeProto]]]:
-    node = view.made_by(name, "Reciprocal", "Div", "Pow", "Sqrt")
-    if node is None:
-        return
-    if node.op_type == "Pow" and view.scalar(node.input[1]) == -0.5:
-        yield node.input[0], [node]
-    elif node.op_type == "Sqrt":
-        under = view.made_by(node.input[0], "Reciprocal")
-        if under is not None:
-            yield under.input[0], [under, node]
-    elif node.op_type == "Reciprocal" or (
-        node.op_type == "Div" and view.scalar(node.input[0]) == 1.0
-    ):
-        for variance, root in _root(view, node.input[-1]):
-            yield variance, [root, node]
+    for above, below, nodes in _quotients(view, node):
+        root = view.made_by(below, "Sqrt", "Pow")
+        if root is not None and (root.op_type == "Sqrt" or view.scalar(root.input[1]) == 0.5):
+            yield above, root.input[0], [root, *nodes]
+    for i, j in ((0, 1), (1, 0)) if node.op_type == "Mul" else ():
+        root = view.made_by(node.input[j], "Pow", "Sqrt")
+        if root is not None and root.op_type == "Pow" and view.scalar(root.input[1]) == -0.5:
+            yield node.input[i], root.input[0], [root, node]
+        under = None if root is None else view.made_by(root.input[0], "Reciprocal")
+        if root is not None and under is not None and root.op_type == "Sqrt":
+            yield node.input[i], under.input[0], [under, root, node]
 
 
 def _core(
@@ -127,7 +121,7 @@ def _centring(
     view: View, numerator: str, squared: str, variance: Reduced
 ) -> tuple[bool, str, list[onnx.NodeProto]] | None:
     """Return whether the mean is subtracted, from which tensor, and by which nodes."""
-    found = [_minus_mean(view, name, variance.axes) for name in (numerator, squared)]
+    found = [_minus(view, name, variance.axes, "ReduceMean") for name in (numerator, squared)]
     if found[0] is None or found[1] is None:
         return (False, squared, []) if numerator == squared else None
     # Some exporters subtract once for the square and once more for the quotient.
@@ -135,42 +129,36 @@ def _centring(
     return (True, source, [*nodes, *more]) if source == other else None
 
 
-def _minus_mean(
-    view: View, name: str, axes: tuple[int, ...]
+def _minus(
+    view: View, name: str, axes: tuple[int, ...], reduction: str
 ) -> tuple[str, list[onnx.NodeProto]] | None:
+    """Return the tensor whose mean, or largest value, is subtracted here, with the nodes."""
     node = view.made_by(name, "Sub")
-    mean = None if node is None else view.reduced(node.input[1], "ReduceMean")
-    if node is None or mean is None or mean.axes != axes or mean.source != node.input[0]:
+    taken = None if node is None else view.reduced(node.input[1], reduction)
+    if node is None or taken is None or taken.axes != axes or taken.source != node.input[0]:
         return None
-    return mean.source, [mean.node, node]
+    return taken.source, [taken.node, node]
 
 
 def _affine(view: View, core: Decomposed) -> Decomposed:
     """Return the norm with the scale and bias that follow it, where they fit the operator."""
     found = core
-    product = view.sole_reader(found.output, "Mul")
-    scale = None if product is None else _other(product, found.output)
-    size = None if scale is None else _fits(view, scale, core)
-    if product is None or scale is None or size is None:
-        return found
-    found = replace(
-        found,
-        scale=scale,
-        size=size,
-        output=product.output[0],
-        members=(*found.members, LayerName(product.name)),
-    )
     # ONNX's RMSNormalization has no bias.
-    sum_ = view.sole_reader(found.output, "Add") if found.kind == "LayerNormalization" else None
-    bias = None if sum_ is None else _other(sum_, found.output)
-    if sum_ is None or bias is None or _fits(view, bias, found) is None:
-        return found
-    return replace(
-        found,
-        bias=bias,
-        output=sum_.output[0],
-        members=(*found.members, LayerName(sum_.name)),
-    )
+    for op_type in ("Mul",) if core.kind == "RMSNormalization" else ("Mul", "Add"):
+        node = view.sole_reader(found.output, op_type)
+        name = None if node is None else _other(node, found.output)
+        size = None if name is None else _fits(view, name, found)
+        if node is None or name is None or size is None:
+            break
+        found = replace(
+            found,
+            size=size,
+            scale=name if op_type == "Mul" else found.scale,
+            bias=name if op_type == "Add" else found.bias,
+            output=node.output[0],
+            members=(*found.members, LayerName(node.name)),
+        )
+    return found
 
 
 def _other(node: onnx.NodeProto, name: str) -> str | None:
@@ -218,9 +206,7 @@ def _grouped(view: View, core: Decomposed) -> Decomposed | None:
         size=(channels,),
         members=view.in_order({into.name, out.name, *core.members}),
     )
-    # `_affine` takes a bias for LayerNormalization only; a GroupNormalization has one as well.
-    scaled = _affine(view, replace(whole, kind="LayerNormalization"))
-    return replace(scaled, kind="GroupNormalization")
+    return _affine(view, whole)
 
 
 def activations(view: View) -> Iterator[Decomposed]:
@@ -237,21 +223,15 @@ def activations(view: View) -> Iterator[Decomposed]:
 
 def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
     """Return the softmax that ends with a quotient of exponentials and their sum."""
-    # A product may have its operands in either order, a quotient may not.
-    for i, j in ((0, 1),) if node.op_type == "Div" else ((0, 1), (1, 0)):
-        below, chain = node.input[j], [node]
-        if node.op_type == "Mul":
-            inverse = view.made_by(below, "Reciprocal")
-            if inverse is None:
-                continue
-            below, chain = inverse.input[0], [inverse, node]
+    for above, below, chain in _quotients(view, node):
         total = view.reduced(below, "ReduceSum")
-        power = view.made_by(node.input[i], "Exp")
+        power = view.made_by(above, "Exp")
         if total is None or power is None or total.source != power.output[0]:
             continue
         if len(total.axes) != 1:
             continue
-        source, shifted = _unshifted(view, power.input[0], total.axes)
+        below_peak = _minus(view, power.input[0], total.axes, "ReduceMax")
+        source, shifted = below_peak or (power.input[0], [])
         shape = view.shape(total.source) or view.shape(source) or ()
         nodes = [*shifted, power, total.node, *chain]
         return Decomposed(
@@ -265,22 +245,12 @@ def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
     return None
 
 
-def _unshifted(view: View, name: str, axes: tuple[int, ...]) -> tuple[str, list[onnx.NodeProto]]:
-    """Return the tensor whose largest value is subtracted, with the nodes; else the tensor."""
-    node = view.made_by(name, "Sub")
-    peak = None if node is None else view.reduced(node.input[1], "ReduceMax")
-    if node is None or peak is None or peak.source != node.input[0] or peak.axes != axes:
-        return name, []
-    return peak.source, [peak.node, node]
-
-
 def _gelu(view: View, inner: onnx.NodeProto) -> Decomposed | None:
     """Return the Gelu around an Erf or Tanh: x times a half times (1 + f)."""
-    argument = _factors(view, inner.input[0], frozenset())
     if inner.op_type == "Erf":
         source = _scaled_source(view, inner.input[0], math.sqrt(0.5))
     else:
-        source = _cubic_source(view, argument)
+        source = _cubic_source(view, inner.input[0])
     plus = view.sole_reader(inner.output[0], "Add")
     if source is None or plus is None or (inner.output[0], 1.0) not in view.with_scalar(plus):
         return None
@@ -316,9 +286,9 @@ def _scaled_source(view: View, name: str, factor: float) -> str | None:
     return None
 
 
-def _cubic_source(view: View, argument: tuple[list[str], float]) -> str | None:
+def _cubic_source(view: View, name: str) -> str | None:
     """Return x where the factors are sqrt(2/pi) and x + 0.044715 x^3."""
-    names, factor = argument
+    names, factor = _factors(view, name, frozenset())
     if len(names) != 1 or not math.isclose(factor, math.sqrt(2 / math.pi), rel_tol=_CLOSE):
         return None
     sum_ = view.made_by(names[0], "Add")

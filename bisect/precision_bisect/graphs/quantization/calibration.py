@@ -4,6 +4,9 @@ Thresholds come from ONNX Runtime's quantization tools (their histogram collecto
 magnitude (`minmax`), the least Kullback-Leibler divergence (`entropy`; Migacz, "8-bit inference
 with TensorRT", GTC 2017), or the magnitude that 99.99 percent of the values stay below
 (`percentile`).
+
+As in explicit quantization by TensorRT, the two operands of convolutions and matrix products are
+quantized, biases and outputs are not.
 """
 
 import io
@@ -16,21 +19,68 @@ import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
 
-from precision_bisect.graphs.constant_values import read_constants
-from precision_bisect.graphs.graph import showing
+from precision_bisect.graphs.constant_values import constant_outputs, read_constants
+from precision_bisect.graphs.graph import attribute, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import INT8, LOW_TYPES, QUANTIZED, QuantizedType
 from precision_bisect.graphs.ort import Session
-from precision_bisect.graphs.quantization.quantized_layers import (
-    OPERANDS,
-    quantized_layers,
-    weight_axis,
-)
 from precision_bisect.graphs.quantization.scales import Scales, WeightScale
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.options import CalibrationName, Options
-from precision_bisect.precisions import HighName, Pair
+from precision_bisect.precisions import HighName, Pair, QuantizedName
 from precision_bisect.protocols import Sample
+
+QUANTIZABLE = frozenset(("Conv", "ConvTranspose", "MatMul", "Gemm"))
+OPERANDS = (0, 1)
+"""Positions of the inputs that are quantized; others are biases."""
+
+_CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
+
+
+def quantizable(node: onnx.NodeProto) -> bool:
+    """Tell whether the node has a quantized kernel, its operands apart."""
+    return node.domain in ("", "ai.onnx") and node.op_type in QUANTIZABLE
+
+
+def not_quantizable(model: Model, low: QuantizedName) -> Mapping[LayerName, str]:
+    """Return the candidates that have no quantized kernel, each with the reason."""
+    constants = {tensor.name for tensor in model.proto.graph.initializer}
+    constants |= constant_outputs(model)
+    nodes = {node.name: node for node in model.proto.graph.node}
+    reasons = {}
+    for name in model.table.names:
+        node = nodes[name]
+        if not quantizable(node):
+            reasons[name] = f"no {low.upper()} kernel"
+        # Scales per channel need the values when the graph is written.
+        elif node.op_type in _CONVOLUTIONS and node.input[1] not in constants:
+            reasons[name] = f"computed weights, {low.upper()} needs constants"
+    return reasons
+
+
+def quantized_layers(model: Model, pair: Pair) -> frozenset[str]:
+    """Return the names of the layers that some plan quantizes, fixed ones among them."""
+    return frozenset(
+        str(name)
+        for name, forms in forms_of(model.table, pair).items()
+        if any(form.quantized for form in forms.all)
+    )
+
+
+def weight_axis(node: onnx.NodeProto, position: int, rank: int) -> int | None:
+    """Return the axis of a weight's output channels; None where it has none.
+
+    `position` is that of the weight among the node's inputs, `rank` its number of dimensions.
+    """
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        return 1
+    if position != 1 or rank < 2:
+        return None
+    transposed = attribute(node, "transB") if node.op_type == "Gemm" else None
+    return 0 if transposed is not None and transposed.i else rank - 1
+
 
 _AT_ONCE = 32
 """Tensors in one inference, at most: their values are held in memory. A bound."""
@@ -40,8 +90,6 @@ _QUANTIZED_BINS = 128
 _PERCENTILE = 99.99
 """Percent of the values that the threshold covers. Half and double change nothing in
 benchmarks/constants.py."""
-
-Thresholds = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +193,7 @@ def _thresholds(
     samples: Sequence[Sample],
     method: CalibrationName,
     threads: int,
-) -> Thresholds:
+) -> dict[str, float]:
     """Return the magnitude up to which each tensor is covered."""
     session = Session(showing(model.proto, names), model.weights, threads)
     largest = dict.fromkeys(names, 0.0)

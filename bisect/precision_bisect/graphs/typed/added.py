@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType, QuantizedType
 from precision_bisect.graphs.quantization.scales import Scales, WeightScale, quantized
-from precision_bisect.graphs.typed.typed_constants import TypedConstants
 from precision_bisect.graphs.typed.typed_graph import Quantization, TypedWeight, chunks, converted
 from precision_bisect.graphs.weights import INLINE_BYTES, make_stub
 from precision_bisect.precisions import HighName
@@ -53,32 +53,23 @@ class Added:
         kind, name = to.onnx_type if to else _FLOAT, self._names(_cast_name(tensor, to))
         self.nodes.append(helper.make_node("Cast", [source], [out], name=name, to=kind))
 
-    def low_constant(self, tensor: str, low: LowType) -> str | None:
-        """Return the low copy of a constant; None if its values are not in the file."""
-        array = self._constants.array(tensor)
-        if array is None:
-            return None
-        name = self._names(f"{PREFIX}/weight/{self._constants.source(tensor)}/{low.name}")
-        if name not in self.initializers:
-            self._store(name, low.onnx_type, TypedWeight(source=array, dtype=low.numpy_type))
-        return name
-
-    def scaled_constant(self, tensor: str, low: LowType, factor: float) -> str | None:
+    def low_constant(self, tensor: str, low: LowType, factor: float = 1.0) -> str | None:
         """Return the low copy of a constant times a factor.
 
-        None if its values are not in the file, or lose their digits that way.
+        None if its values are not in the file, or lose their digits by the factor.
         """
         array = self._constants.array(tensor)
         if array is None:
             return None
-        most = max((float(np.abs(part).max()) for part in chunks(array)), default=0.0)
-        if most and not low.smallest_normal <= abs(factor) * most <= low.largest:
-            return None
-        source = self._constants.source(tensor)
-        name = self._names(f"{PREFIX}/weight/{source}/{low.name}/{factor!r}")
+        wish = f"{PREFIX}/weight/{self._constants.source(tensor)}/{low.name}"
+        if factor != 1:
+            most = max((float(np.abs(part).max()) for part in chunks(array)), default=0.0)
+            if most and not low.smallest_normal <= abs(factor) * most <= low.largest:
+                return None
+            array, wish = array.astype(np.float32) * np.float32(factor), f"{wish}/{factor!r}"
+        name = self._names(wish)
         if name not in self.initializers:
-            scaled = array.astype(np.float32) * np.float32(factor)
-            self._store(name, low.onnx_type, TypedWeight(source=scaled, dtype=low.numpy_type))
+            self._store(name, low.onnx_type, TypedWeight(source=array, dtype=low.numpy_type))
         return name
 
     def product(self, wish: str, source: str, low: LowType, factor: float) -> str:
@@ -114,14 +105,11 @@ class Added:
         self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, to: HighName
     ) -> str:
         """Return an activation after its quantization, in the float type `to`."""
-        source, stored_type = stored
-        asked = (tensor, kind.name)
-        scale = WeightScale(
-            axis=None, values=np.array(self._scales.activations[tensor], np.float32)
+        values = np.array(self._scales.activations[tensor], np.float32)
+        scale = WeightScale(axis=None, values=values)
+        return self._dequantize(
+            tensor, self._quantize(tensor, stored, kind, scale), kind, to, scale
         )
-        if asked not in self._made:
-            self._made[asked] = self._quantize(tensor, source, kind, stored_type, scale)
-        return self._dequantize(tensor, self._made[asked], kind, to, scale)
 
     def dequantized_weight(self, tensor: str, kind: QuantizedType, to: HighName) -> str:
         """Return a weight in the float type `to`, stored quantized if the file has its values.
@@ -131,10 +119,8 @@ class Added:
         """
         scale, array = self._scales.weights[tensor], self._constants.array(tensor)
         if array is None:
-            asked = (tensor, kind.name)
-            if asked not in self._made:
-                self._made[asked] = self._quantize(tensor, tensor, kind, "fp32", scale)
-            return self._dequantize(tensor, self._made[asked], kind, to, scale)
+            name = self._quantize(tensor, (tensor, "fp32"), kind, scale)
+            return self._dequantize(tensor, name, kind, to, scale)
         name = self._names(f"{PREFIX}/weight/{tensor}/{kind.name}")
         if name not in self.initializers:
             quantization = Quantization(kind=kind, scale=scale)
@@ -152,14 +138,17 @@ class Added:
         return out
 
     def _quantize(
-        self, tensor: str, source: str, kind: QuantizedType, stored: HighName, scale: WeightScale
+        self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, scale: WeightScale
     ) -> str:
-        name = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
+        asked, (source, stored_type) = (tensor, kind.name), stored
+        if asked in self._made:
+            return self._made[asked]
+        name = self._made[asked] = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
         # The zero point is given though it is 0: it tells the quantized type before opset 21.
         zeros = np.zeros(scale.values.shape, kind.numpy_type)
         zero_name = f"{PREFIX}/zero/{tensor}" if zeros.ndim else f"{PREFIX}/zero"
         zero = self._small(f"{zero_name}/{kind.name}", zeros)
-        inputs = [source, self._scale(tensor, stored, scale), zero]
+        inputs = [source, self._scale(tensor, stored_type, scale), zero]
         node = helper.make_node("QuantizeLinear", inputs, [name], name=name, **_axis(scale))
         self.nodes.append(node)
         return name

@@ -71,7 +71,7 @@ def high_nodes(
     exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
     constants = _constants(model.proto.graph)
     found = {}
-    for node in _in_fp32_or_low(model, exclusions, layout, placement):
+    for node in _in_fp32_or_low(model, layout, placement):
         name = LayerName(node.name)
         low, exclusion = placement.nodes.get(name), exclusions[name]
         if low is not None:
@@ -86,13 +86,9 @@ def high_nodes(
     return found
 
 
-def _in_fp32_or_low(
-    model: Model,
-    exclusions: Mapping[LayerName, Exclusion | None],
-    layout: Layout,
-    placement: Placement,
-) -> list[onnx.NodeProto]:
+def _in_fp32_or_low(model: Model, layout: Layout, placement: Placement) -> list[onnx.NodeProto]:
     """Return the nodes but 8-bit ones, Constants, and those of which low copies are read alone."""
+    exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
     found, read = [], set(layout.public)
     # Backwards: what reads a constant is known before it.
     for node in reversed(model.proto.graph.node):

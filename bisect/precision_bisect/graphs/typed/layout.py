@@ -25,12 +25,12 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
+from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import attribute, captured, opset, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED, LowType, QuantizedType
-from precision_bisect.graphs.quantization.quantized_layers import OPERANDS, quantizable
+from precision_bisect.graphs.quantization.calibration import OPERANDS, quantizable
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.typed_constants import TypedConstants
 from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable, forms_of
 from precision_bisect.precisions import Form, HighName, Pair, QuantizedName
 

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,15 +17,16 @@ from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import quantized
 from precision_bisect.graphs.typed.typed_graph import (
+    THREADS,
     TypedGraph,
     TypedWeight,
     chunks,
     converted,
     scales_of,
-    side_by_side,
 )
-from precision_bisect.graphs.weights import external_parts, take_weights
+from precision_bisect.graphs.weights import Part, external_parts, pointing_to, take_weights
 from precision_bisect.machine.plain_files import ROOM, whole, written
+from precision_bisect.machine.side_by_side import side_by_side
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096
@@ -39,20 +39,21 @@ _LENGTH_DELIMITED = 2
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
     """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
-    for stored in side_by_side(_stored, _placed(weight)):
+    for stored in side_by_side(partial(_stored, weight), _placed(weight), THREADS):
         stream.write(stored.view(np.uint8).data)
 
 
-def _placed(weight: TypedWeight) -> Iterator[tuple[TypedWeight, int, NDArray[Any]]]:
-    """Yield the weight with each of its pieces, and where that begins."""
+def _placed(weight: TypedWeight) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the pieces of a weight, each with where it begins."""
     start = 0
     for part in chunks(weight.source):
-        yield weight, start, part
+        yield start, part
         start += part.size
 
 
-def _stored(weight: TypedWeight, start: int, part: NDArray[Any]) -> NDArray[Any]:
-    """Return the values from place `start` on, a part of the weight's source, in its type."""
+def _stored(weight: TypedWeight, piece: tuple[int, NDArray[Any]]) -> NDArray[Any]:
+    """Return a piece of the weight's source in its type."""
+    start, part = piece
     if weight.quantization is None:
         return converted(part, weight.dtype)
     scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
@@ -89,7 +90,6 @@ class SelfContained:
         self.nbytes = len(self._head) + values
 
     def write(self, stream: IO[bytes]) -> None:
-        """Write all bytes."""
         stream.write(self._head)
         for head, weight in self._weights:
             stream.write(head)
@@ -119,15 +119,6 @@ def _varint(value: int) -> bytes:
     return bytes((*digits, value))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a weight is: a file, and the bytes in it."""
-
-    location: str
-    offset: int
-    length: int
-
-
 class TypedFolder:
     """A folder in which the typed graphs of all plans of one writer share one weights file.
 
@@ -144,7 +135,7 @@ class TypedFolder:
         self.path = path
         self.root = Path(path.absolute().anchor) if from_root else None
         self._location = _WEIGHTS if self.root is None else _below(self.root, path / _WEIGHTS)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Part] = {}
         self._saving = threading.Lock()
         self._numbers = count()
         self._writing = partial(
@@ -167,12 +158,12 @@ class TypedFolder:
                     if weight_name not in self._places:
                         place = self._own(weight) or _append(stream, weight, self._location)
                         self._places[weight_name] = place
-            proto = _pointing_to(typed.proto, self._places)
+            proto = pointing_to(typed.proto, self._places)
             _clear_documentation(proto)
             file.write_bytes(proto.SerializeToString())
         return file
 
-    def _own(self, weight: TypedWeight) -> Place | None:
+    def _own(self, weight: TypedWeight) -> Part | None:
         """Return where a data file of the model has a weight as it is stored; None for nowhere."""
         source = weight.source
         if not isinstance(source, np.memmap) or not source.filename or not weight.as_it_is:
@@ -181,7 +172,7 @@ class TypedFolder:
         # Windows has a root for each drive.
         if self.root is None or Path(file.absolute().anchor) != self.root:
             return None
-        return Place(_below(self.root, file), source.offset, source.nbytes)
+        return Part(location=_below(self.root, file), offset=source.offset, length=source.nbytes)
 
     @contextmanager
     def saved(self, typed: TypedGraph) -> Iterator[Path]:
@@ -222,7 +213,7 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
             for weight in typed.weights.values():
                 _append(stream, weight, data.name)
     with whole(path) as stream:
-        stream.write(_pointing_to(typed.proto, places).SerializeToString())
+        stream.write(pointing_to(typed.proto, places).SerializeToString())
 
 
 def save_rewritten(
@@ -242,7 +233,7 @@ def _write(
     stored = {name: TypedWeight(source=w, dtype=w.dtype) for name, w in weights.items()}
     with written(what, ROOM, ModelError):
         path.parent.mkdir(exist_ok=True)
-        save_typed(TypedGraph(proto=proto, weights=stored, guarded=()), path)
+        save_typed(TypedGraph(proto=proto, weights=stored), path)
 
 
 def save_given(given: object, path: Path) -> None:
@@ -268,32 +259,21 @@ def save_given(given: object, path: Path) -> None:
     _write(proto, weights, path, "the model")
 
 
-def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Place:
+def _append(stream: IO[bytes], weight: TypedWeight, location: str) -> Part:
     """Append a weight in its type, aligned, to the file at `location`; return where it is."""
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
     offset = stream.tell()
     write_weight(stream, weight)
-    return Place(location, offset, weight.nbytes)
+    return Part(location=location, offset=offset, length=weight.nbytes)
 
 
-def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Place]]:
+def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Part]]:
     """Yield the name of each weight with where `_append` puts it."""
     end = 0
     for name, weight in typed.weights.items():
         offset = end + -end % _ALIGNMENT
         end = offset + weight.nbytes
-        yield name, Place(location, offset, weight.nbytes)
-
-
-def _pointing_to(proto: onnx.ModelProto, places: Mapping[str, Place]) -> onnx.ModelProto:
-    """Return a copy whose stubs say where their values are."""
-    pointing = copied(proto)
-    for tensor in pointing.graph.initializer:
-        if tensor.name in places and tensor.data_location == onnx.TensorProto.EXTERNAL:
-            del tensor.external_data[:]
-            for key, value in asdict(places[tensor.name]).items():
-                tensor.external_data.add(key=key, value=str(value))
-    return pointing
+        yield name, Part(location=location, offset=offset, length=weight.nbytes)
 
 
 def _clear_documentation(proto: onnx.ModelProto) -> None:

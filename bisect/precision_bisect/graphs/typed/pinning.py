@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from precision_bisect.errors import ModelError
+from precision_bisect.graphs.constant_values import OutOfRange
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.quantization.quantized_layers import not_quantizable
+from precision_bisect.graphs.quantization.calibration import not_quantizable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.graphs.typed.typed_constants import OutOfRange
 from precision_bisect.layer_table import FIXED_BY_RUNG, Exclusion, LayerName
 from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
 from precision_bisect.protocols import Described
@@ -41,13 +41,15 @@ def pin_unbuildable(model: Model, backend: Described, low: LowName) -> Model:
     Raises NothingLow where none is left.
     """
     model = pin(model, backend.unbuildable())
+    refuse_nothing_low(model, low, "list them with `precision-bisect layers`")
+    return model
+
+
+def refuse_nothing_low(model: Model, low: LowName, hint: str) -> None:
+    """Raise NothingLow, with the hint, where no candidate is left."""
     if not model.table.candidates:
         name, reason = next(iter(pinned_layers(model).items()))
-        raise NothingLow(
-            f"no layer of {model.path} can run in {low}: {name}: {reason}",
-            "list them with `precision-bisect layers`",
-        )
-    return model
+        raise NothingLow(f"no layer of {model.path} can run in {low}: {name}: {reason}", hint)
 
 
 def pinned_layers(model: Model) -> dict[str, str]:
@@ -82,11 +84,6 @@ def may_run_high(backend: Described, low: LowName) -> str:
         f"weak typing allows {low.upper()} in the layers that are not kept, and asks for it in "
         "none: TensorRT runs those in FP32 where that is faster"
     )
-
-
-def weights_beyond(model: Model, pair: Pair) -> Sequence[OutOfRange]:
-    """Return the weights that become infinite in a 16-bit low type."""
-    return TypedWriter(model, pair).out_of_range
 
 
 def beyond_remark(beyond: Sequence[OutOfRange], pair: Pair) -> str:

@@ -10,22 +10,18 @@ the emulator predicts, up to the order and precision of sums inside an operator.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.graphs.convert import at_least_opset
-from precision_bisect.graphs.graph import Names, attribute, captured, copied, refill
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.constant_values import OutOfRange, TypedConstants, folded
+from precision_bisect.graphs.graph import Names, captured, copied, refill
+from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
-from precision_bisect.graphs.typed.typed_constants import OutOfRange, TypedConstants
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.typed.writing import Writing
 from precision_bisect.layer_table import LayerName, forms_of
@@ -184,9 +180,9 @@ def with_float_biases(model: Model) -> Model:
     left = {name for node in found for name in node.input} - read
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
     refill(proto.graph.initializer, kept)
+    values = folded(model, names)
     proto.graph.initializer.extend(
-        numpy_helper.from_array(_dequantized(node, model, tensors), node.output[0])
-        for node in found
+        numpy_helper.from_array(values[node.output[0]], node.output[0]) for node in found
     )
     return replace(model, proto=proto)
 
@@ -203,30 +199,3 @@ def _is_bias(node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> b
         and scale.data_type == onnx.TensorProto.FLOAT
         and len(scale.dims) <= 1
     )
-
-
-def _dequantized(
-    node: onnx.NodeProto, model: Model, tensors: Mapping[str, onnx.TensorProto]
-) -> NDArray[np.float32]:
-    """Return the values times their scale, which may be one per channel."""
-    values, scale, *zero = (_values(model, tensors[name]) for name in node.input if name)
-    given = attribute(node, "axis")
-    shape = [1] * values.ndim
-    if scale.size > 1:
-        # Axis 1 is DequantizeLinear's default.
-        axis = 1 if given is None else given.i
-        if not -values.ndim <= axis < values.ndim or values.shape[axis] != scale.size:
-            raise ModelError(
-                f"node {node.name!r} has {scale.size} scales along axis {axis}, and its input has "
-                f"the shape {values.shape}",
-                "export the model again",
-            )
-        shape[axis] = scale.size
-    offsets = [each.reshape(shape if each.size > 1 else [1] * values.ndim) for each in zero]
-    above = values - offsets[0] if offsets else values
-    return np.asarray(above.astype(np.float32) * scale.reshape(shape), np.float32)
-
-
-def _values(model: Model, tensor: onnx.TensorProto) -> NDArray[Any]:
-    held: NDArray[Any] | None = model.weights.get(tensor.name)
-    return numpy_helper.to_array(tensor) if held is None else held

@@ -5,7 +5,6 @@ the layers of the taken branch become layers of the model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,35 +24,13 @@ from precision_bisect.runs.runfolder import TAKEN_MODEL
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """The model without these Ifs, or the model itself if none could go.
+def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> tuple[Model, str]:
+    """Return the model with the branches in place that every sample takes, and a remark.
 
-    `both` are the Ifs of which samples take both branches.
-    """
-
-    model: Model
-    ifs: Sequence[LayerName]
-    both: Sequence[LayerName]
-
-    @property
-    def remark(self) -> str:
-        """What was done, in one sentence; "" where nothing was."""
-        if not self.ifs:
-            return ""
-        count = f"{len(self.ifs)} Ifs ({self.ifs[0]}, …)" if len(self.ifs) > 1 else self.ifs[0]
-        return (
-            f"the branches that every sample takes stand in place of {count}: the answer and "
-            "the exports are for inputs that take the same ones"
-        )
-
-
-def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> Taken:
-    """Return the model with the branches in place that every sample takes.
-
-    That goes for Ifs with FP32 layers inside, also for those inside taken branches. The new
-    model's file lies below the folder `work`. Raises InputError where the model cannot be run on
-    the samples, ModelError where the new one cannot be written.
+    Where no If can go that is the model itself, and "". That goes for Ifs with FP32 layers inside,
+    also for those inside taken branches. The new model's file lies below the folder `work`. Raises
+    InputError where the model cannot be run on the samples, ModelError where the new one cannot be
+    written.
     """
     ifs: list[LayerName] = []
     both: list[LayerName] = []
@@ -67,10 +44,18 @@ def take_branches(model: Model, samples: Sequence[Sample], work: Path) -> Taken:
         ways = _ways(model, wanted, samples)
         both += [name for name in wanted if name not in ways]
         if not ways:
-            return Taken(model=model, ifs=ifs, both=both)
+            return model, _remark(ifs) if ifs else ""
         ifs += ways
         # Each round has its own folder: the model of the last one is mapped while it is read.
         model = _written(model, ways, work / f"taken-{len(ifs)}")
+
+
+def _remark(ifs: Sequence[LayerName]) -> str:
+    count = f"{len(ifs)} Ifs ({ifs[0]}, …)" if len(ifs) > 1 else ifs[0]
+    return (
+        f"the branches that every sample takes stand in place of {count}: the answer and "
+        "the exports are for inputs that take the same ones"
+    )
 
 
 def layers_inside(model: Model) -> str:

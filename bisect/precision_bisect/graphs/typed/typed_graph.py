@@ -5,11 +5,9 @@ Weights are looked at and converted piece by piece, which takes little memory.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,14 +15,11 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.lowtypes import QuantizedType
 from precision_bisect.graphs.quantization.scales import WeightScale
-from precision_bisect.layer_table import LayerName
 
 _CHUNK = 2**20
 """Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is."""
 THREADS = min(4, os.cpu_count() or 1)
 """Pieces at a time: one thread rounds 1.5 GB/s to FP16, and a disk takes little more from four."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +43,6 @@ class TypedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Its size in a file."""
         return self.source.size * self.dtype.itemsize
 
     @property
@@ -61,13 +55,11 @@ class TypedWeight:
 class TypedGraph:
     """A strongly typed graph; initializers that are stubs have their values in `weights`.
 
-    `guarded` are the FP32 layers that got a guard, in network order. Among the graphs of one
-    writer, weights have the same name exactly where they are the same.
+    Among the graphs of one writer, weights have the same name exactly where they are the same.
     """
 
     proto: onnx.ModelProto
     weights: Mapping[str, TypedWeight]
-    guarded: tuple[LayerName, ...]
 
 
 def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -86,14 +78,6 @@ def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         yield flat[start : start + _CHUNK]
-
-
-def side_by_side(function: Callable[..., T], calls: Iterable[Sequence[Any]]) -> Iterator[T]:
-    """Yield what a function returns for each call's arguments, in order, a few calls at a time."""
-    remaining = iter(calls)
-    with ThreadPoolExecutor(THREADS) as pool:
-        while few := list(islice(remaining, THREADS)):
-            yield from pool.map(function, *zip(*few, strict=True))
 
 
 def converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -20,23 +20,10 @@ _NOT_BUILT = frozenset(("LSTM", "GRU", "RNN"))
 _ATTENDED = frozenset((0, 1, 2))
 """Query, key and value of an Attention: each that comes from low layers needs a guard."""
 _MAY_BE_IDENTITY = frozenset(
-    [
-        "Mul",
-        "Div",
-        "Pow",
-        "Sum",
-        "Mean",
-        "Max",
-        "Min",
-        "AveragePool",
-        "LpPool",
-        "MaxPool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "Resize",
-        "Upsample",
-        "CumSum",
-    ]
+    (
+        *("Mul", "Div", "Pow", "Sum", "Mean", "Max", "Min", "AveragePool", "LpPool", "MaxPool"),
+        *("GlobalAveragePool", "GlobalMaxPool", "Resize", "Upsample", "CumSum"),
+    )
 )
 """Operators that builders remove for certain constants or shapes, as a product with one."""
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
@@ -102,7 +89,6 @@ class Writing:
         self._nodes = self._added.nodes
 
     def write(self, guard_islands: bool) -> TypedGraph:
-        """Return the typed graph."""
         constants = self._layout.constants.names
         guards = islands(self._model, self._placement, constants) if guard_islands else {}
         for node in self._model.proto.graph.node:
@@ -117,7 +103,6 @@ class Writing:
         return TypedGraph(
             proto=proto,
             weights={name: w for name, w in self._added.weights.items() if name in stubs},
-            guarded=tuple(guards),
         )
 
     def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
@@ -255,7 +240,7 @@ def _take_in(
     """Multiply one input: the first that is a constant, else the last, by a node before."""
     factor, positions, folds = asked
     for i in positions:
-        scaled = added.scaled_constant(node.input[i], low, factor) if folds else None
+        scaled = added.low_constant(node.input[i], low, factor) if folds else None
         if scaled is not None:
             written.input[i] = scaled
             return

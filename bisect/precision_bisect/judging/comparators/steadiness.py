@@ -9,8 +9,13 @@ from collections.abc import Sequence
 import onnx
 
 from precision_bisect.errors import ModelError, first_of
-from precision_bisect.graphs.classes import TRAINED, changing_nodes
-from precision_bisect.graphs.fp32_outputs import ReferenceSession, distances, non_finite
+from precision_bisect.graphs.fp32_outputs import (
+    TRAINED,
+    ReferenceSession,
+    changing_nodes,
+    distances,
+    non_finite,
+)
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.comparators.share import shared
 from precision_bisect.judging.inputs.reference import Reference

@@ -27,13 +27,16 @@ from precision_bisect.judging.comparators.share import shared
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
-from precision_bisect.pipeline.keep_fused import keep_made
-from precision_bisect.pipeline.ladder.climbed import Climbed, Floor, RungSearch
-from precision_bisect.pipeline.ladder.composition import Composition
-from precision_bisect.pipeline.ladder.ladder_answer import conclude_ladder
+from precision_bisect.pipeline.ladder.ladder_answer import (
+    Climbed,
+    Composition,
+    Floor,
+    RungSearch,
+    conclude_ladder,
+)
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
-from precision_bisect.pipeline.run import run_prepared
+from precision_bisect.pipeline.run import keep_made, run_prepared
 from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (

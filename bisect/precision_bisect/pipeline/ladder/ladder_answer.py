@@ -1,18 +1,23 @@
-"""The answer of a ladder: its searches put together as one result."""
+"""The searches of a ladder, step by step, put together as one result with its reasons."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from precision_bisect.explaining.diagnosis.findings import Findings
-from precision_bisect.layer_table import LayerName, assigned
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.typed.pinning import pin
+from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
 from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
-from precision_bisect.pipeline.ladder.climbed import Climbed, RungSearch
-from precision_bisect.pipeline.ladder.rung_causes import explain_ladder, nearest
+from precision_bisect.pipeline.explanation import Answer, explained
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
+from precision_bisect.protocols import Comparator
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.endings import Status
@@ -20,6 +25,119 @@ from precision_bisect.runs.results.result import Pinned, Result, Rung
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.trial import SampleSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """The level of each layer: the place of its type in the ladder, 0 for the lowest.
+
+    Rung i is the search between levels i and i + 1.
+    """
+
+    ladder: Sequence[PrecisionName]
+    levels: Mapping[LayerName, int]
+
+    @classmethod
+    def at_top(cls, ladder: Sequence[PrecisionName], names: Sequence[LayerName]) -> "Composition":
+        """Return the composition of these layers in which each has the highest type."""
+        return cls(ladder=tuple(ladder), levels=dict.fromkeys(names, len(ladder) - 1))
+
+    def pair(self, rung: int) -> Pair:
+        return pairs_of(self.ladder)[rung]
+
+    def form(self, level: int) -> Form:
+        """Return how layers of a level compute: 8-bit ones store their outputs one level up."""
+        # The highest level belongs to the last rung, as its upper side.
+        rung = self.pair(min(level, len(self.ladder) - 2))
+        return rung.low_form if level < len(self.ladder) - 1 else rung.high_form
+
+    def at(self, level: int) -> tuple[LayerName, ...]:
+        """Return the layers of a level, in network order."""
+        return tuple(name for name, found in self.levels.items() if found == level)
+
+    def on_rung(self, model: Model, rung: int) -> Model:
+        """Return the model whose candidates are only the layers that the rung decides on.
+
+        These are the layers in the upper type of the rung; all others are fixed as they are.
+        """
+        for level in range(len(self.ladder)):
+            if level != rung + 1:
+                model = pin(model, dict.fromkeys(self.at(level), FIXED_BY_RUNG), self.form(level))
+        return model
+
+    def lowered(self, names: Collection[LayerName]) -> "Composition":
+        """Return the composition with these layers one level down."""
+        levels = {name: level - (name in names) for name, level in self.levels.items()}
+        return replace(self, levels=levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The lowest level that a layer has a form for, and why there is none below."""
+
+    level: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungSearch:
+    """One search of a ladder.
+
+    `kept` are the candidates that stay in the upper type of the rung; without an answer that is
+    all of them. `after` is the composition that the search left, `ledger` has its trials.
+    `answered` is False as long as no plan of the ladder has passed.
+    """
+
+    rung: int
+    prepared: Prepared
+    result: Result
+    kept: Sequence[LayerName]
+    after: Composition
+    ledger: Path
+    answered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climbed:
+    """What the searches of a ladder found, in their order.
+
+    `comparator` judges by the full tolerance. `floors` has the layers that have no form in the
+    lowest type. `interrupted` tells that the run was broken off between two searches.
+    """
+
+    comparator: Comparator
+    steps: Sequence[RungSearch]
+    floors: Mapping[LayerName, Floor]
+    interrupted: bool = False
+
+    @property
+    def composition(self) -> Composition:
+        return self.steps[-1].after
+
+    @property
+    def rungs(self) -> range:
+        """The rungs, the lowest first."""
+        return range(len(self.composition.ladder) - 1)
+
+    @property
+    def chosen(self) -> Mapping[int, Sequence[LayerName]]:
+        """The layers that each level above the lowest holds by choice, in network order.
+
+        A layer at its floor has no lower form, so it was not chosen.
+        """
+        return {
+            level: [
+                name
+                for name in self.composition.at(level)
+                if name not in self.floors or self.floors[name].level < level
+            ]
+            for level in range(1, len(self.composition.ladder))
+        }
+
+    def proof_of(self, rung: int) -> RungSearch | None:
+        """Return the search that certified a rung in the final composition."""
+        found = (s for s in reversed(self.steps) if s.rung == rung and s.after == self.composition)
+        return next(found, None)
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -169,3 +287,81 @@ def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | 
     """Return the latency of the answer alone; None where it was not measured."""
     kept = None if latency_ms is None else latency_ms["kept"]
     return None if kept is None else {"all_high": None, "all_low": None, "kept": kept}
+
+
+_NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
+
+
+def explain_ladder(climbed: Climbed, *, late: bool) -> Findings:
+    """Return the findings of all rungs, in network order: why a layer is kept comes first.
+
+    A layer has one entry for each rung below its type on which it has a form. The one for the next
+    lower type rests on trials, those further down on its values alone. A near miss of one rung may
+    be kept by the next. Rungs without an answer are left out. If it is `late`, nothing is tried.
+    """
+    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, late)]
+    order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
+    layers = [layer for each in found for layer in each.layers]
+    return Findings(
+        low=climbed.composition.ladder[0],
+        layers=sorted(layers, key=lambda layer: (order[layer.layer], not layer.kept)),
+        spread=[birth for each in found for birth in each.spread],
+        advice=[advice for each in found for advice in each.advice],
+    )
+
+
+def nearest(findings: Findings) -> Mapping[str, Finding]:
+    """Return for each kept layer the finding of its highest rung: why it goes no lower."""
+    found: dict[str, Finding] = {}
+    for each in findings.layers:
+        if each.kept:
+            found.setdefault(each.layer, each)
+    return found
+
+
+def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
+    """Yield what the last search of a rung says of the layers that its answer keeps."""
+    step = next((each for each in reversed(climbed.steps) if each.rung == rung), None)
+    if step is None or not step.result.status.answers:
+        return
+    own = [name for name in climbed.chosen[rung + 1] if name in frozenset(step.kept)]
+    above = list(_above(climbed, rung))
+    if not own and not above:
+        return
+    answer = Answer(
+        kept=[*own, *above],
+        proof=step.result.certificate,
+        trials=read_ledger(step.ledger).trials,
+        error=step.result.error,
+        late=late,
+    )
+    found = explained(step.prepared, answer).findings
+    pair = climbed.composition.pair(rung)
+    yield replace(
+        found,
+        layers=[_told(climbed, each, frozenset(above)) for each in found.layers],
+        advice=[
+            replace(each, evidence=f"{pair.low} against {pair.high}: {each.evidence}")
+            for each in found.advice
+        ],
+    )
+
+
+def _above(climbed: Climbed, rung: int) -> Iterator[LayerName]:
+    """Yield the layers that higher rungs keep, and that have a form on this one."""
+    for level in climbed.chosen:
+        for name in climbed.chosen[level] if level > rung + 1 else ():
+            floor = climbed.floors.get(name)
+            # A layer without a form in the lower type has nothing to explain on this rung.
+            if floor is None or floor.level <= rung:
+                yield name
+
+
+def _told(climbed: Climbed, finding: Finding, above: frozenset[LayerName]) -> Finding:
+    """Return the finding; if a higher rung keeps the layer, the evidence says so."""
+    if finding.layer not in above:
+        return finding
+    levels = climbed.composition.levels
+    high = climbed.composition.ladder[levels[LayerName(finding.layer)]]
+    words = _NOT_TRIED.format(high=high, low=finding.low)
+    return replace(finding, high=high, evidence=f"{finding.evidence}{words}")

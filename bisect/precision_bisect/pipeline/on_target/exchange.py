@@ -1,4 +1,4 @@
-"""What both ways have in common: the points to judge, and what things are called in the folder.
+"""What both ways have in common: the points to judge, by what, and how the folder calls things.
 
 Nothing in the folder is called by a name of the model: folders have the names of points, and
 inputs and outputs that trtexec could misread are called otherwise in the models there.
@@ -7,7 +7,7 @@ inputs and outputs that trtexec could misread are called otherwise in the models
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,37 +16,31 @@ from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.mixed import mixed_model
+from precision_bisect.exports.polygraphy_command import METRICS
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.exports.write import gains
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.judging.comparators.choose_comparator import ReadyMade
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
+from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.verifying.run_settings import AskedSettings, engine_as_in_run
-from precision_bisect.pipeline.verifying.verify import model_and_result
-from precision_bisect.protocols import Sample
+from precision_bisect.pipeline.verifying.verify import (
+    AskedSettings,
+    engine_as_in_run,
+    model_and_result,
+)
+from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.runs.results.saved import damaged, quoted
+from precision_bisect.runs.typed_json import typed
+from precision_bisect.settings.check_words import READY_MADE, read_check
 from precision_bisect.settings.engine_settings import EngineSettings
 
-MANIFEST = "points.json"
-SCRIPT = "judge.sh"
-INPUTS = "inputs"
-ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
-LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
 FP32 = "fp32"
 """The point that is the model itself."""
-
-
-def output_file(sample: int) -> str:
-    return f"output-{sample}.json"
-
-
-def times_file(sample: int) -> str:
-    return f"times-{sample}.json"
-
-
-def log_file(sample: int) -> str:
-    return f"run-{sample}.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +150,65 @@ def typed_point(subject: Subject, export: Export) -> TypedGraph:
     except UsageError as why:
         raise NotWritable(why.message) from why
     return typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """The settings of a comparator, as a fingerprint has them."""
+
+    metric: str | None = None
+    atol: Mapping[str, float] = field(default_factory=dict)
+    rtol: Mapping[str, float] = field(default_factory=dict)
+    quantile: float = 0.99
+    classes: Mapping[str, float] = field(default_factory=dict)
+    check: str | None = None
+    outputs: Sequence[str] = ()
+    script: str | None = None
+    tolerance: float | None = None
+
+
+def comparator_of(finished: Finished, check: str | None) -> Comparator:
+    """Return what judged the run; `check` names a script that did, which a result has not.
+
+    Raises UsageError where the script is not given, or is another one, and for a metric of a
+    plug-in; RunFolderError for a result that tells of no comparator.
+    """
+    try:
+        told = typed(_Told, finished.fingerprint.get("comparator"))
+        if told.script is not None:
+            return _script(told, check)
+        if check is not None:
+            raise UsageError("the run judged by no script", "leave --check out")
+        if told.check and told.check in READY_MADE and told.tolerance is not None:
+            return ReadyMade(name=told.check, outputs=told.outputs, tolerance=told.tolerance)
+        if told.metric in METRICS:
+            return PolygraphyComparator(
+                metric=told.metric,
+                atol=Tolerance(per_output=told.atol),
+                rtol=Tolerance(per_output=told.rtol),
+                outputs=tuple(dict.fromkeys((*told.atol, *told.classes))),
+                quantile=told.quantile,
+                shares=told.classes,
+            )
+    except ValueError as error:
+        raise damaged(finished.path, f"fingerprint.comparator: {error}") from error
+    raise UsageError(
+        f"the run judged by {quoted(told.metric or told.check)}, a plug-in's metric, whose limits "
+        "are not told",
+        "search with a metric that comes along, or --check FILE.py:FUNCTION",
+    )
+
+
+def _script(told: _Told, check: str | None) -> ScriptComparator:
+    words = read_check(check) if check is not None else None
+    if words is None or words.script is None:
+        raise UsageError(
+            f"the run judged by the script {quoted(told.check)}", "give it by --check"
+        )
+    made = ScriptComparator(words.script, words.name, told.tolerance)
+    if made.settings()["script"] != told.script:
+        raise UsageError(
+            f"{words.script} is not the script that judged the run, or has changed since",
+            "give that one by --check",
+        )
+    return made

@@ -1,4 +1,8 @@
-"""One build of a finished run's plan, in a process of its own, which has limits."""
+"""One build in a process of its own, which has limits: of a finished run's plan, or of FP32.
+
+FP32's is the reference for models that ONNX Runtime cannot run, such as those with TensorRT's
+plugins. The engine's outputs are kept as a file, since another build gives other digits.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,21 +15,28 @@ from precision_bisect.backends.backend_plugin import (
     BackendTask,
     Message,
     backend_plugin,
+    choose_backend,
     choose_builder,
+    pick_backend,
 )
 from precision_bisect.backends.tensorrt.log import LAYERS_HEADING
-from precision_bisect.errors import InputError, RefusedError
+from precision_bisect.errors import InputError, ModelError, RefusedError, UsageError
+from precision_bisect.execution.local_executor import isolated
 from precision_bisect.execution.process_evaluator import tail
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.exports.finished import Finished, read_finished
+from precision_bisect.exports.judging import Golden
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
-from precision_bisect.graphs.shape_inputs import shape_inputs
+from precision_bisect.graphs.types import shape_inputs
+from precision_bisect.judging.inputs.given_outputs import of_model, read_outputs
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
-from precision_bisect.options import Options
+from precision_bisect.machine.plain_files import whole
+from precision_bisect.options import DEFAULT_CALIBRATION, Options
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.runs.results.verification import EngineFacts
+from precision_bisect.runs.runfolder import REFERENCE
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Outcome
 
@@ -177,3 +188,65 @@ def _log(messages: Sequence[Message]) -> str:
     """Return the library's messages, one after the other; that of the layers is kept elsewhere."""
     loud = (each for each in messages if not each.text.startswith(LAYERS_HEADING))
     return "".join(f"[{each.severity}] {each.text.strip()}\n" for each in loud)
+
+
+def engine_outputs(
+    options: Options, model: Model, samples: Sequence[Sample], work: Path
+) -> list[Sample]:
+    """Return the outputs of an engine with every layer in FP32 on the samples.
+
+    They are written to the folder `work`; a resumed run reads what it wrote before. Raises
+    ModelError where the engine fails, UsageError where there is none, and what the backend raises.
+    """
+    had = options.folder / REFERENCE
+    if options.resume and had.exists():
+        return read_outputs(had, model, len(samples))
+    name = "emulated" if options.elsewhere else pick_backend(options)[0]
+    if name == "emulated":
+        raise UsageError(
+            "--reference engine needs a backend that builds engines on this machine",
+            "choose --backend onnxruntime, tensorrt or tensorrt-rtx, and no --executor elsewhere, "
+            "or give the outputs as a file",
+        )
+    # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
+    engine = replace(options.engine, tf32=False)
+    order = replace(options, backend=name, model=model.path, engine=engine, inputs=None)
+    # INT8's calibration goes with INT8.
+    order = replace(order, low="fp16", high="fp32", ladder=(), calibration=DEFAULT_CALIBRATION)
+    folder = work / "reference"
+    folder.mkdir()
+    ran = (run_in_child if isolated(order) else run_here)(order, samples, folder)
+    if isinstance(ran, Outcome):
+        raise ModelError(
+            f"--reference engine: {name} cannot build or run the model in FP32: {ran.message}",
+            "give the FP32 outputs as a file",
+        )
+    outputs = [of_model(model, each, number) for number, each in enumerate(ran)]
+    with whole(work / REFERENCE) as stream:
+        kept = Golden(inputs=(), outputs=outputs, runner=f"{name}-fp32")
+        stream.write(kept.outputs_text().encode())
+    return outputs
+
+
+def run_here(order: Options, samples: Sequence[Sample], work: Path) -> list[Sample] | Outcome:
+    """Return an engine's outputs, or how it failed, in this process; `work` is for files."""
+    use_custom_ops(order.engine.ort_custom_ops)
+    model = load_model(order.model)
+    backend = choose_backend(order, samples, work).make(model)
+    try:
+        with backend.build(Plan.all_high(len(model.table.candidates))) as engine:
+            return [engine.run(sample) for sample in samples]
+    except BackendFailure as failed:
+        return failed.outcome
+
+
+def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> list[Sample] | Outcome:
+    """Return the same of a child process, so that a crash is an outcome."""
+    gpu = order.gpus[0] if order.gpus else None
+    slot = Slot(spec=work / "no.spec", folder=work, gpu=gpu)
+    try:
+        return slot.call_bare(run_here, order, samples, limits=Limits.of(order))
+    except Death as death:
+        return death.outcome
+    finally:
+        slot.end()

@@ -1,0 +1,331 @@
+"""`precision-bisect target RUN`: the folder that goes to the target, and the verdict on it.
+
+The script in it builds and runs each point with trtexec, in any POSIX shell. Nothing that comes
+back is trusted.
+"""
+
+import shlex
+import statistics
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from precision_bisect.backends.inspection.engine_layers import parse_json
+from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.trtexec.trtexec_flags import feed_flags, raw
+from precision_bisect.backends.trtexec.trtexec_results import (
+    DIGITS,
+    first_trouble,
+    read_outputs,
+    read_text,
+    read_times,
+)
+from precision_bisect.errors import RunFolderError, UsageError, counted, printable, shortened
+from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.exports.mixed import save_mixed
+from precision_bisect.exports.trtexec import build_flags, decomposing, since
+from precision_bisect.machine.plain_files import plain_size, whole
+from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.on_target.exchange import FP32, Manifest, Subject, typed_point
+from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.locking import RunLock
+from precision_bisect.runs.results.on_target import OnTarget, PointOnTarget
+from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET, RunFolder, folder_errors
+from precision_bisect.runs.typed_json import read_typed
+from precision_bisect.search.evaluation import judge_outputs
+from precision_bisect.trial import LayerHonour, Verdict
+
+MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
+ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
+LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
+_OUTPUT, _TIMES, _LOG = "output-{}.json", "times-{}.json", "run-{}.log"
+_HEAD = f"""\
+#!/bin/sh
+# {{model}}: builds and runs {{count}} plans to judge, with trtexec of TensorRT 10 or 11.
+#
+#   sh {SCRIPT} [flags of trtexec]
+#
+# Written by precision-bisect. TRTEXEC=/path/to/trtexec says where the tool is. What is done is
+# skipped, so this can be called again. Further flags go to every call of the tool.
+{{remarks}}set -u
+case $0 in */*) here=${{{{0%/*}}}} ;; *) here=. ;; esac
+tool=${{{{TRTEXEC:-trtexec}}}}
+case $tool in
+/*) ;;
+*/*) tool=$PWD/$tool ;;
+esac
+command -v "$tool" > /dev/null 2>&1 || {{{{
+    printf '%s\\n' 'no trtexec; say TRTEXEC=/path/to/trtexec' >&2
+    exit 1
+}}}}
+CDPATH='' cd -- "$here" || exit 1
+failed=0
+
+# step LOG FILE COMMAND...: the command writes FILE.part, which takes its name once it is whole.
+step() {{{{
+    log=$1 made=$2
+    shift 2
+    if [ -f "$made" ]; then return 0; fi
+    printf '%s\\n' "$made"
+    if "$@" > "$log" 2>&1 < /dev/null && [ -f "$made.part" ] && mv -f "$made.part" "$made"; then
+        return 0
+    fi
+    failed=$((failed + 1))
+    printf '%s\\n' "  failed, see $log" >&2
+    return 1
+}}}}
+
+build() {{{{
+    step "$point/{BUILD_LOG}" "$point/{ENGINE}" "$tool" --onnx="$point/{MIXED_MODEL}" \\
+        --stronglyTyped --saveEngine="$point/{ENGINE}.part" --skipInference \\
+        --exportLayerInfo="$point/{LAYER_INFO}" --profilingVerbosity=detailed{{flags}} "$@" &&
+        wc -c < "$point/{ENGINE}" > "$point/{ENGINE_BYTES}"
+}}}}
+
+"""
+_RUN = f"""\
+run_{{number}}() {{{{
+    step "$point/{{log}}" "$point/{{output}}" "$tool" --loadEngine="$point/{ENGINE}" \\
+        {{flags}} \\
+        --exportOutput="$point/{{output}}.part" --exportTimes="$point/{{times}}" "$@"
+}}}}
+
+"""
+_FOOT = f"""\
+for point in {{points}}; do
+    build "$@" || continue
+{{runs}}
+done
+
+if [ "$failed" -gt 0 ]; then
+    printf '%s\\n' "$failed failed, see the logs; call this again to try them once more" >&2
+fi
+printf '%s\\n' 'Copy this folder back, *.onnx and {ENGINE} may stay here, and call there' \\
+    '  precision-bisect target RUN --read FOLDER'
+[ "$failed" -eq 0 ]
+"""
+
+
+def write_script(subject: Subject) -> str:
+    """Return the script. Raises NotWritable for shapes that cannot work."""
+    export = subject.points[ANSWER]
+    flags = "".join(f" {shlex.quote(flag)}" for flag in build_flags(export, subject.called))
+    numbers = range(len(subject.inputs))
+    told = [since(export)]
+    if export.settings.plugins:
+        told.append("The run had plugins: give --staticPlugins=LIB.so.")
+    head = _HEAD.format(
+        model=printable(subject.model.path.name),
+        count=len(subject.points),
+        flags=flags,
+        remarks="".join(f"# {line}\n" for text in told for line in textwrap.wrap(text, 97)),
+    )
+    runs = (
+        _RUN.format(
+            number=number,
+            log=_LOG.format(number),
+            output=_OUTPUT.format(number),
+            times=_TIMES.format(number),
+            flags=" ".join(map(shlex.quote, _feed_flags(subject, number))),
+        )
+        for number in numbers
+    )
+    calls = "\n".join(f'    run_{number} "$@"' for number in numbers)
+    foot = _FOOT.format(points=" ".join(subject.points), runs=calls)
+    return head + "".join(runs) + decomposing(export).rstrip(" ") + foot
+
+
+def input_file(sample: int, number: int) -> str:
+    """Return where an input of a sample lies in the folder."""
+    return f"{INPUTS}/{sample}-{number}.bin"
+
+
+def _feed_flags(subject: Subject, sample: int) -> Sequence[str]:
+    files = [input_file(sample, number) for number in range(len(subject.model.inputs))]
+    return feed_flags(subject.model, subject.inputs[sample], files, subject.called)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The folder, the points in it, and how many samples it has."""
+
+    folder: Path
+    points: Sequence[str]
+    samples: int
+
+    def to_text(self) -> str:
+        """Return what it holds and what to do with it, in two lines."""
+        holds = f"{counted(len(self.points), 'plan')} ({', '.join(self.points)})"
+        return (
+            printable(f"{self.folder}: {holds}, {counted(self.samples, 'sample')}")
+            + f"\nCopy it to the target, call sh {SCRIPT} in it, copy it back, then --read it.\n"
+        )
+
+    def to_json(self) -> str:
+        plain = {"folder": str(self.folder), "points": self.points, "samples": self.samples}
+        return plain_json.dumps(plain, indent=2) + "\n"
+
+
+def write_target(subject: Subject, where: Path) -> Written:
+    """Write the folder of a run.
+
+    Raises UsageError for a folder that holds something, and for a plan that no model can say, and
+    RunFolderError where it cannot be written.
+    """
+    try:
+        if any(where.iterdir()):
+            raise UsageError(f"{where} is not empty", "name a new folder by --write")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot look into {where}: {error.strerror}", "name another folder by --write"
+        ) from error
+    folder = RunFolder(where)
+    try:
+        script = write_script(subject)
+        for name, export in subject.points.items():
+            save_mixed(RunFolder(where / name), typed_point(subject, export))
+    except NotWritable as why:
+        raise UsageError(f"the folder cannot be written: {why}", "see --help of target") from why
+    _write_inputs(subject, where)
+    folder.write(SCRIPT, script)
+    # Last, so that a folder that has it is complete.
+    folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
+    return Written(folder=where, points=tuple(subject.points), samples=len(subject.inputs))
+
+
+def _write_inputs(subject: Subject, where: Path) -> None:
+    """Write the arrays as trtexec loads them."""
+    RunFolder(where / INPUTS)
+    for sample, feed in enumerate(subject.inputs):
+        for number, spec in enumerate(subject.model.inputs):
+            path = where / input_file(sample, number)
+            with folder_errors(path), whole(path) as stream:
+                stream.write(raw(feed[spec.name]))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarget:
+    """Judge what came back in a folder.
+
+    What is missing or damaged costs only itself. Raises RunFolderError for a folder that is not
+    of this run, and where nothing has come back at all.
+    """
+    _check(subject, where)
+    points = [
+        _point(subject, name, export, where / name, comparator)
+        for name, export in subject.points.items()
+    ]
+    if not any(each.samples or each.layers or each.engine_bytes for each in points):
+        first = next((f"; {lack}" for each in points for lack in each.lacks), "")
+        raise RunFolderError(
+            f"nothing of the target is in {where}{first}",
+            f"call sh {SCRIPT} in it on the target, and copy it back",
+        )
+    kept = (*subject.finished.fixed, *subject.finished.kept)
+    return OnTarget(samples=len(subject.inputs), kept=kept, points=points)
+
+
+def record(found: OnTarget, run: Path) -> None:
+    """Write what was found into the run folder. Raises RunFolderError."""
+    with RunLock(run):
+        RunFolder(run).write(TARGET, found.to_json())
+
+
+def _check(subject: Subject, where: Path) -> None:
+    hint = "name the folder that --write has made, whole as it came back"
+    try:
+        there = read_typed(Manifest, where / MANIFEST)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {where / MANIFEST}: {error.strerror}", hint) from error
+    except ValueError as error:
+        raise RunFolderError(f"{where / MANIFEST} is damaged: {error}", hint) from error
+    ours = subject.manifest
+    if there.run != ours.run:
+        raise RunFolderError(f"{where} was written for another run than {subject.run}", hint)
+    if there.samples != ours.samples or {n: tuple(k) for n, k in there.points.items()} != dict(
+        ours.points
+    ):
+        raise RunFolderError(
+            f"{subject.run} has gone on since {where} was written, and has other plans",
+            "write a new folder by --write",
+        )
+
+
+def _point(
+    subject: Subject, name: str, export: Export, folder: Path, comparator: Comparator
+) -> PointOnTarget:
+    lacks: list[str] = []
+    size = _tried(lacks, _engine_bytes, folder)
+    if size is None:
+        lacks.append(f"no engine{first_trouble(folder / BUILD_LOG)}")
+    specs = subject.model.outputs
+    outputs: list[Sample] = []
+    wanted: list[Sample] = []
+    times: list[float] = []
+    for number, reference in enumerate(subject.outputs):
+        found = _tried(lacks, read_outputs, folder / _OUTPUT.format(number), specs, subject.called)
+        if found is not None:
+            outputs.append(found)
+            wanted.append(reference)
+            times += _tried(lacks, read_times, folder / _TIMES.format(number)) or []
+        elif size is not None:
+            lacks.append(
+                f"no outputs of sample {number}{first_trouble(folder / _LOG.format(number))}"
+            )
+    judged = judge_outputs(comparator, outputs, wanted) if outputs else None
+    layers: Sequence[LayerHonour] | None = ()
+    if size is not None and name != FP32:
+        layers = _tried(lacks, _layers, subject, export, folder / LAYER_INFO)
+    if layers is None:
+        lacks.append(f"without {LAYER_INFO} it does not show what the engine honours")
+    return PointOnTarget(
+        point=name,
+        kept=len(export.kept),
+        samples=len(outputs),
+        passed=judged.verdict is Verdict.PASS if judged else None,
+        error=judged.error if judged else None,
+        message=judged.message if judged else "",
+        latency_ms=statistics.median(times) if times else None,
+        engine_bytes=size,
+        layers=layers or (),
+        lacks=lacks,
+    )
+
+
+def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
+    """Return what is read; None where it is missing, or damaged, which is noted."""
+    try:
+        return read(*args, **more)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, NotWritable) as error:
+        lacks.append(shortened(str(error)))
+        return None
+
+
+def _engine_bytes(folder: Path) -> int:
+    """Return the bytes of the engine, as noted or of the file. Raises OSError, ValueError."""
+    try:
+        text = read_text(folder / ENGINE_BYTES)
+    except FileNotFoundError:
+        return plain_size(folder / ENGINE)
+    if not DIGITS.fullmatch(text):
+        raise ValueError(f"{ENGINE_BYTES} holds no size")
+    return int(text)
+
+
+def _layers(subject: Subject, export: Export, path: Path) -> Sequence[LayerHonour]:
+    """Return what the engine does with kept layers. Raises OSError, ValueError, NotWritable."""
+    found = parse_json(read_text(path))
+    if not found:
+        raise ValueError(f"{path.name} is damaged: it lists no layers")
+    typed = typed_point(subject, export)
+    return judge_layers(export.model, export.plan, typed, found, export.pair, rtx=False)
