@@ -54,11 +54,6 @@ _LAYOUTS = (
 has, until all of it fits."""
 MOST_PINNED = 3
 
-_HONOUR_WORDS = {
-    Honour.HONOURED: "honoured",
-    Honour.DEMOTED: "demoted",
-    Honour.NOT_OBSERVABLE: "not observable",
-}
 METHOD_WORDS: Mapping[LatencyMethod, str] = {
     "host_clock": "the host's clock",
     "cuda_events": "CUDA events",
@@ -322,7 +317,7 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
     )
     seen = Counter(entry.honoured for entry in result.honoured_layers)
     if seen:
-        counts = [f"{seen[each]} {word}" for each, word in _HONOUR_WORDS.items() if seen[each]]
+        counts = [f"{seen[each]} {each.replace('_', ' ')}" for each in Honour if seen[each]]
         yield "honoured", ", ".join(counts), ALWAYS if seen[Honour.DEMOTED] else EVIDENCE
     if result.pinned:
         names = first_of([printable(each.layer) for each in result.pinned], MOST_PINNED)

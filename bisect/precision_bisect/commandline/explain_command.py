@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from precision_bisect.commandline.arguments.usage_hints import NEAR
+from precision_bisect.commandline.arguments.parser import NEAR
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.explaining.diagnosis.diagnose import diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis

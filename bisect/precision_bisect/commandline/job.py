@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from precision_bisect.runs.comparing.gate import Gate
     from precision_bisect.runs.results.result import Result
 
-from contextlib import suppress
 from os import _exit  # a script that is being run has another one
 from types import FrameType
 from typing import Any
@@ -61,9 +60,7 @@ class Interruptible(AnswersSignals):
             raise Interrupted(TOO_LATE)
         self._report.__exit__()
         remove_all()
-        with suppress(OSError):
-            sys.stderr.write(f"precision-bisect: {TOO_EARLY}\n")
-            sys.stderr.flush()
+        complain(TOO_EARLY)
         _exit(ExitCode.INTERRUPTED)
 
 

@@ -13,8 +13,8 @@ from io import TextIOWrapper
 from os import _exit  # a script that still runs has another one
 from typing import NoReturn
 
+from precision_bisect.commandline.arguments.parser import close_matches
 from precision_bisect.commandline.arguments.run_flags import USAGE, run_parser, to_options
-from precision_bisect.commandline.arguments.usage_hints import close_matches
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
 from precision_bisect.commandline.job import TOO_EARLY, search

@@ -150,6 +150,7 @@ def _load(path: Path) -> Model:
 
 def _read(path: Path) -> onnx.ModelProto:
     """Parse the file as binary ONNX, whatever it is called, and check what the rest relies on."""
+    hint = _EXPORT.get(path.suffix.lower(), _AGAIN)
     try:
         size = plain_size(path)
         proto = (
@@ -167,7 +168,6 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except Exception as error:  # protobuf's DecodeError
-        hint = _EXPORT.get(path.suffix.lower(), _AGAIN)
         raise ModelError(f"{path} is not an ONNX model, or is truncated", hint) from error
     if size >= _PROTOBUF_LIMIT:
         raise ModelError(
@@ -176,8 +176,7 @@ def _read(path: Path) -> onnx.ModelProto:
         )
     if not proto.ir_version or not proto.graph.node or not proto.opset_import:
         raise ModelError(
-            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset",
-            _EXPORT.get(path.suffix.lower(), _AGAIN),
+            f"{path} is not an ONNX model, or is truncated: it has no nodes or no opset", hint
         )
     check_opsets(path, proto)
     return proto

@@ -192,7 +192,17 @@ def costing(
         yield lambda: Costs(left_out=reason)
     else:
         with profiling(prepared) as profiled:
-            yield lambda: _costs(profiled, plan, latencies.get("kept"), budget)
+
+            def costs() -> Costs:
+                limit_s = LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s()
+                try:
+                    return profiled(plan, latencies.get("kept"), limit_s)
+                except KeyboardInterrupt:
+                    return Costs(left_out="interrupted")
+                except Exception as error:  # whatever an engine's library raises
+                    return Costs(left_out=shortened(first_line(error)))
+
+            yield costs
 
 
 def _not_worth(prepared: Prepared, latencies: Mapping[str, float | None], budget: Budget) -> str:
@@ -205,20 +215,6 @@ def _not_worth(prepared: Prepared, latencies: Mapping[str, float | None], budget
     if low is not None and kept is not None and kept - low < MATTERS * kept:
         return f"every layer low takes {low:.3g} ms, the answer {kept:.3g}"
     return ""
-
-
-def _costs(
-    profiled: Callable[[Plan, float | None, float], Costs],
-    plan: Plan,
-    latency: float | None,
-    budget: Budget,
-) -> Costs:
-    try:
-        return profiled(plan, latency, LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s())
-    except KeyboardInterrupt:
-        return Costs(left_out="interrupted")
-    except Exception as error:  # whatever an engine's library raises: the answer stands
-        return Costs(left_out=shortened(first_line(error)))
 
 
 @contextmanager

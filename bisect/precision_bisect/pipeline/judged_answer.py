@@ -158,6 +158,15 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
     # exactly.
     between = noise_between(driver.outcome_of(everything, began), repeated)
     floor = max(between, _noise_of(stability))
+    names, limit = prepared.model.table.names, prepared.comparator.tolerance
+    seen = JudgedTrials(
+        tolerance=limit,
+        size=len(names),
+        samples=began,
+        copies=on_copies is not None,
+        clear=clear_limit(limit, on_copies),
+        allowed=prepared.options.copies_failing,
+    )
     return JudgedAnswer(
         plan=plan,
         samples=samples,
@@ -166,7 +175,7 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         stability=stability,
         noise_floor=floor if repeated else None,
         broken=_broken(prepared, driver, floor),
-        proof=_proof(prepared, driver, ending, plan, on_copies),
+        proof=certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending)),
         final=final_build(driver, plan, samples),
         timed=latencies(driver, everything, plan),
     )
@@ -232,26 +241,6 @@ def _broken(prepared: Prepared, driver: Driver, noise: float) -> Sequence[Break]
     )
     seen.having(each for each in driver.trials if not each.proposal.draw)
     return breaks(seen, noise)
-
-
-def _proof(
-    prepared: Prepared,
-    driver: Driver,
-    ending: Ending,
-    plan: Plan | None,
-    on_copies: Outcome | None,
-) -> Certificate:
-    """Return what the trials prove of the plan."""
-    names, limit = prepared.model.table.names, prepared.comparator.tolerance
-    seen = JudgedTrials(
-        tolerance=limit,
-        size=len(names),
-        samples=searched(driver.trials),
-        copies=on_copies is not None,
-        clear=clear_limit(limit, on_copies),
-        allowed=prepared.options.copies_failing,
-    )
-    return certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending))
 
 
 def _noise_of(stability: Stability | None) -> float:

@@ -33,10 +33,9 @@ _BLANK: Mapping[str, Any] = {
 
 def answer_section(source: Source) -> dict[str, Any]:
     """Return what stands at the top of the report."""
-    return _found(source, source.result) if source.result else _so_far(source)
-
-
-def _found(source: Source, result: Result) -> dict[str, Any]:
+    result = source.result
+    if result is None:
+        return _so_far(source)
     status, tolerance = result.status, result.tolerance
     unfinished = status.cut_off or status is Status.STOPPED
     message = source.status.message if source.status else ""

@@ -20,8 +20,7 @@ from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import reference_outputs
-from precision_bisect.graphs.fusing.found import Decomposed
-from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.fusing.norms import Decomposed, find_decomposed
 from precision_bisect.graphs.graph import Names, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType

@@ -17,8 +17,8 @@ from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
-from precision_bisect.graphs.fusing.found import SINCE, Decomposed, Kind
 from precision_bisect.graphs.fusing.fuse import fuse
+from precision_bisect.graphs.fusing.norms import SINCE, Decomposed, Kind
 from precision_bisect.graphs.graph import opset
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))

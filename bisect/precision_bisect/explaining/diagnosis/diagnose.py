@@ -25,7 +25,6 @@ from precision_bisect.explaining.diagnosis.holding import (
     held_in,
     magnified,
     read_low,
-    stored_low,
     whole_numbers,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
@@ -125,7 +124,8 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         harm = alone.get(node.name)
         read, stored = (
             [(name, watched.magnitudes[name]) for name in names if name in watched.magnitudes]
-            for names in (read_low(node, pair), stored_low(node, pair))
+            # An 8-bit layer stores in the high type.
+            for names in (read_low(node, pair), () if pair.low in QUANTIZED else node.output)
         )
         seen = Observed(
             op_type=node.op_type,

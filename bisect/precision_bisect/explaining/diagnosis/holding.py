@@ -225,11 +225,6 @@ def read_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
     return list(dict.fromkeys(each for i, each in enumerate(node.input) if i not in settings))
 
 
-def stored_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
-    """Return the tensors that a node stores low: an 8-bit layer stores in the high type."""
-    return [] if pair.low in QUANTIZED else [name for name in node.output if name]
-
-
 def held_in(
     model: Model, pair: Pair, scales: Scales, nodes: Sequence[onnx.NodeProto]
 ) -> dict[str, Held]:

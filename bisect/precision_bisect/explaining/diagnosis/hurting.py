@@ -4,7 +4,7 @@ Each layer is run low alone on the emulator. Two comparisons: the outputs, amid 
 say how much it hurts; the tensors between, amid all-high, say where the error goes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -77,6 +77,7 @@ class Strayed:
 class _Trail:
     """What was seen of one layer: its tensors amid all-high, and the outputs amid its plan."""
 
+    case: LoweredLayer
     tensors: Sequence[str]
     strayed: dict[str, Strayed] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
@@ -95,12 +96,12 @@ def harms(
     trails = dict(_trails(instrument, cases))
     if not trails:
         return {}
-    _see_ends(instrument, cases, trails, samples)
-    _see_inside(instrument, cases, trails, samples)
+    _see_ends(instrument, trails.values(), samples)
+    _see_inside(instrument, trails.values(), samples)
     return {
         layer: Harm(
             error_out=max(
-                (trail.strayed[n].relative for n in cases[layer].outputs if n in trail.strayed),
+                (trail.strayed[n].relative for n in trail.case.outputs if n in trail.strayed),
                 default=None,
             ),
             hurts=_worst(instrument.view, layer, trail),
@@ -119,14 +120,11 @@ def _trails(
         # Nothing else can differ while this layer alone runs low.
         behind = instrument.view.behind(layer) if case.follow else frozenset()
         own = [name for name in inside if instrument.view.maker.get(name) in behind]
-        yield layer, _Trail(tensors=list(dict.fromkeys((*case.outputs, *own))))
+        yield layer, _Trail(case, list(dict.fromkeys((*case.outputs, *own))))
 
 
 def _see_ends(
-    instrument: Instrument,
-    cases: Mapping[str, LoweredLayer],
-    trails: Mapping[str, _Trail],
-    samples: Sequence[Sample],
+    instrument: Instrument, trails: Collection[_Trail], samples: Sequence[Sample]
 ) -> None:
     """Note how far each output is off when the layer runs low and all others as its plan says."""
     types = instrument.model.elem_types
@@ -135,37 +133,35 @@ def _see_ends(
         return
     # One session after the other: each holds the model's weights.
     exact: dict[int, Arrays] = {}
-    numbers = sorted({case.sample for case in cases.values()})
+    numbers = sorted({trail.case.sample for trail in trails})
     for shown in instrument.shown(ends, [samples[each] for each in numbers], None):
         number = numbers[shown.sample]
         exact[number] = {**exact.get(number, {}), **shown.exact}
     emulator = Emulator(instrument, ends)
-    for layer, case in cases.items():
+    for trail in trails:
+        case = trail.case
         try:
             found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
         except RuntimeError as error:  # an index that lost digits is out of range
-            trails[layer].stopped = str(error)
+            trail.stopped = str(error)
             continue
-        trails[layer].ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
+        trail.ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
 
 
 def _see_inside(
-    instrument: Instrument,
-    cases: Mapping[str, LoweredLayer],
-    trails: Mapping[str, _Trail],
-    samples: Sequence[Sample],
+    instrument: Instrument, trails: Collection[_Trail], samples: Sequence[Sample]
 ) -> None:
     """Note how far each tensor is off when the layer alone runs low, against all layers high.
 
     If the high type is FP32, that is against FP32; a 16-bit one has errors of its own.
     """
     high = Plan.all_high(len(instrument.model.table.candidates))
-    wanted = {name for trail in trails.values() for name in trail.tensors}
+    wanted = {name for trail in trails for name in trail.tensors}
     names = [name for name in computed(instrument.model) if name in wanted]
     for group in instrument.groups(names, samples[0]):
         emulator = Emulator(instrument, group)
-        for layer, values in _visits(cases, samples, partial(emulator.run, plan=high)):
-            case, trail = cases[layer], trails[layer]
+        for trail, values in _visits(trails, samples, partial(emulator.run, plan=high)):
+            case = trail.case
             own = [name for name in trail.tensors if name in values]
             try:
                 found = emulator.run(samples[case.sample], high.without([case.index]), own)
@@ -176,16 +172,16 @@ def _see_inside(
 
 
 def _visits(
-    cases: Mapping[str, LoweredLayer], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
-) -> Iterator[tuple[str, Arrays]]:
+    trails: Collection[_Trail], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
+) -> Iterator[tuple[_Trail, Arrays]]:
     """Yield each layer with what to compare with on its sample."""
     number, values = -1, dict[str, NDArray[Any]]()
     # Layers of one sample together: what they are compared with is computed once.
-    for layer in sorted(cases, key=lambda each: cases[each].sample):
-        if cases[layer].sample != number:
-            number = cases[layer].sample
+    for trail in sorted(trails, key=lambda each: each.case.sample):
+        if trail.case.sample != number:
+            number = trail.case.sample
             values = dict(base(samples[number]))
-        yield layer, values
+        yield trail, values
 
 
 def _worst(view: View, layer: str, trail: _Trail) -> Hurt | None:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
-from precision_bisect.graphs.fusing.found import SINCE, Decomposed
-from precision_bisect.graphs.fusing.norms import find_decomposed
+from precision_bisect.graphs.fusing.norms import SINCE, Decomposed, find_decomposed
 from precision_bisect.graphs.graph import Names, opset
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.module_names import SCOPES

@@ -40,10 +40,6 @@ Assignment: TypeAlias = Mapping[LayerName, Form]
 _ANY_TYPE = frozenset(("Shape", "Size"))
 """Operators that look at no value, so they read a tensor in whatever type it has."""
 _FLOAT = onnx.TensorProto.FLOAT
-_TYPE_NAMES: dict[int, str] = {
-    onnx.TensorProto.FLOAT16: "tensor(float16)",
-    onnx.TensorProto.BFLOAT16: "tensor(bfloat16)",
-}
 _FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
 """Operators whose ONNX definition adds an FP32 constant to what they read."""
 _NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"])
@@ -82,7 +78,7 @@ def low_form(
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
     if low is BF16 and node.op_type in _NO_BF16:
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
-    wanted = _TYPE_NAMES[low.onnx_type]
+    wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
     inputs, variables = set(), set()
     for i, name in enumerate(node.input):

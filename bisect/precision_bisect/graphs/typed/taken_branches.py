@@ -13,7 +13,7 @@ from onnx import helper
 
 from precision_bisect.errors import counted
 from precision_bisect.graphs.fp32_outputs import timed_outputs
-from precision_bisect.graphs.graph import Names, all_graphs, attribute, copied, refill, subgraphs
+from precision_bisect.graphs.graph import Names, attribute, copied, refill, rename_tensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import check
 from precision_bisect.graphs.typed.model_files import save_rewritten
@@ -115,7 +115,10 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     made = [tensor.name for tensor in branch.initializer]
     made += [out for node in branch.node for out in node.output if out]
     renamed = {each: ends.get(each) or free(each) for each in made}
-    nodes = [_renamed(node, renamed, free) for node in branch.node]
+    rename_tensors(branch, renamed)
+    nodes = list(branch.node)
+    for node in nodes:
+        node.name = node.name and free(node.name)
     # An output that the branch merely passes on has no maker to rename.
     nodes += [
         helper.make_node("Identity", [renamed.get(out.name, out.name)], [outer], name=free(outer))
@@ -126,18 +129,3 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
         tensor.name = renamed[tensor.name]
         graph.initializer.append(tensor)
     refill(graph.node, [*before, *nodes, *after])
-
-
-def _renamed(node: onnx.NodeProto, renamed: Mapping[str, str], free: Names) -> onnx.NodeProto:
-    """Return a copy of a node with new names of tensors, inside its bodies, too."""
-    copy = copied(node)
-    if copy.name:
-        copy.name = free(copy.name)
-    copy.output[:] = [renamed.get(name, name) for name in copy.output]
-    for graph in (each for inner in subgraphs(copy) for each in all_graphs(inner)):
-        for out in graph.output:
-            out.name = renamed.get(out.name, out.name)
-        for each in graph.node:
-            each.input[:] = [renamed.get(name, name) for name in each.input]
-    copy.input[:] = [renamed.get(name, name) for name in copy.input]
-    return copy

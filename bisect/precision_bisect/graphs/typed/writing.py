@@ -224,27 +224,15 @@ def _without_factors(
     # The product's factor goes to a weight, or else to what is multiplied first.
     for name, positions in (("alpha", (1, 0)), ("beta", (_BIAS,) if biased else ())):
         factor = attribute(node, name)
-        if factor is not None and factor.f != 1 and positions:
-            _take_in(added, node, low, written, (factor.f, positions, folds))
+        if factor is None or factor.f == 1 or not positions:
+            continue
+        # The first that is a constant, else the last, by a node before.
+        found = ((i, added.low_constant(node.input[i], low, factor.f)) for i in positions if folds)
+        i, scaled = next((each for each in found if each[1]), (positions[-1], None))
+        product = f"{node.name}/{i}"
+        written.input[i] = scaled or added.product(product, written.input[i], low, factor.f)
     kept = [each for each in written.attribute if each.name not in ("alpha", "beta")]
     refill(written.attribute, kept)
-
-
-def _take_in(
-    added: Added,
-    node: onnx.NodeProto,
-    low: LowType,
-    written: onnx.NodeProto,
-    asked: tuple[float, tuple[int, ...], bool],
-) -> None:
-    """Multiply one input: the first that is a constant, else the last, by a node before."""
-    factor, positions, folds = asked
-    for i in positions:
-        scaled = added.low_constant(node.input[i], low, factor) if folds else None
-        if scaled is not None:
-            written.input[i] = scaled
-            return
-    written.input[i] = added.product(f"{node.name}/{i}", written.input[i], low, factor)
 
 
 def _with_state(
