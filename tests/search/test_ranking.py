@@ -98,12 +98,12 @@ def _told(proposal: Proposal, seconds: float) -> Outcome:
     return replace(oracles.outcome(error), wall_s=seconds)
 
 
-@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet("4")), (0.1, SampleSet.RANKING)])
+@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet("4,7")), (0.1, SampleSet.RANKING)])
 @pytest.mark.parametrize("builds", [False, True])
-def test_one_sample_ranks_where_rounding_is_spread(
+def test_harder_samples_rank_where_rounding_is_spread(
     each: float, on: SampleSet, builds: bool
 ) -> None:
-    """Blocks are measured on all samples; where many must stay, single layers on the hardest."""
+    """Blocks are measured on all samples; where many must stay, single layers on the harder half."""
     singly = OneByOne(numbers=[2, 4, 7], errors=[1.0, 3.0, 3.0])
     told = replace(oracles.outcome(each), evidence=Evidence(one_by_one=singly))
     asked: list[Proposal] = []
