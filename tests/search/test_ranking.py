@@ -103,7 +103,7 @@ def _told(proposal: Proposal, seconds: float) -> Outcome:
 def test_harder_samples_rank_where_rounding_is_spread(
     each: float, on: SampleSet, builds: bool
 ) -> None:
-    """Blocks are measured on all samples; where many must stay, single layers on the harder half."""
+    """Blocks are measured on all samples; where many stay, layers alone on the harder half."""
     singly = OneByOne(numbers=[2, 4, 7], errors=[1.0, 3.0, 3.0])
     told = replace(oracles.outcome(each), evidence=Evidence(one_by_one=singly))
     asked: list[Proposal] = []
