@@ -1,7 +1,6 @@
 """How many layers are ranked one by one: those that matter, as many as there is time for."""
 
 import math
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,15 +11,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.precision_curve import Curve, sweep
 from precision_bisect.search.sensitivity import BLOCK, Sensitivity, rank
-from precision_bisect.trial import (
-    Evidence,
-    Kind,
-    OneByOne,
-    Outcome,
-    Phase,
-    Proposal,
-    SampleSet,
-)
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
 
 SIZE = 128
@@ -33,7 +24,7 @@ def ranked(asked: Problem, seconds: float, opening: float = 0.0) -> tuple[Sensit
     batch = next(search)
     try:
         while True:
-            plans += [each.plan for each in batch if each.kind is Kind.PREDICT]
+            plans += [proposal.plan for proposal in batch]
             took, opening = seconds + opening, 0.0
             batch = search.send(tuple(replace(oracles.outcome(1.0), wall_s=took) for _ in batch))
     except StopIteration as end:
@@ -96,26 +87,3 @@ def _told(proposal: Proposal, seconds: float) -> Outcome:
     """Every layer adds as much, too much together."""
     error = 0.9 * oracles.TOLERANCE * (SIZE - len(proposal.plan))
     return replace(oracles.outcome(error), wall_s=seconds)
-
-
-@pytest.mark.parametrize(("each", "on"), [(1.0, SampleSet("4")), (0.1, SampleSet.RANKING)])
-@pytest.mark.parametrize("builds", [False, True])
-def test_one_sample_ranks_where_rounding_is_spread(
-    each: float, on: SampleSet, builds: bool
-) -> None:
-    """Blocks are measured on all samples; where many must stay, single layers on the hardest."""
-    singly = OneByOne(numbers=[2, 4, 7], errors=[1.0, 3.0, 3.0])
-    told = replace(oracles.outcome(each), evidence=Evidence(one_by_one=singly))
-    asked: list[Proposal] = []
-    search = rank(replace(oracles.problem(SIZE), builds=builds))
-    with suppress(StopIteration):
-        batch = next(search)
-        while True:
-            asked += batch
-            batch = search.send(tuple(told for _ in batch))
-    layers = {
-        SIZE - len(proposal.plan): proposal.samples
-        for proposal in asked
-        if proposal.kind is Kind.PREDICT
-    }
-    assert {BLOCK: SampleSet.RANKING, 1: SampleSet.RANKING if builds else on} == layers

@@ -1,8 +1,7 @@
 """The ranking: the error of each layer when it alone runs low.
 
 Two levels: blocks of consecutive layers first, then the single layers of the blocks that matter.
-Most blocks do not matter, so a large model takes far fewer inferences than layers. Where many do,
-since rounding is spread, the hardest sample ranks the layers nearly as well as all.
+Most blocks do not matter, so a large model takes far fewer inferences than layers.
 """
 
 import math
@@ -29,10 +28,6 @@ SINGLES_FOR_BUILDS = 1536
 """Layers of large models that are measured alone, at most; more where trials are builds, of which
 one costs more than many forecasts. Half: forecasts -15%; double: no more than chance, in
 benchmarks/constants.py."""
-SPREAD_BLOCKS = 0.25
-"""Share of the blocks that are not enough to come within the tolerance where rounding is spread.
-Single layers are measured on one sample then. Kept layers with one and with all of three samples:
-195 and 194 of 329 (PP-OCRv4 det, 3e-2), 166 and 175 of 252 (a Faster R-CNN)."""
 SAVED = 100
 """Builds whose time the ranking may take: with a rank correlation of 0 a search takes 28 to 219
 builds more than with 0.98 (500 layers, 20 of them kept, six structures,
@@ -59,8 +54,7 @@ class Sensitivity(NamedTuple):
 def rank(problem: Problem) -> Search[Sensitivity]:
     """Measure blocks of consecutive layers, then the single layers of those that matter.
 
-    Single layers are measured as long as there is time, those of the worst blocks first. The
-    emulator measures them on the hardest sample where rounding is spread.
+    Single layers are measured as long as there is time, those of the worst blocks first.
     """
     if problem.size < BLOCKS_FROM:
         scores = yield from measure_groups(problem, [(layer,) for layer in range(problem.size)])
@@ -83,43 +77,17 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     most = _affordable(problem, measured, most)
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
     singles = [layer for number in worst for layer in blocks[number]]
-    spread = not problem.builds and _spread(joint, problem.tolerance or 0.0)
-    on = (yield from _hardest()) if spread else SampleSet.RANKING
-    alone = yield from _outcomes(problem, [(layer,) for layer in singles], on)
-    errors = map(figure_of, alone)
+    errors = yield from measure_groups(problem, [(layer,) for layer in singles])
     for layer, error in zip(singles, errors, strict=True):
         scores[layer] = error
-    known = frozenset(singles)
-    shared = {i: len(block) for block in blocks for i in block if i not in known}
+    alone = frozenset(singles)
+    shared = {i: len(block) for block in blocks for i in block if i not in alone}
     return Sensitivity(scores, shared)
 
 
 def by_sensitivity(scores: Sequence[float]) -> list[int]:
     """Return the layers, most sensitive first; equal ones in network order."""
     return sorted(range(len(scores)), key=lambda layer: (-scores[layer], layer))
-
-
-def _spread(errors: Sequence[float], tolerance: float) -> bool:
-    """Tell whether many blocks must stay high, by the law that errors add up in quadrature.
-
-    Which of them overflow each sample may tell otherwise, so such ones are no matter of rounding.
-    """
-    smallest = sorted(errors)[: math.floor((1 - SPREAD_BLOCKS) * len(errors))]
-    return 0 < tolerance < math.hypot(*smallest) < math.inf
-
-
-def _hardest() -> Search[SampleSet]:
-    """Return the sample with the largest error with every layer low, as the preflight found it.
-
-    All that rank where samples have no figures of their own.
-    """
-    (low,) = yield (Proposal(plan=Plan.of(()), phase=Phase.RANKING, reason="every layer low"),)
-    each = low.evidence.one_by_one
-    errors = dict(zip(each.numbers, each.errors, strict=True)) if each else {}
-    known = {number: error for number, error in errors.items() if error is not None}
-    if not known:
-        return SampleSet.RANKING
-    return SampleSet.chosen([max(known, key=lambda number: (known[number], -number))])
 
 
 def _worst(errors: Sequence[float], negligible: float, most: int) -> list[int]:
@@ -141,9 +109,7 @@ def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[
     return [figure_of(outcome) for outcome in outcomes]
 
 
-def _outcomes(
-    problem: Problem, groups: Sequence[Sequence[int]], on: SampleSet = SampleSet.RANKING
-) -> Search[list[Outcome]]:
+def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
     everything = Plan.all_high(problem.size)
     found: list[Outcome] = []
     for start in range(0, len(groups), problem.workers):
@@ -151,7 +117,7 @@ def _outcomes(
             Proposal(
                 plan=everything.without(group),
                 phase=Phase.RANKING,
-                samples=on,
+                samples=SampleSet.RANKING,
                 kind=Kind.PREDICT,
                 reason=f"{number + 1} of {len(groups)}",
                 about_left=len(groups) - number,
