@@ -222,7 +222,7 @@ class Beliefs:
                 clean = (clean - whole) / np.maximum(1 - whole, TINY)
             return np.asarray(some.weights @ clean)
 
-        return np.sum(self._by_parts(expected, positions), axis=0)
+        return np.asarray(np.sum(self._by_parts(expected, positions), axis=0))
 
     def fitting(self, positions: Positions, slack: float) -> Array:
         """Return the chance that the first m add at most `slack`, for m >= 1: (positions,)."""
@@ -235,7 +235,7 @@ class Beliefs:
                 some.weights @ phi((math.log(max(slack, TINY)) - means) / deviations)
             )
 
-        return np.sum(self._by_parts(expected, positions), axis=0)
+        return np.asarray(np.sum(self._by_parts(expected, positions), axis=0))
 
     def _by_parts(self, of: Callable[[Self], Array], positions: Positions) -> list[Array]:
         """Return what `of` gives for a part of the hypotheses at a time, for these positions."""
