@@ -12,6 +12,7 @@ import pytest
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.ort import CheckedGraph, Session, check
+from precision_bisect.graphs.weights import in_file, stub
 from precision_bisect.machine.free_space import trim
 from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluators
@@ -52,6 +53,29 @@ def test_a_checked_graph_outlives_its_message() -> None:
     trim()
     (y,) = Session(graph).run({"x": np.array([1, 2], np.float32)}).values()
     np.testing.assert_array_equal([3, 8], y)
+
+
+def test_sessions_share_weights_in_a_file(tmp_path: Path) -> None:
+    """They are handed no array to copy, and compute the same; a map stays where it is."""
+    proto = onnx.parser.parse_model(TEXT)
+    weight = np.array([3, 4], np.float32)
+    proto.graph.initializer[0].CopyFrom(stub("w", weight))
+    shared = in_file({"w": weight}, tmp_path / "weights")
+    assert shared["w"] is in_file(shared, tmp_path / "others")["w"]
+    graph = check(proto, shared)
+    assert {} == graph.weights
+    (y,) = Session(graph).run({"x": np.array([1, 2], np.float32)}).values()
+    np.testing.assert_array_equal([3, 8], y)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full disk at hand")
+def test_a_file_of_weights_that_does_not_fit_is_not_left(tmp_path: Path) -> None:
+    """Each session has copies then, as of a small model."""
+    file = tmp_path / "weights"
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        in_file({"w": np.zeros(2, np.float32)}, file)
+    assert not file.is_symlink()
 
 
 def test_a_crew_that_leaves_gives_the_session_back(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """What is believed of the ranking, and how trials change it."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_bisect_strategies.beliefs import Beliefs
+from precision_bisect_strategies import beliefs
+from precision_bisect_strategies.beliefs import Array, Beliefs
 
 SIZE = 100
 
@@ -95,3 +97,27 @@ def test_the_marginal_rate_is_where_the_slack_ends() -> None:
     rate = believed.marginal_rate(sum(errors[:90]), range(SIZE), {})
     assert errors[80] < rate < errors[97]
     assert believed.marginal_rate(sum(errors[:90]), range(SIZE - 1), {SIZE - 1: errors[-1]}) > 0
+
+
+def test_thousands_of_layers_take_no_array_of_all_hypotheses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is believed is the same, computed for one hypothesis at a time or for all at once."""
+    errors, group = heavy_tailed(4), range(SIZE)
+
+    def told() -> list[Array]:
+        believed = first(errors, 2.0).learn_sum(group, sum(errors))
+        believed = believed.learn(range(30), range(30, 90), 1.0, clean=True)
+        chances = [believed.passing(group, 1.0, bad=bad) for bad in (False, True)]
+        fitting = believed.fitting(group, sum(errors) / 2)
+        return [believed.weights, *chances, fitting, np.array(believed.fair(group, 1.0))]
+
+    whole = told()
+    monkeypatch.setattr(beliefs, "HELD_AT_ONCE", 1)
+    for found, expected in zip(told(), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    monkeypatch.undo()
+    tracemalloc.start()
+    first(sorted(np.random.default_rng(5).lognormal(0, 2, 5000)), 2.0).learn_sum(range(5000), 1e4)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()

@@ -110,7 +110,12 @@ class CheckedGraph:
     @property
     def packs(self) -> bool:
         """Whether a session may keep a second, packed copy of the weights."""
-        return self.nbytes <= _PREPACK_BYTES and self.nodes <= _PREPACK_NODES
+        return are_packed(self.nodes, self.nbytes)
+
+
+def are_packed(nodes: int, nbytes: int) -> bool:
+    """Tell whether sessions over so many nodes, with so many bytes of weights, pack these."""
+    return nbytes <= _PREPACK_BYTES and nodes <= _PREPACK_NODES
 
 
 def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:

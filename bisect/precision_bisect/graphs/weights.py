@@ -33,6 +33,8 @@ ones: INT64 shapes of up to 128 values. Answers are the same with half and doubl
 LARGE_BYTES = 2**30
 """Weights from which on what holds the model once more is left out: advice is not tried, and few
 layers beyond the range need no ranking."""
+_ALIGNED = 64
+"""Bytes of a cache line, which kernels like weights to begin at."""
 _PIECE = 2**20
 """Bytes that are read at a time."""
 STUB_LOCATION = "weights held by precision-bisect"
@@ -191,6 +193,29 @@ def map_external(tensor: onnx.TensorProto, folder: Path) -> NDArray[np.generic]:
     if needed == 0:
         return np.empty(tuple(tensor.dims), dtype)
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=tuple(tensor.dims))
+
+
+def in_file(weights: Weights, file: Path) -> Weights:
+    """Return the weights as maps of a new file, whose pages all sessions share.
+
+    Of an array each session has a copy of its own, and a second one while it opens. Weights that
+    are maps stay as they are. Raises OSError, and leaves no file then.
+    """
+    arrays = {name: w for name, w in weights.items() if not isinstance(w, np.memmap)}
+    offsets = {}
+    try:
+        with file.open("wb") as stream:
+            for name, array in arrays.items():
+                stream.write(b"\0" * (-stream.tell() % _ALIGNED))
+                offsets[name] = stream.tell()
+                stream.write(array.tobytes())
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+    return weights | {
+        name: np.memmap(file, array.dtype, "r", offsets[name], array.shape)
+        for name, array in arrays.items()
+    }
 
 
 def _inside(folder: Path, location: str, name: str) -> Path:

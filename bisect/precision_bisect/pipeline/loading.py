@@ -6,6 +6,7 @@ A ladder of types loads once and searches several times over the same.
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.ort import are_packed, use_custom_ops
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.taken_branches import layers_inside, take_branches
+from precision_bisect.graphs.weights import in_file, total_bytes
 from precision_bisect.judging.comparators.choose_comparator import (
     ReadyMade,
     choose_comparator,
@@ -124,7 +126,7 @@ def load_run(
     if not (options.backend == "auto" or options.elsewhere):
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
-    original = load_model(options.model)
+    original = _shared(load_model(options.model), work)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
@@ -211,6 +213,17 @@ def load_run(
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
+
+
+def _shared(model: Model, work: Path) -> Model:
+    """Return the model with its weights in a file for all sessions, if these pack none of them.
+
+    Where the file cannot be written, each session has copies.
+    """
+    with suppress(OSError):
+        if not are_packed(len(model.proto.graph.node), total_bytes(model.weights)):
+            return replace(model, weights=in_file(model.weights, work / "weights"))
+    return model
 
 
 def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -> None:
