@@ -354,6 +354,6 @@ def test_points_of_the_curve_and_latencies_take_nothing_back(
     seen = JudgedTrials(tolerance=1.0, size=SIZE).having(found.trials)
     before = confirmed(seen)
     assert before == confirmed(seen.having([Trial(proposal=extra, outcome=told)]))
-    other = replace(extra, phase=Phase.SEARCH, kind=Kind.REBUILD)
+    other = replace(extra, phase=Phase.RECHECK, kind=Kind.REBUILD)
     seen.having([Trial(proposal=other, outcome=told)])
     assert len({each.verdict for each in seen.outcomes(plan)}) == 2
