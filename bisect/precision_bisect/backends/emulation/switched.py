@@ -170,7 +170,8 @@ class _Builder:
     def __init__(self, model: Model, pair: Pair, scales: Scales, semantics: Semantics) -> None:
         self._model = model
         self._semantics = semantics
-        self._recurrences = Recurrences(View(model), opset(model.proto))
+        self._view = View(model)
+        self._recurrences = Recurrences(self._view, opset(model.proto))
         # A layer that is FP32 in both forms rounds nothing: it needs no edges.
         self._forms = {
             name: forms
@@ -263,7 +264,9 @@ class _Builder:
         """Tell whether a layer only combines its input with small weights, element by element."""
         arrays = (self._weights.array(name) for name in weights.values())
         small = all(array is not None and array.nbytes <= INLINE_BYTES for array in arrays)
-        return node.op_type in _ARITHMETIC and small and not self._rounds_inside(node)
+        # A flag has one dimension, which a scalar result would take over.
+        ranked = bool(self._view.shape(node.output[0]))
+        return node.op_type in _ARITHMETIC and small and ranked and not self._rounds_inside(node)
 
     def _chosen(
         self, node: onnx.NodeProto, low: Mapping[int, str], high: Mapping[int, str]
