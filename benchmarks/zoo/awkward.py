@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zoo.inputs import LENGTH
-from zoo.modules import HEADS, Transformer, angles, turned
+from zoo.modules import HEADS, Block, Transformer, angles, turned
 
 GROUPS = 8
 EXPERTS, ACTIVE = 8, 2
@@ -80,7 +80,8 @@ class Looks(nn.Module):
         query, key, value = (part(flat) for part in self.parts)
         weights = torch.softmax(query @ key.transpose(-1, -2) / width**0.5, -1)
         mixed = self.out(weights @ value).transpose(1, 2)
-        return x + mixed.reshape(batch, width, height, across)
+        stream: Tensor = x + mixed.reshape(batch, width, height, across)
+        return stream
 
 
 class UNet(nn.Module):
@@ -210,7 +211,7 @@ class Experts(nn.Module):
 class Mixed(nn.Module):
     """Experts in the place of a gated feed-forward part."""
 
-    def __init__(self, block: nn.Module, width: int) -> None:
+    def __init__(self, block: Block, width: int) -> None:
         super().__init__()
         self.first, self.second = block.first, block.second
         self.attention, self.experts = block.attention, Experts(width)
@@ -224,12 +225,15 @@ class Mixed(nn.Module):
 def mixture() -> nn.Module:
     """Return a decoder of four blocks of 128 with experts, for LENGTH ids."""
     made = Transformer(width=128, depth=4, length=LENGTH, decoder=True)
-    made.blocks = nn.ModuleList(Mixed(block, 128) for block in made.blocks)
+    blocks = [block for block in made.blocks if isinstance(block, Block)]
+    made.blocks = nn.ModuleList(Mixed(block, 128) for block in blocks)
     return made
 
 
 class Step(nn.Module):
     """A decoder's next token: its id, its place, keys and values of those before it."""
+
+    angles: Tensor
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -247,6 +251,7 @@ class Step(nn.Module):
         x, turns = self.embedding(ids), self.angles[place]
         cached: tuple[list[Tensor], list[Tensor]] = ([], [])
         for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             query, key, value = (
                 part(block.first(x)).view(1, 1, HEADS, self.size).transpose(1, 2)
                 for part in block.attention.parts
