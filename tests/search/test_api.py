@@ -2,9 +2,7 @@
 
 import inspect
 import pickle
-from collections.abc import Collection, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,7 @@ from models import OVERFLOW, parse, save, with_weights
 from precision_bisect.api import FindOptions
 from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
-from precision_bisect.plugins import STRATEGIES, load
-from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.runs.monitoring.events import Event, Warned
-from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,
@@ -33,7 +28,6 @@ from precision_bisect.runs.runfolder import (
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import choices_of, flag_name, flags_of
 from precision_bisect.settings.keywords import in_keywords
-from precision_bisect.trial import Verdict
 
 GIVEN = (
     "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"
@@ -334,101 +328,3 @@ def test_warnings_name_keywords(tmp_path: Path) -> None:
     (first, *others) = (event.message for event in events if isinstance(event, Warned))
     assert first.startswith("no inputs given")
     assert not any("--" in each for each in others)
-
-
-class Largest:
-    """The largest difference, as a metric's class makes it from the options."""
-
-    def __init__(self, options: Options, outputs: Sequence[str], classes: Collection[str]) -> None:
-        assert (["y"], set()) == (list(outputs), set(classes))
-        assert isinstance(options.tol, float)
-        self.tolerance = options.tol
-
-    def settings(self) -> dict[str, Any]:
-        """Tell the limit."""
-        return {"metric": "largest", "tolerance": self.tolerance}
-
-    def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
-        """Judge all samples."""
-        error = largest(outputs, reference)
-        verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
-        return Judgement(verdict=verdict, error=error)
-
-
-def largest(outputs: Sequence[Sample], reference: Sequence[Sample]) -> float:
-    """Return the largest difference."""
-    pairs = zip(outputs, reference, strict=True)
-    return float(max(np.abs(found["y"] - wanted["y"]).max() for found, wanted in pairs))
-
-
-OBJECTS: dict[str, tuple[FindOptions, FindOptions]] = {
-    "check": ({"check": largest}, {"metric": "max"}),
-    "lambda": ({"check": lambda found, wanted: largest(found, wanted)}, {"metric": "max"}),
-    "partial": ({"check": partial(largest)}, {"metric": "max"}),
-    "metric": ({"metric": Largest}, {"metric": "max"}),
-    "strategy": ({"strategy": load(STRATEGIES, "ddmin")}, {"strategy": "ddmin"}),
-}
-"""Objects, and names that mean the same."""
-
-
-@pytest.mark.parametrize("which", OBJECTS)
-def test_an_object_is_what_a_name_is(which: str, tmp_path: Path) -> None:
-    """A function, a class or whatever can be called does what is installed under a name."""
-    model, (given, named) = save(parse(OVERFLOW), tmp_path), OBJECTS[which]
-    sample: Sample = {"x": np.array([299.0], np.float32)}
-    found = [
-        precision_bisect.find(model, inputs=sample, tol=0.2, out=tmp_path / str(n), **options)
-        for n, options in enumerate((given, named))
-    ]
-    (first, second) = (
-        (each.kept, each.status, each.tolerance, each.evaluations) for each in found
-    )
-    assert first == second
-    assert found[0].kept
-    said = precision_bisect.load(tmp_path / "0").to_text()
-    assert " at 0x" not in said
-
-
-@pytest.mark.parametrize("which", OBJECTS)
-def test_an_object_stays_in_its_process(which: str, tmp_path: Path) -> None:
-    """Other processes have no such judge, and need no strategy; no run goes on with either."""
-    model, (given, _) = save(parse(OVERFLOW), tmp_path), OBJECTS[which]
-    options: Any = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **given}
-    if which == "strategy":
-        assert precision_bisect.find(model, **options, isolate="always").kept
-    else:
-        with pytest.raises(precision_bisect.PrecisionBisectError, match="other processes"):
-            precision_bisect.find(model, **options, isolate="always")
-    with pytest.raises(precision_bisect.PrecisionBisectError, match="is the same again"):
-        precision_bisect.find(model, **options, resume=True)
-
-
-def fails(*_: object, **__: object) -> float:
-    """Raise what nobody expects."""
-    raise LookupError("an odd error")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"check": fails}, "test_api.fails failed: an odd error"),
-        ({"check": lambda found, wanted: "text"}, "returned str, which is no float"),
-        ({"check": 3}, "check cannot be 3; give a name, or a function or class"),
-        ({"metric": fails}, f"the metric {__name__}.fails cannot be made: LookupError"),
-        ({"metric": largest}, f"the metric {__name__}.largest cannot be made: TypeError"),
-        ({"metric": lambda *_: 3}, "lacks tolerance, settings, judge"),
-        ({"strategy": fails}, f"the strategy {__name__}.fails cannot be made: LookupError"),
-        ({"strategy": Result}, "cannot be made: TypeError"),
-        ({"strategy": int}, "the strategy builtins.int lacks name, assumption, minimal, largest"),
-        ({"strategy": None}, "strategy cannot be None; give a name, or a function or class"),
-    ],
-)
-def test_objects_that_do_not_fit_are_errors_of_ours(
-    options: Any, said: str, tmp_path: Path
-) -> None:
-    """Whatever an object raises or makes ends in one line that names it."""
-    model = save(parse(OVERFLOW), tmp_path)
-    with pytest.raises(precision_bisect.PrecisionBisectError) as refusal:
-        precision_bisect.find(model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", **options)
-    assert said in str(refusal.value)
-    assert refusal.value.hint
