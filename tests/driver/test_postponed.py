@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -52,9 +53,9 @@ def test_no_forecast_where_none_is_needed(
         asked.append("emulator")
         return ON_CPU
 
-    def looked() -> Plan | None:
+    def looked(found: Callable[[], Plan | None]) -> Plan | None:
         asked.append("range")
-        return prepared.beyond_range()
+        return found()
 
     path = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=path, inputs=tiny.samples(), tol=tol, threads=1, backend="emulated")
@@ -66,7 +67,8 @@ def test_no_forecast_where_none_is_needed(
         backend=engines,
         here=engines,
         emulator=made(providers=opened, late=True),
-        beyond_range=looked,
+        beyond_range=partial(looked, prepared.beyond_range),
+        overflowing=partial(looked, prepared.overflowing),
     )
     result = run_prepared(run, ignore, Budget(), RunFolder(run.options.folder))
     assert used == {*asked}

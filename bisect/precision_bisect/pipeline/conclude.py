@@ -39,7 +39,6 @@ from precision_bisect.pipeline.judged_answer import (
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
-from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
@@ -252,17 +251,21 @@ def _notes(run: _Ended, told: _Explanation) -> list[str]:
 
 
 def _unfelt(run: _Ended, curve: Sequence[CurvePoint]) -> list[str]:
-    """Tell of layers that leave the range in the answer without harm: other inputs may feel it."""
-    beyond, plan = run.prepared.problem.overflowing(), run.answer.plan
-    left = Plan.of(()) if beyond is None or plan is None else beyond.without(plan.kept)
+    """Tell of layers that leave the range in the answer without harm: other inputs may feel it.
+
+    An engine that needs no layer high had no inference of another kind, and gets none for this.
+    """
+    answer, prepared = run.answer.plan, run.prepared
+    marked = "margin" in [each.point for each in curve]
+    if answer is None or not (marked or prepared.backend.emulated):
+        return []
+    left = (prepared.problem.overflowing() or answer).without(answer.kept)
     if not left:
         return []
-    keep = "--keep keeps layers"
-    if "margin" in [each.point for each in curve]:
-        keep = "--export-point margin keeps them, too"
-    many, first = counted(len(left), "layer"), kept_names(run.prepared, left)[0]
+    keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
+    many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
     return [
-        f"{many} that run in {run.prepared.options.low.upper()} leave its range, {first} first; "
+        f"{many} that run in {prepared.options.low.upper()} leave its range, {first} first; "
         f"these samples do not feel it, others may: {keep}"
     ]
 

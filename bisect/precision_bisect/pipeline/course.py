@@ -272,11 +272,13 @@ class _Steps(NamedTuple):
             search = strategy.search(problem) if known is None else given(known)
         # Where speed counts, plans that fail are timed, too.
         spared = mode == "forecasts" and problem.speed is None
+        if spared:
+            search = sparing(search, seen)
         lucky = False
         if course.copies and not problem.builds:
             plan, lucky = yield from grounded(search, problem.top)
         else:
-            plan = yield from sparing(search, seen) if spared else search
+            plan = yield from search
         # From memory if the strategy is right. A strategy of others may end with any plan.
         answer = yield from one(plan, Phase.SEARCH, f"the answer of {strategy.name}")
         if not answer.passed:
