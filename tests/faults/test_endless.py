@@ -1,4 +1,8 @@
-"""Models whose inference does not end: limits and signals end the run all the same."""
+"""Inference that does not come back: limits and signals end the run all the same.
+
+ONNX Runtime's `run` is replaced by one that waits until it is told to end, as a run does that is
+told so between two nodes; the model is an ordinary one.
+"""
 
 import json
 import os
@@ -9,66 +13,76 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from effort import nightly
+from models import load_text
 
-FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+WAITING = """
+import time
+
+import onnxruntime
+
+Session = onnxruntime.InferenceSession
+run, run_with_iobinding = Session.run, Session.run_with_iobinding
 
 
-def loop(path: Path, *, after_rounding: bool = False) -> Path:
-    """Write a Loop of 2**62 trips; if so, one that ends at once unless `x + 1e-4` is rounded."""
-    scalar = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["go_on"]),
-            helper.make_node("Sin", ["v"], ["v_out"]),
-        ],
-        "body",
-        [scalar("i", INT64, []), scalar("go", BOOL, []), scalar("v", FLOAT, [1, 8])],
-        [scalar("go_on", BOOL, []), scalar("v_out", FLOAT, [1, 8])],
-    )
-    begin = [
-        helper.make_node("Add", ["x", "small"], ["moved"], name="add"),
-        helper.make_node("Sub", ["moved", "x"], ["gap"], name="sub"),
-        helper.make_node("ReduceMax", ["gap"], ["widest"], name="widest", keepdims=0),
-        helper.make_node("Less", ["widest", "limit"], ["less"], name="less"),
-    ]
-    nodes = [
-        *(begin if after_rounding else ()),
-        helper.make_node("Loop", ["trips", "less", "x"], ["l"], name="loop", body=body),
-        helper.make_node("Mul", ["l", "l"], ["y"], name="square"),
-    ]
-    constants = [numpy_helper.from_array(np.array(2**62, np.int64), "trips")]
-    if after_rounding:
-        constants += [numpy_helper.from_array(np.array(1e-4, np.float32), "small")]
-        constants += [numpy_helper.from_array(np.array(5e-5, np.float32), "limit")]
-    else:
-        constants += [numpy_helper.from_array(np.array(True), "less")]
-    ends = [scalar(name, FLOAT, [1, 8]) for name in "xy"]
-    graph = helper.make_graph(nodes, "endless", ends[:1], ends[1:], constants)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
-    )
-    np.savez(path.with_suffix(".npz"), x=np.ones((1, 8), np.float32))
-    return path
+def wait(arrays, options):
+    while {condition}:
+        if options is not None and options.terminate:
+            raise RuntimeError("told to end")
+        time.sleep(0.01)
+
+
+def waiting_run(session, names, feed, options=None):
+    arrays = run(session, names, feed, options)
+    wait(arrays, options)
+    return arrays
+
+
+def waiting_run_with_iobinding(session, binding, options=None):
+    run_with_iobinding(session, binding, options)
+    wait([value.numpy() for value in binding.get_outputs()], options)
+
+
+Session.run, Session.run_with_iobinding = waiting_run, waiting_run_with_iobinding
+"""
+ROUNDED = "any(array.size and not array.any() for array in arrays)"
+
+
+def stand_in(folder: Path, *, after_rounding: bool = False) -> Path:
+    """Write a model, a sample, and a stand-in for inference that does not come back.
+
+    It does not `after_rounding`, where `x + 1e-4 - x` has become 0, else never.
+    """
+    text = "(float[1, 8] x) => (float[1, 8] y) <float[1] small = {0.0001}>"
+    text += " { [add] moved = Add(x, small) [sub] y = Sub(moved, x) }"
+    model = load_text(text, folder).path
+    np.savez(folder / "x.npz", x=np.ones((1, 8), np.float32))
+    condition = ROUNDED if after_rounding else "True"
+    (folder / "sitecustomize.py").write_text(WAITING.replace("{condition}", condition))
+    return model
 
 
 def begin(model: Path, *flags: str) -> "subprocess.Popen[str]":
     """Begin a search."""
+    folder = model.parent
     command = [sys.executable, "-m", "precision_bisect", str(model), "--threads", "1"]
-    command += ["--inputs", str(model.with_suffix(".npz")), "--out", str(model.parent / "run")]
+    command += ["--inputs", str(folder / "x.npz"), "--out", str(folder / "run"), "--tol", "1e-6"]
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [*command, *flags],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
     )
 
 
 @pytest.mark.parametrize("limit", ["--max-time", *nightly("--trial-timeout")])
 def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
     """The reference runs in this process, and ends in one line all the same."""
-    with begin(loop(tmp_path / "endless.onnx"), limit, "1") as run:
+    with begin(stand_in(tmp_path), limit, "1") as run:
         _, said = run.communicate(timeout=60)
     assert 2 == run.returncode
     assert limit in said.splitlines()[-1]
@@ -78,7 +92,7 @@ def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_sigterm_ends_an_endless_reference(tmp_path: Path) -> None:
     """One SIGTERM is enough, before the search begins."""
-    with begin(loop(tmp_path / "endless.onnx")) as run:
+    with begin(stand_in(tmp_path)) as run:
         time.sleep(6)
         run.terminate()
         _, said = run.communicate(timeout=30)
@@ -97,7 +111,7 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The reference ends, the plan with every layer low does not: the run has a result."""
-    with begin(loop(tmp_path / "endless.onnx", after_rounding=True), *flags) as run:
+    with begin(stand_in(tmp_path, after_rounding=True), *flags) as run:
         _, said = run.communicate(timeout=120)
     assert "Traceback" not in said
     assert run.returncode in (0, 1, 3)
@@ -108,7 +122,7 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_trial_that_rounding_makes_endless(number: int, tmp_path: Path) -> None:
     """The first signal ends the trial, and the result says that the run was interrupted."""
-    with begin(loop(tmp_path / "endless.onnx", after_rounding=True)) as run:
+    with begin(stand_in(tmp_path, after_rounding=True)) as run:
         while not (tmp_path / "run" / "events.jsonl").exists():
             time.sleep(0.2)
         time.sleep(3)

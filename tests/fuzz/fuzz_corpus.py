@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,8 @@ import numpy as np
 import onnx
 from fuzz_outcomes import FAULTS, kind
 from onnx import helper, numpy_helper
+
+from precision_bisect.settings.worker_options import MOST_THREADS
 
 Change = Callable[[onnx.ModelProto], object]
 _RUN = ["m.onnx", "--out", "run", *fuzz_models.QUICK, "--tol", "1e-12"]
@@ -57,42 +58,6 @@ def _segmented_constant(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Constant", [], ["q"], value=value))
 
 
-def _doubling(model: onnx.ModelProto) -> None:
-    """Thirty functions, each of which calls the one before twice."""
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    bodies = [[helper.make_node("Neg", ["a"], ["c"])]]
-    for number in range(30):
-        call = f"f{number}"
-        bodies.append(
-            [
-                helper.make_node(call, ["a"], ["b"], domain="own"),
-                helper.make_node(call, ["b"], ["c"], domain="own"),
-            ]
-        )
-    for number, body in enumerate(bodies):
-        model.functions.append(
-            helper.make_function("own", f"f{number}", ["a"], ["c"], body, opsets)
-        )
-    model.graph.node.append(helper.make_node("f30", ["x"], ["q"], domain="own"))
-
-
-def _endless(model: onnx.ModelProto) -> None:
-    """A Loop of 2**62 trips."""
-    info = helper.make_tensor_value_info
-    scalars = [info("i", onnx.TensorProto.INT64, []), info("g", onnx.TensorProto.BOOL, [])]
-    tensor = info("v", onnx.TensorProto.FLOAT, [1, 8])
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["g"], ["go"]), helper.make_node("Sin", ["v"], ["o"])],
-        "body",
-        [*scalars, tensor],
-        [info("go", onnx.TensorProto.BOOL, []), info("o", onnx.TensorProto.FLOAT, [1, 8])],
-    )
-    model.graph.initializer.append(numpy_helper.from_array(np.array(2**62, np.int64), "trips"))
-    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "go_on"))
-    model.graph.node.append(helper.make_node("Loop", ["trips", "go_on", "y"], ["z"], body=body))
-    model.graph.output.append(info("z", onnx.TensorProto.FLOAT, [1, 8]))
-
-
 def _scalar_output(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("ReduceMax", ["y"], ["z"], keepdims=0))
     model.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, []))
@@ -108,14 +73,13 @@ MODELS: dict[str, Change] = {
     "batch of -2": _dimension(0, -2),
     "segment": _segment,
     "segment in a constant": _segmented_constant,
-    "functions that double": _doubling,
     "a scalar output": _scalar_output,
 }
 
 
 def _none(folder: Path) -> list[str]:
-    """Write a sample without values, over which an LSTM ends the process."""
-    model = fuzz_models.recurrent()
+    """Write a sample without values."""
+    model = fuzz_models.plain()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "n"
     onnx.save(model, folder / "m.onnx")
@@ -124,23 +88,17 @@ def _none(folder: Path) -> list[str]:
 
 
 def _no_bytes(folder: Path) -> list[str]:
-    """Write 2**62 texts of no bytes."""
-    text = b"{'descr': '|S0', 'fortran_order': False, 'shape': (2305843009213693952, 2), }"
-    line = text.ljust(117) + b"\n"
+    """Write texts of no bytes."""
     (folder / "in").mkdir()
-    data = b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line
-    (folder / "in" / "x.npy").write_bytes(data)
+    header = {"descr": "|S0", "fortran_order": False, "shape": (1, 8)}
+    with (folder / "in" / "x.npy").open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
     return ["m.onnx", "--out", "run", "--inputs", "in"]
 
 
-def _bomb(folder: Path) -> list[str]:
-    """Write an archive of 200 MB under a name that nobody asks for."""
-    with (
-        zipfile.ZipFile(folder / "in.npz", "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open("z.npy", "w") as stream,
-    ):
-        for _ in range(200):
-            stream.write(b"\0" * 1_000_000)
+def _unasked(folder: Path) -> list[str]:
+    """Write an array under a name that nobody asks for."""
+    np.savez_compressed(folder / "in.npz", z=np.zeros(1000, np.float32))
     return ["m.onnx", "--out", "run", "--inputs", "in.npz"]
 
 
@@ -148,8 +106,8 @@ def _pipe(*arguments: str) -> Callable[[Path], list[str]]:
     def write(folder: Path) -> list[str]:
         os.mkfifo(folder / "pipe")
         os.mkfifo(folder / "pipe.npz")
-        (folder / "zero").symlink_to("/dev/zero")
-        (folder / "zero.npz").symlink_to("/dev/zero")
+        (folder / "device").symlink_to("/dev/null")
+        (folder / "device.npz").symlink_to("/dev/null")
         return list(arguments)
 
     return write
@@ -170,33 +128,25 @@ def _ledger_folder(folder: Path) -> list[str]:
     return _RUN
 
 
-def _endless_loop(folder: Path) -> list[str]:
-    model = fuzz_models.plain()
-    _endless(model)
-    onnx.save(model, folder / "m.onnx")
-    return [*_RUN, "--max-time", "1"]
-
-
-def _endless_threads(folder: Path) -> list[str]:
+def _many_threads(folder: Path) -> list[str]:
     onnx.save(fuzz_models.plain(), folder / "m.onnx")
-    return [*_RUN, f"--threads={10**30}"]
+    return [*_RUN, f"--threads={MOST_THREADS + 1}"]
 
 
 OTHERS: dict[str, Callable[[Path], list[str]]] = {
     "samples of nothing": _none,
     "texts of no bytes": _no_bytes,
-    "a bomb": _bomb,
-    "a loop without end": _endless_loop,
+    "an array that nobody asks for": _unasked,
     "a pipe as model": _pipe("pipe"),
-    "a device as model": _pipe("layers", "zero"),
+    "a device as model": _pipe("layers", "device"),
     "a pipe as inputs": _pipe(*_RUN[:3], "--inputs", "pipe.npz"),
-    "a device as inputs": _pipe(*_RUN[:3], "--inputs", "zero.npz"),
+    "a device as inputs": _pipe(*_RUN[:3], "--inputs", "device.npz"),
     "a pipe as baseline": _pipe(*_RUN, "--baseline", "pipe"),
-    "a device as baseline": _pipe(*_RUN, "--baseline", "zero"),
+    "a device as baseline": _pipe(*_RUN, "--baseline", "device"),
     "a pipe as run": _pipe("status", "pipe"),
-    "a device as jobs": _pipe("batch", "zero"),
+    "a device as jobs": _pipe("batch", "device"),
     "a folder as ledger": _ledger_folder,
-    "threads without number": _endless_threads,
+    "more threads than are taken": _many_threads,
     **{
         f"{name} is a link": _planted(name)
         for name in ("ledger.sqlite", "events.jsonl", "status.json", ".lock", "result.json")
