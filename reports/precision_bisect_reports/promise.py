@@ -75,7 +75,8 @@ def unseen(result: Result) -> str:
     if told is None:
         return ""
     if told.judged or told.unjudged:
-        return _promise(told) + _estimate(told)
+        repeated = result.inputs is not None and result.inputs.repeated
+        return _promise(told, "distinct input" if repeated else "input") + _estimate(told)
     # What was seen was seen on real inputs.
     if result.inputs is not None and result.inputs.synthetic:
         return ""
@@ -91,8 +92,8 @@ def unseen(result: Result) -> str:
     )
 
 
-def _promise(told: Unseen) -> str:
-    said = f"{told.failed} of {counted(told.judged, 'input')} that took no part are over"
+def _promise(told: Unseen, what: str) -> str:
+    said = f"{told.failed} of {counted(told.judged, what)} that took no part are over"
     if before := told.joined + told.passed_later:
         said += f", and {before} {'was' if before == 1 else 'were'} with an earlier answer"
     said += (
@@ -106,7 +107,8 @@ def _promise(told: Unseen) -> str:
 
 def _waiting(result: Result, told: Unseen) -> str:
     """Say how many samples have not judged an answer, as after a budget that ended early."""
-    left = result.inputs.samples - told.took_part if result.inputs else 0
+    inputs = result.inputs
+    left = (inputs.distinct or inputs.samples) - told.took_part if inputs else 0
     return f"; the other {left} have not judged this answer" if left > 0 else ""
 
 

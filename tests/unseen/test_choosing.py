@@ -23,7 +23,7 @@ from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, driver_of, samples
 
 COUNT = 60
-POOL = pool_of(COUNT, 0)
+POOL = pool_of(range(COUNT), 0)
 
 
 def needing(needs: dict[int, set[int]]) -> Evaluate:
@@ -61,10 +61,10 @@ def searched(
 
 def test_the_pool_is_all_of_few_samples_and_a_random_part_of_many() -> None:
     """Eight may all choose; of more, most take no part, and which do is drawn anew by the seed."""
-    assert [*range(8)] == pool_of(8, 0)
-    sizes = {n: len(pool_of(n, 0)) for n in (9, 16, 45, 64, 1000)}
+    assert [*range(8)] == pool_of(range(8), 0)
+    sizes = {n: len(pool_of(range(n), 0)) for n in (9, 16, 45, 64, 1000)}
     assert {9: 8, 16: 8, 45: 11, 64: 16, 1000: 32} == sizes
-    assert pool_of(1000, 0) == pool_of(1000, 0) != pool_of(1000, 1)
+    assert pool_of(range(1000), 0) == pool_of(range(1000), 0) != pool_of(range(1000), 1)
 
 
 def test_a_ranking_takes_part_of_the_pool() -> None:
@@ -270,7 +270,7 @@ class Files(Sequence[Sample]):
 def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path: Path) -> None:
     """Before the first trial only the pool is read; each other sample once, at the end."""
     files, referred = Files(1000), list[int]()
-    pool = pool_of(1000, 0)
+    pool = pool_of(range(1000), 0)
 
     class Refer:
         def __call__(self, feed: Sample) -> Sample:

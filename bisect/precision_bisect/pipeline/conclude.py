@@ -221,7 +221,11 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         deployment=told.written.deployment,
         diagnosis=told.findings.kept,
         advice=_advised(told.findings, answer),
-        inputs=Inputs(synthetic=options.inputs is None, samples=len(prepared.sets.feeds)),
+        inputs=Inputs(
+            synthetic=options.inputs is None,
+            samples=len(prepared.sets.feeds),
+            distinct=len({*prepared.sets.distinct.near}),
+        ),
         input_ranges=told.ranges,
         fingerprint=prepared.told_fingerprint,
         message=_message(run, told.findings),

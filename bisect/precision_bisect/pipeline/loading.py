@@ -32,6 +32,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.tried_out import try_out
+from precision_bisect.judging.inputs.distinct import Distinct, distinct
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
@@ -155,7 +156,9 @@ def load_run(
         if said:
             observer(Warned(message=said))
     options, samples, read, odd = load_samples(options, original, observer)
-    pool = _pool(options, len(samples), each=each)
+    new = distinct(samples)
+    held_out = _held_out(options, new)
+    pool = _pool(new, held_out, options.seed, each=each)
     options, model, inside = _without_ifs(options, told.model, samples, observer, work)
     if inner and not options.fuse_norms:
         told = settled(model)
@@ -170,8 +173,9 @@ def load_run(
         feeds=samples,
         pool=pool,
         reference=reference.outputs,
-        held_out=options.holdout,
+        held_out=held_out,
         each=each,
+        distinct=new,
         given=given,
         refer=refer,
     )
@@ -192,6 +196,7 @@ def load_run(
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
         *overlooked_remarks(comparator, known),
         *odd,
+        *filter(None, (new.remark if options.inputs is not None else "",)),
     ]
     if read is not None:
         observer(read)
@@ -241,19 +246,22 @@ def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -
         )
 
 
-def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
-    """Return the samples that may choose, by their numbers; `each` may be judged alone.
-
-    Raises InputError where all are held out.
-    """
-    judging = count - options.holdout
-    if judging < 1:
+def _held_out(options: Options, new: Distinct) -> Sequence[int]:
+    """Return the numbers of the samples to hold out. Raises InputError where that is all."""
+    count = len({*new.near})
+    if options.holdout >= count:
+        samples = counted(count, "sample" if count == len(new.near) else "distinct sample")
         raise InputError(
-            f"--holdout {options.holdout} of {counted(count, 'sample')} leaves none to search "
-            "with",
+            f"--holdout {options.holdout} of {samples} leaves none to search with",
             "give more samples, or hold out fewer",
         )
-    return pool_of(judging, options.seed) if each else range(judging)
+    return new.drawn(options.holdout, options.seed)
+
+
+def _pool(new: Distinct, held_out: Sequence[int], seed: int, *, each: bool) -> Sequence[int]:
+    """Return the samples that may choose, by their numbers; `each` may be judged alone."""
+    judging = sorted({*range(len(new.near))} - {*held_out})
+    return pool_of(sorted(new.of(judging)), seed) if each else judging
 
 
 def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
