@@ -199,7 +199,7 @@ def promised(
     )
     others = own.get(False, OneByOne(numbers=(), errors=()))
     scaled = {n for n in others.numbers if n not in chose and n not in others.unjudged}
-    of = sets.distinct.of
+    of = sets.new.of
     calibrating = Calibrating(judged=len(of(scaled)), failed=len(of(scaled & {*others.failed})))
     over, joined = of(failed), of(before & part - {*pool})
     return Unseen(

@@ -224,7 +224,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         inputs=Inputs(
             synthetic=options.inputs is None,
             samples=len(prepared.sets.feeds),
-            distinct=len({*prepared.sets.distinct.near}),
+            distinct=len({*prepared.sets.new.near}),
         ),
         input_ranges=told.ranges,
         fingerprint=prepared.told_fingerprint,

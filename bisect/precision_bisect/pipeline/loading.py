@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
-from precision_bisect.errors import InputError, ModelError, UsageError, counted
+from precision_bisect.errors import ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
 from precision_bisect.graphs.graph import operators
@@ -32,7 +32,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.tried_out import try_out
-from precision_bisect.judging.inputs.distinct import Distinct, distinct
+from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
@@ -49,8 +49,8 @@ from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
+    divided,
     judges_each,
-    pool_of,
     with_something,
 )
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
@@ -157,8 +157,7 @@ def load_run(
             observer(Warned(message=said))
     options, samples, read, odd = load_samples(options, original, observer)
     new = distinct(samples)
-    held_out = _held_out(options, new)
-    pool = _pool(new, held_out, options.seed, each=each)
+    held_out, pool = divided(new, options.holdout, options.seed, each=each)
     options, model, inside = _without_ifs(options, told.model, samples, observer, work)
     if inner and not options.fuse_norms:
         told = settled(model)
@@ -244,24 +243,6 @@ def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -
             "above zero",
             "let the --check return a figure, or search for the answer",
         )
-
-
-def _held_out(options: Options, new: Distinct) -> Sequence[int]:
-    """Return the numbers of the samples to hold out. Raises InputError where that is all."""
-    count = len({*new.near})
-    if options.holdout >= count:
-        samples = counted(count, "sample" if count == len(new.near) else "distinct sample")
-        raise InputError(
-            f"--holdout {options.holdout} of {samples} leaves none to search with",
-            "give more samples, or hold out fewer",
-        )
-    return new.drawn(options.holdout, options.seed)
-
-
-def _pool(new: Distinct, held_out: Sequence[int], seed: int, *, each: bool) -> Sequence[int]:
-    """Return the samples that may choose, by their numbers; `each` may be judged alone."""
-    judging = sorted({*range(len(new.near))} - {*held_out})
-    return pool_of(sorted(new.of(judging)), seed) if each else judging
 
 
 def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:

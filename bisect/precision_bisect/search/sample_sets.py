@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,30 @@ def summed_up(
     )
 
 
+class Divided(NamedTuple):
+    """The numbers of the samples that are held out, and of those that may choose."""
+
+    held_out: Sequence[int]
+    pool: Sequence[int]
+
+
+def divided(new: Distinct, holdout: int, seed: int, *, each: bool) -> Divided:
+    """Hold out so many distinct samples, and choose the pool; `each` may be judged alone.
+
+    Raises InputError where all are held out.
+    """
+    count = len({*new.near})
+    if holdout >= count:
+        samples = counted(count, "sample" if count == len(new.near) else "distinct sample")
+        raise InputError(
+            f"--holdout {holdout} of {samples} leaves none to search with",
+            "give more samples, or hold out fewer",
+        )
+    held_out = new.drawn(holdout, seed)
+    judging = sorted({*range(len(new.near))} - {*held_out})
+    return Divided(held_out, pool_of(sorted(new.of(judging)), seed) if each else judging)
+
+
 def pool_of(numbers: Sequence[int], seed: int) -> list[int]:
     """Return which of these samples may choose: all of few, some at random of many.
 
@@ -84,7 +109,7 @@ class SampleSets(Mapping[SampleSet, Pair]):
     they are asked for. `pool` are the numbers of those that may choose, whose outputs `reference`
     has. Those of the others are `given`, or `refer` computes them when they are asked for. `each`
     sample has a verdict of its own, and equal ones have it from the first of them; where a check
-    judges all together, all choose. `distinct` tells which samples are new.
+    judges all together, all choose. All samples are `new` unless they are not `distinct`.
     """
 
     feeds: Sequence[Sample]
@@ -92,14 +117,14 @@ class SampleSets(Mapping[SampleSet, Pair]):
     reference: Sequence[Sample]
     held_out: Sequence[int] = ()
     each: bool = True
-    distinct: Distinct = Distinct((), ())
+    distinct: Distinct | None = None
     given: Sequence[Sample] | None = None
     refer: Refers | None = None
+    new: Distinct = field(init=False)
     _kept: dict[int, tuple[Sample, Sample]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.distinct.near:
-            self.distinct = Distinct.all_of(len(self.feeds))
+        self.new = self.distinct or Distinct.all_of(len(self.feeds))
         for number, outputs in zip(self.pool, self.reference, strict=True):
             self._kept[number] = self.feeds[number], outputs
 
@@ -160,7 +185,7 @@ class SampleSets(Mapping[SampleSet, Pair]):
 
     def _without_repeats(self, numbers: Iterable[int]) -> Iterator[int]:
         """Yield those of these samples that are equal to no earlier one, if each is judged."""
-        return (n for n in numbers if not self.each or self.distinct.equal[n] == n)
+        return (n for n in numbers if not self.each or self.new.equal[n] == n)
 
     def single(self, number: int) -> "tuple[Sample, Sample | None]":
         """Return a sample and its FP32 outputs, None where there are none to judge by."""
@@ -201,7 +226,7 @@ def with_something(sets: SampleSets, judged: Collection[str], seed: int) -> Samp
     pool, known = [*sets.pool], [*sets.reference]
     if not all(map(empty, known)):
         return sets
-    for number in _drawn(sorted(sets.distinct.of(sets.judging_numbers)), seed):
+    for number in _drawn(sorted(sets.new.of(sets.judging_numbers)), seed):
         _, outputs = (None, None) if number in sets.pool else sets.single(number)
         if outputs is None:
             continue

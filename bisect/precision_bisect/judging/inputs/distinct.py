@@ -18,7 +18,7 @@ from precision_bisect.protocols import Sample
 
 NEAR = 2.0**-9
 """Share of an input's norm within which two samples are one. The copies that judge rounding luck
-change what FP16 holds exactly by 2**-10 of it (`copies.py`): two of them are 1.4 * 2**-10 apart."""
+change what FP16 holds exactly by 2**-10 (`copies.py`): two of them are 1.4 * 2**-10 apart."""
 _REPEATS = "what is equal, or nearer than FP16's steps, counts once and tells no more; give others"
 _WIDTH = 251
 """Sums of a sketch. A prime, so that neighbours in no image share a sum row by row."""
