@@ -91,10 +91,10 @@ class Unseen:
     Of `judged` distinct samples `failed` exceed the limit. With this `confidence` at most
     `share_at_most` of such inputs do, if the samples were drawn as inputs will be. `took_part`
     samples chose the answer; `joined` of them did so because an earlier answer failed on them, and
-    `passed_later` are others that it failed on. The bound counts both as failures: it is that of the earlier
-    answer, and holds for a wider one that fails no more. `unjudged` samples have no FP32 outputs
-    to judge by. `estimate` is there where one was asked for. `calibrating` is None where nothing
-    was calibrated; else all that judge have taken part.
+    `passed_later` are others that it failed on. The bound counts both as failures: it is that of
+    the earlier answer, and holds for a wider one that fails no more. `unjudged` samples have no
+    FP32 outputs to judge by. `estimate` is there where one was asked for. `calibrating` is None
+    where nothing was calibrated; else all that judge have taken part.
     """
 
     judged: Count
