@@ -22,10 +22,10 @@ def proof(result: Result) -> str:
         which = "the one module" if len(modules.names) == 1 else "any one module"
         return f"minimal by modules: dropping {which} fails, each was tried"
     kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
-    if certificate.minimal and kept == 1:
-        return f"{certified(certificate)}: dropping the one layer fails, as was tried"
     if certificate.minimal:
-        return f"{certified(certificate)}: dropping any one of the {kept} fails, each was tried"
+        tried = "the one layer fails, as" if kept == 1 else f"any one of the {kept} fails, each"
+        alone = _on_copies_alone(certificate.on_copies_alone, kept)
+        return f"{certified(certificate)}: dropping {tried} was tried{alone}"
     if certificate.minimal_at_limit:
         return (
             f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
@@ -45,6 +45,16 @@ def proof(result: Result) -> str:
     parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]
     parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
     return f"not proven minimal: {', '.join(parts)}"
+
+
+def _on_copies_alone(layers: int, kept: int) -> str:
+    """Say how many drops the samples as given pass, "" for none."""
+    if not layers:
+        return ""
+    which = (
+        "it passes" if kept == 1 else "all pass" if layers == kept else f"{layers} of them pass"
+    )
+    return f"; on the samples as given {which}, and on copies with slight changes not"
 
 
 def certified(certificate: Certificate) -> str:
