@@ -70,17 +70,14 @@ def _errors(
 ) -> Sequence[float | None]:
     """Return the errors of an answer on the samples after the given ones, each by itself."""
     tolerance = result_limit(result)
-    held_out = len(samples) - given
-    options = Options(
-        model=model, inputs=samples, holdout=held_out, tol=tolerance, out=out, backend="emulated"
-    )
+    options = Options(model=model, inputs=samples, tol=tolerance, out=out, backend="emulated")
     out.mkdir()
     prepared = prepare(options, ignore, out)
     assert prepared.here is not None
     kept = {*result.kept}
     names = prepared.model.table.names
     plan = Plan.of(i for i, name in enumerate(names) if name in kept)
-    proposal = Proposal(plan=plan, samples=SampleSet.HELD_OUT)
+    proposal = Proposal(plan=plan, samples=SampleSet.chosen(range(given)).others)
     found = evaluator(prepared, prepared.here)(proposal).evidence.one_by_one
     assert found is not None
     return found.errors

@@ -118,7 +118,7 @@ def samples(judged: int = 1, held_out: int = 0, pool: Sequence[int] | None = Non
         feeds=feeds,
         pool=pool,
         reference=[zeros[i] for i in pool],
-        held_out=held_out,
+        held_out=range(judged, judged + held_out),
         given=zeros,
     )
 

@@ -192,7 +192,12 @@ def _samples(inputs: Any) -> Any:
         return [inputs]
     # An array would be taken apart into its rows.
     listed = isinstance(inputs, Iterable) and not isinstance(inputs, Sequence)
-    return list(inputs) if listed and not hasattr(inputs, "shape") else inputs
+    if not listed or hasattr(inputs, "shape"):
+        return inputs
+    # Imported here: it brings in numpy.
+    from precision_bisect.judging.inputs.input_check import own_sample
+
+    return [own_sample(sample) for sample in inputs]
 
 
 def _written(options: Options, proto: object, work: Path) -> Options:

@@ -85,11 +85,19 @@ class Listed:
     names: Sequence[str]
 
 
+class Verdict(StrEnum):
+    """Whether the outputs were within the tolerance."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
     """How a plan did on copies of the samples that differ by one part in 100,000.
 
-    Of `copies` that ran before the verdict was clear `failed` exceeded the tolerance.
+    Of `copies` that ran before the verdict was clear `failed` exceeded the tolerance. `samples` is
+    the verdict on the samples as given, None in ledgers of versions that did not tell it.
     `error_median` and `error_max` are over these copies, on the tolerance's scale; `jitter` is the
     standard deviation of the error's natural logarithm. Each is None where there are no figures.
     """
@@ -99,9 +107,12 @@ class Stability:
     error_median: Figure | None = None
     error_max: Figure | None = None
     jitter: Figure | None = None
+    samples: Verdict | None = None
 
     @classmethod
-    def of(cls, failed: int, errors: Sequence[float | None]) -> "Stability":
+    def of(
+        cls, failed: int, errors: Sequence[float | None], samples: Verdict | None = None
+    ) -> "Stability":
         """Return that of copies with these errors, of which so many failed."""
         figures = [error for error in errors if error is not None]
         logs = [math.log(error) for error in figures if 0 < error < math.inf]
@@ -111,6 +122,7 @@ class Stability:
             error_median=statistics.median(figures) if figures else None,
             error_max=max(figures, default=None),
             jitter=statistics.stdev(logs) if len(logs) > 1 else None,
+            samples=samples,
         )
 
 
@@ -232,13 +244,6 @@ _FATAL = frozenset(
         TrialStatus.CORRUPTED,
     )
 )
-
-
-class Verdict(StrEnum):
-    """Whether the outputs were within the tolerance."""
-
-    PASS = "pass"
-    FAIL = "fail"
 
 
 class Phase(StrEnum):

@@ -22,10 +22,10 @@ def proof(result: Result) -> str:
         which = "the one module" if len(modules.names) == 1 else "any one module"
         return f"minimal by modules: dropping {which} fails, each was tried"
     kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
-    if certificate.minimal and kept == 1:
-        return f"{certified(certificate)}: dropping the one layer fails, as was tried"
     if certificate.minimal:
-        return f"{certified(certificate)}: dropping any one of the {kept} fails, each was tried"
+        tried = "the one layer fails, as" if kept == 1 else f"any one of the {kept} fails, each"
+        alone = _on_copies_alone(certificate.on_copies_alone, kept)
+        return f"{certified(certificate)}: dropping {tried} was tried{alone}"
     if certificate.minimal_at_limit:
         return (
             f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
@@ -45,6 +45,16 @@ def proof(result: Result) -> str:
     parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]
     parts += [f"{count} {printable(state)}" for state, count in unproven.items()]
     return f"not proven minimal: {', '.join(parts)}"
+
+
+def _on_copies_alone(layers: int, kept: int) -> str:
+    """Say how many drops the samples as given pass, "" for none."""
+    if not layers:
+        return ""
+    which = (
+        "it passes" if kept == 1 else "all pass" if layers == kept else f"{layers} of them pass"
+    )
+    return f"; on the samples as given {which}, and on copies with slight changes not"
 
 
 def certified(certificate: Certificate) -> str:
@@ -75,7 +85,8 @@ def unseen(result: Result) -> str:
     if told is None:
         return ""
     if told.judged or told.unjudged:
-        return _promise(told) + _estimate(told)
+        repeated = result.inputs is not None and result.inputs.repeated
+        return _promise(told, "distinct input" if repeated else "input") + _estimate(told)
     # What was seen was seen on real inputs.
     if result.inputs is not None and result.inputs.synthetic:
         return ""
@@ -91,8 +102,8 @@ def unseen(result: Result) -> str:
     )
 
 
-def _promise(told: Unseen) -> str:
-    said = f"{told.failed} of {counted(told.judged, 'input')} that took no part are over"
+def _promise(told: Unseen, what: str) -> str:
+    said = f"{told.failed} of {counted(told.judged, what)} that took no part are over"
     if before := told.joined + told.passed_later:
         said += f", and {before} {'was' if before == 1 else 'were'} with an earlier answer"
     said += (
@@ -106,7 +117,8 @@ def _promise(told: Unseen) -> str:
 
 def _waiting(result: Result, told: Unseen) -> str:
     """Say how many samples have not judged an answer, as after a budget that ended early."""
-    left = result.inputs.samples - told.took_part if result.inputs else 0
+    inputs = result.inputs
+    left = (inputs.distinct or inputs.samples) - told.took_part if inputs else 0
     return f"; the other {left} have not judged this answer" if left > 0 else ""
 
 

@@ -198,7 +198,7 @@ def test_where_nothing_is_ever_found_there_is_nothing_to_judge(
     """One line says so, with the outputs and their shapes, and what to do."""
     model = models.save(models.parse(DETECTOR), tmp_path)
     for number in range(3):
-        np.savez(tmp_path / f"{number}.npz", b=seen(FAR)["b"], s=seen(FAR)["s"])
+        np.savez(tmp_path / f"{number}.npz", **seen(FAR + number / 100))
     assert 2 == main([str(model), "--inputs", str(tmp_path), "--out", str(tmp_path / "run")])
     said = capsys.readouterr().err.splitlines()[-1]
     assert "the outputs of all 3 samples are empty, 'dets' [0, 4]; give inputs" in said
@@ -207,9 +207,9 @@ def test_where_nothing_is_ever_found_there_is_nothing_to_judge(
 def test_one_of_many_is_enough(tmp_path: Path) -> None:
     """Where those that choose are empty, others join until one is not; the rest judge."""
     count = 40
-    pool = pool_of(count, 0)
+    pool = pool_of(range(count), 0)
     full = next(number for number in range(count) if number not in pool)
-    samples = [seen(CLEAR if number == full else FAR) for number in range(count)]
+    samples = [seen(CLEAR if n == full else FAR + n / 1000) for n in range(count)]
     found = search(tmp_path, samples, tol=0.01)
     assert found.unseen is not None
     took, judging = found.unseen.took_part, found.unseen.judged

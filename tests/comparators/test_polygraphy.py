@@ -14,7 +14,7 @@ from polygraphy import comparator as pg
 
 from effort import examples
 from polygraphy_metrics import METRICS
-from precision_bisect.judging.comparators.metrics import DIFFERENCES
+from precision_bisect.judging.comparators.metrics import DIFFERENCES, multiple
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
@@ -254,3 +254,13 @@ def test_an_error_that_overflows_stays_finite() -> None:
             assert judgement.verdict is Verdict.FAIL
             assert judgement.error is not None
             assert math.isfinite(judgement.error)
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.95])
+def test_a_quantile_leaves_the_largest_errors_out(quantile: float) -> None:
+    """Of a hundred errors that grow, so many are within the limit, and the error is that one."""
+    want = np.ones(101, np.float32)
+    got = want + np.arange(101, dtype=np.float32)
+    limits = {"metric": "quantile", "quantile": quantile}
+    for limit in (100 * quantile, 50.0):
+        assert pytest.approx(100 * quantile / limit) == multiple(limits, limit, 0.0, got, want)

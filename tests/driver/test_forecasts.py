@@ -177,6 +177,23 @@ def test_the_spread_of_forecasts_moves_what_is_far() -> None:
     assert found.proof.predicted
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_one_build_short_nothing_is_predicted(lacking: int) -> None:
+    """As many drops as the sample has must be built, in its order, for the others to stand."""
+    found = certified(FAR, FAR)
+    drawn = [each for each in found.trials if len(each.proposal.plan) == len(FAR) - 1]
+    built = [each for each in drawn if each.proposal.kind is not Kind.PREDICT]
+    left_out = built[len(built) - lacking :]
+    asked = oracles.problem(len(FAR) + FURTHER)
+    read = JudgedTrials(tolerance=asked.tolerance, size=len(FAR) + FURTHER)
+    read.having(each for each in found.trials if each not in left_out)
+    answer, terms = Plan.of(range(len(FAR))), Terms(mode="forecasts", untested="not tried")
+    proof = certificate(answer, read, asked.names, terms)
+    assert sample_of(len(FAR)) == len(built)
+    predicted = 0 if lacking else len(FAR) - len(built)
+    assert (predicted, not lacking) == (len(proof.predicted), proof.minimal_by_forecasts)
+
+
 @pytest.mark.parametrize("drops", range(1, 9))
 def test_a_sample_promises_what_counting_says(drops: int) -> None:
     """Over all samples, more wrong ones than are named stay unseen in 10% of the cases at most."""

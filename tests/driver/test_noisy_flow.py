@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 import oracles
+from oracles import outcome
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Kind, SampleSet
+from precision_bisect.search.limits_and_noise import repeated
+from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, by, driver_of
 
@@ -78,3 +80,23 @@ def test_the_limit_of_a_search_below_the_noise_is_told(tmp_path: Path) -> None:
     ending, _ = noisy_course(tmp_path, rule, {EVERYTHING: [0.0, 0.05]})
     assert (Status.FOUND, ANSWER) == (ending.status, ending.plan)
     assert pytest.approx(0.9) == ending.limit
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"), [(0.95, 1.2, 1.2), (0.95, 0.97, 0.97), (0.97, 0.93, 0.97)]
+)
+def test_of_two_builds_the_worse_one_is_told(first: float, second: float, expected: float) -> None:
+    """A pass near the tolerance is built once more; neither may pass better than the other."""
+    told: list[Outcome] = []
+
+    def asked() -> Search[None]:
+        told.extend((yield (Proposal(plan=ANSWER), Proposal(plan=Plan.of(())))))
+
+    problem = replace(oracles.problem(SIZE), noise=0.1)
+    search = repeated(asked(), problem)
+    assert [ANSWER, Plan.of(())] == [each.plan for each in next(search)]
+    (again,) = search.send((outcome(first), outcome(0.2)))
+    assert (ANSWER, Kind.AGAIN) == (again.plan, again.kind)
+    with pytest.raises(StopIteration):
+        search.send((outcome(second),))
+    assert [outcome(expected), outcome(0.2)] == told

@@ -42,9 +42,10 @@ def judge(
     typed: bool = False,
     body: str = BODY,
     pair: Pair = Pair(low="fp16", high="fp32"),  # noqa: B008 - it is frozen
+    opset: int = 17,
 ) -> list[LayerHonour]:
     """Judge an engine of these layers that should keep some layers of a graph."""
-    model = load_text(body, folder)
+    model = load_text(body, folder, opset=opset)
     plan = keeping(model, *kept)
     graph = TypedWriter(model, pair).write(plan) if typed else None
     return judge_layers(model, plan, graph, layers, pair)
@@ -279,6 +280,35 @@ def test_a_node_belongs_to_the_layer_that_lists_it(tmp_path: Path) -> None:
         engine_layer("PointWiseV2", ["relu"], "fp16 fp16"),
     ]
     assert [DEMOTED] == [entry.honoured.value for entry in judge(tmp_path, layers, "relu")]
+
+
+ATTENTION = (
+    "(float[1, 2, 4, 8] q) => (float[1, 2, 4, 8] y)"
+    " { [e] a = Exp(q) [k] c = Attention(a, q, q) [t] y = Tanh(c) }"
+)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([], UNSEEN),
+        (["fp32"], UNSEEN),
+        (["fp32", "fp32"], HONOURED),
+        (["fp32", "fp16"], DEMOTED),
+        (["fp16"], DEMOTED),
+    ],
+    ids=str,
+)
+def test_an_attention_has_two_products(
+    tmp_path: Path, kinds: Sequence[str], expected: str
+) -> None:
+    """One in FP32 says nothing of the other; one that is low says enough."""
+    layers = [
+        replace(engine_layer("gemm", ["k"], f"{kind} {kind}"), name=f"_gemm_myl0_{number}")
+        for number, kind in enumerate(kinds)
+    ]
+    (found,) = judge(tmp_path, layers, "k", body=ATTENTION, opset=23)
+    assert expected == found.honoured.value
 
 
 @pytest.mark.parametrize(

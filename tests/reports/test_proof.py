@@ -25,6 +25,24 @@ def test_what_a_certificate_rests_on_is_said() -> None:
     assert "minimal by builds and forecasts" in as_html(replace(RESULT, certificate=certificate))
 
 
+def test_drops_that_fail_on_copies_alone_are_told() -> None:
+    """The samples as given pass them: so many, all, or the one."""
+    for alone, kept, expected in (
+        (1, 3, "any one of the 3 fails, each was tried; on the samples as given 1 of them pass"),
+        (2, 2, "any one of the 2 fails, each was tried; on the samples as given all pass"),
+        (1, 1, "the one layer fails, as was tried; on the samples as given it passes"),
+    ):
+        evidence = [
+            replace(need(name, True, "dropped"), fails_on="copies" if i < alone else "samples")
+            for i, name in enumerate(KEPT[:kept])
+        ]
+        certificate = Certificate(
+            minimal=True, checked=KEPT[:kept], unchecked=(), evidence=evidence
+        )
+        said = words(replace(RESULT, certificate=certificate))
+        assert f"minimal: dropping {expected}, and on copies with slight changes not" in said
+
+
 def test_a_limit_that_forecasts_are_below_is_named() -> None:
     """A drop that passes by the tolerance and not by the limit leaves it minimal by the limit."""
     evidence = [replace(need(name, True, "dropped"), needed_at_limit=True) for name in KEPT[:2]]

@@ -16,13 +16,13 @@ from precision_bisect.options import Certify
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.certificate.confirmed_forecasts import sample_of
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import Kind, Phase
+from precision_bisect.trial import Kind, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
 
@@ -78,6 +78,30 @@ def test_culprits_that_hold_are_minimal(tmp_path: Path) -> None:
     terms = Terms(mode="full", untested="")
     names = [f"layer{i}" for i in range(SIZE)]
     assert certificate(ending.plan, seen, names, terms).minimal
+
+
+def test_what_a_drop_failed_on_is_told(tmp_path: Path) -> None:
+    """A layer that the samples as given do without is told from one that they need."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        copied = feed["x"].dtype.kind == "f"
+        return 0.1 if ({2, 7} if copied else {2}) <= plan.kept else 1.1
+
+    def drops() -> Search[None]:
+        plans = [Plan.of(kept) for kept in ((2, 7), (7,), (2,))]
+        yield tuple(Proposal(plan=plan, phase=Phase.CERTIFICATE, draw=1) for plan in plans)
+
+    driver, ledger = driver_of(tmp_path, Simulated(rule), copies=copies_of)
+    with ledger:
+        driver.run(drops())
+    seen = JudgedTrials(tolerance=1.0, size=SIZE, copies=True, clear=2.0).having(driver.trials)
+    names = [f"layer{i}" for i in range(SIZE)]
+    found = certificate(Plan.of((2, 7)), seen, names, Terms(mode="full", untested=""))
+    assert [(True, "samples"), (True, "copies")] == [
+        (need.needed, need.fails_on) for need in found.evidence
+    ]
+    assert 1 == found.on_copies_alone
+    assert [True, False] == [need.reason.endswith("as do the samples") for need in found.evidence]
 
 
 def test_culprits_that_hold_are_needed_by_forecasts(tmp_path: Path) -> None:

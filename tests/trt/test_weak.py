@@ -131,6 +131,22 @@ def test_constants_are_marked_where_only_kept_layers_read_them(rtx: Flavour) -> 
     assert ["a", "add", "mul"] == sorted(found)
 
 
+def test_a_constant_of_two_types_is_not_marked(rtx: Flavour) -> None:
+    """What layers of two types read has no one type; what one of them reads alone has."""
+    model = parse(
+        "(float[4] x) => (float[4] y) <float[4] a = {1, 2, 3, 4}, float[4] b = {1, 2, 3, 4}>"
+        " { h = Mul(x, a) g = Add(h, a) y = Sub(g, b) }"
+    )
+    names = ["mul", "add", "sub"]
+    held = network_of(rtx, model, names)
+    high = told_by_file(model.graph, *names)
+    of_two = {name: (("bf16" if name == "add" else "fp32"), *high[name][1:]) for name in high}
+    found = [layer.name for layers in to_mark(held.network, of_two).values() for layer in layers]
+    assert ["add", "b", "mul", "sub"] == sorted(found)
+    every = [layer.name for layers in to_mark(held.network, high).values() for layer in layers]
+    assert ["a", *sorted(found)] == sorted(every)
+
+
 def test_marking_asks_for_computation_and_outputs(rtx: Flavour) -> None:
     """Precision alone would leave the outputs open; integer outputs stay integers."""
     body = (

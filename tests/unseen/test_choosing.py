@@ -18,12 +18,12 @@ from precision_bisect.runs.results.unseen import Unseen, share_at_most
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets, pool_of
-from precision_bisect.trial import Kind, OneByOne, SampleSet
+from precision_bisect.trial import Kind, OneByOne, SampleSet, Trial
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, driver_of, samples
 
 COUNT = 60
-POOL = pool_of(COUNT, 0)
+POOL = pool_of(range(COUNT), 0)
 
 
 def needing(needs: dict[int, set[int]]) -> Evaluate:
@@ -61,10 +61,10 @@ def searched(
 
 def test_the_pool_is_all_of_few_samples_and_a_random_part_of_many() -> None:
     """Eight may all choose; of more, most take no part, and which do is drawn anew by the seed."""
-    assert [*range(8)] == pool_of(8, 0)
-    sizes = {n: len(pool_of(n, 0)) for n in (9, 16, 45, 64, 1000)}
+    assert [*range(8)] == pool_of(range(8), 0)
+    sizes = {n: len(pool_of(range(n), 0)) for n in (9, 16, 45, 64, 1000)}
     assert {9: 8, 16: 8, 45: 11, 64: 16, 1000: 32} == sizes
-    assert pool_of(1000, 0) == pool_of(1000, 0) != pool_of(1000, 1)
+    assert pool_of(range(1000), 0) == pool_of(range(1000), 0) != pool_of(range(1000), 1)
 
 
 def test_a_ranking_takes_part_of_the_pool() -> None:
@@ -270,7 +270,7 @@ class Files(Sequence[Sample]):
 def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path: Path) -> None:
     """Before the first trial only the pool is read; each other sample once, at the end."""
     files, referred = Files(1000), list[int]()
-    pool = pool_of(1000, 0)
+    pool = pool_of(range(1000), 0)
 
     class Refer:
         def __call__(self, feed: Sample) -> Sample:
@@ -306,6 +306,35 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
 
     sets = SampleSets(feeds=feeds, pool=[0], reference=[{"y": np.zeros(1)}], refer=Refer())
     assert [False, True, True, True] == [sets.single(n)[1] is None for n in range(4)]
+
+
+def test_what_cannot_be_judged_is_no_input_that_passed(tmp_path: Path) -> None:
+    """Inputs without FP32 outputs are counted apart: the bound is that of the others alone."""
+    ending, driver, sets, _ = searched(tmp_path, needing({}))
+    assert ending.plan is not None if ending else False
+    found = promised(driver.trials, ending.plan, sets)
+    lost = [number for number in range(COUNT) if number not in POOL][:9]
+
+    def without(trial: Trial) -> Trial:
+        told = trial.outcome.evidence.one_by_one
+        if told is None:
+            return trial
+        evidence = replace(
+            trial.outcome.evidence,
+            one_by_one=replace(told, unjudged=[n for n in lost if n in told.numbers]),
+        )
+        return replace(trial, outcome=replace(trial.outcome, evidence=evidence))
+
+    less = promised([without(each) for each in driver.trials], ending.plan, sets)
+    assert found is not None and less is not None
+    judged = COUNT - len(POOL)
+    assert (judged, 0, judged - 9, 9) == (
+        found.judged,
+        found.unjudged,
+        less.judged,
+        less.unjudged,
+    )
+    assert share_at_most(0, judged - 9) == less.share_at_most > found.share_at_most
 
 
 @pytest.mark.nightly

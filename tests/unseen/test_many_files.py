@@ -96,8 +96,8 @@ def test_what_calibrated_promises_nothing(tmp_path: Path) -> None:
     assert result.unseen is not None and result.unseen.calibrating is not None
     told = result.unseen
     assert (60, 0, None) == (told.took_part, told.judged, told.alike)
-    assert Calibrating(judged=60 - len(pool_of(60, 0)), failed=0) == told.calibrating
+    assert Calibrating(judged=60 - len(pool_of(range(60), 0)), failed=0) == told.calibrating
     held = tiny.search(model, tmp_path / "held", holdout=10, **options).unseen
     assert held is not None and held.calibrating is not None
     assert (50, 10) == (held.took_part, held.judged)
-    assert 50 - len(pool_of(50, 0)) == held.calibrating.judged
+    assert 50 - len(pool_of(range(50), 0)) == held.calibrating.judged

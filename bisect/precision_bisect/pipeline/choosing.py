@@ -169,11 +169,12 @@ def promised(
     Where scales were `calibrated`, all that judge have taken part in them.
 
     An earlier answer may have failed on some of them: they joined, or pass with this plan. Both
-    count as failures in the bound.
+    count as failures in the bound. Samples that are near each other count as one, and as none
+    where one of them took part, unless it fails.
     """
     if not sets.each:
         return None
-    pool = range(len(sets.judging)) if calibrated else sets.pool
+    pool = sets.judging_numbers if calibrated else sets.pool
     part, before, chose = {*pool}, set[int](), {*sets.pool}
     joining, own = set[int](), dict[bool, OneByOne]()
     for trial in trials:
@@ -197,14 +198,16 @@ def promised(
         for name in ("numbers", "failed", "unjudged")
     )
     others = own.get(False, OneByOne(numbers=(), errors=()))
-    scaled = [n for n in others.numbers if n not in chose and n not in others.unjudged]
-    calibrating = Calibrating(judged=len(scaled), failed=len({*scaled} & {*others.failed}))
+    scaled = {n for n in others.numbers if n not in chose and n not in others.unjudged}
+    of = sets.new.of
+    calibrating = Calibrating(judged=len(of(scaled)), failed=len(of(scaled & {*others.failed})))
+    over, joined = of(failed), of(before & part - {*pool})
     return Unseen(
-        judged=len(judged - unjudged),
-        failed=len(failed),
-        took_part=len(part),
-        joined=len(before & part - {*pool}),
-        passed_later=len(before & judged - failed),
-        unjudged=len(unjudged),
+        judged=len(of(judged - unjudged) - of(part) | over),
+        failed=len(over),
+        took_part=len(of(part)),
+        joined=len(joined),
+        passed_later=len(of(before & judged) - over - joined),
+        unjudged=len(of(unjudged)),
         calibrating=calibrating if calibrated else None,
     )

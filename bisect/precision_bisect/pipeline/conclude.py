@@ -25,7 +25,7 @@ from precision_bisect.pipeline.deploying import (
     judge_of,
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
-from precision_bisect.pipeline.explanation import Answer, Explained, explained
+from precision_bisect.pipeline.explanation import Answer, Explained, allowance, explained
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
@@ -53,10 +53,6 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind
-
-ADVICE, LEAST_ADVICE_S = 0.1, 5.0
-"""Share of the run's time so far, and seconds, that trying advice may take: the larger of both.
-Bounds; the answer is there, and `explain` tries what is left out."""
 
 
 class _Ended(NamedTuple):
@@ -135,7 +131,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
                 late=late,
-                advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
+                allowance=allowance(prepared, run.driver.trials, run.budget),
             )
             found = explained(prepared, asked)
             told.findings = found.findings
@@ -221,7 +217,11 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         deployment=told.written.deployment,
         diagnosis=told.findings.kept,
         advice=_advised(told.findings, answer),
-        inputs=Inputs(synthetic=options.inputs is None, samples=len(prepared.sets.feeds)),
+        inputs=Inputs(
+            synthetic=options.inputs is None,
+            samples=len(prepared.sets.feeds),
+            distinct=len({*prepared.sets.new.near}),
+        ),
         input_ranges=told.ranges,
         fingerprint=prepared.told_fingerprint,
         message=_message(run, told.findings),

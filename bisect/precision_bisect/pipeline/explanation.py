@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import DiagnosedModel, Variants
+from precision_bisect.explaining.advice.case import Allowance, DiagnosedModel, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
@@ -26,7 +26,9 @@ from precision_bisect.graphs.node_views import View
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend, BackendFailure
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.search.budget import Budget
 from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.speed.costs import inference_work
 from precision_bisect.trial import Kind, Phase, SampleSet, Trial, Verdict
 
 NEAR_MISSES = 5
@@ -139,6 +141,12 @@ def _bit(mask: int) -> int:
 
 UNSEEN = 32
 """Samples that chose nothing which advice is judged on, at most. A bound on time."""
+ADVICE, LEAST_ADVICE = 0.1, 5e10
+"""Share of the run's inferences, and multiply-adds, that trying advice may take: the larger of
+both. Bounds; the answer is there, and `explain` tries what is left out. An emulated inference of
+`NODE_WORK` and more takes about 1e-10 s for each, so the latter are about five seconds."""
+LEAST_ADVICE_S = 5.0
+"""Seconds that it may take besides, or `ADVICE` of the run's, where --max-time ends the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +155,7 @@ class Answer:
 
     `culprits` are explained, too, and in place of near misses where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take `advice_s` seconds.
+    nothing is tried. Advice may take the `allowance`.
     """
 
     kept: Sequence[str]
@@ -157,7 +165,7 @@ class Answer:
     culprits: Sequence[str] = ()
     found: bool = True
     late: bool = False
-    advice_s: float = math.inf
+    allowance: Allowance | None = None
 
 
 class Explained(NamedTuple):
@@ -202,7 +210,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(prepared, findings, watched, answer.trials, answer.advice_s)
+        findings = with_advice(prepared, findings, watched, answer.trials, answer.allowance)
     return Explained(findings, others)
 
 
@@ -219,12 +227,27 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
     return findings.layers
 
 
+def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Allowance:
+    """Return what trying advice may take, after a run with these trials."""
+    count = sum(
+        len(prepared.sets.numbers(trial.proposal.samples)) * (1 + (told.copies if told else 0))
+        for trial in trials
+        for told in (trial.outcome.evidence.stability,)
+    )
+    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+    least = LEAST_ADVICE / inference_work(prepared.model, shapes)
+    until = math.inf
+    if budget.max_time_s is not None:
+        until = time.monotonic() + max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s())
+    return Allowance(inferences=max(least, ADVICE * count), until=until)
+
+
 def with_advice(
     prepared: Prepared,
     findings: Findings,
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
-    most_s: float = math.inf,
+    allowance: Allowance | None = None,
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [each.outcome.evidence for each in trials]
@@ -250,10 +273,9 @@ def with_advice(
                 variants=Variants(
                     unseen=prepared.sets.unseen(UNSEEN),
                     copies=prepared.copies,
-                    until=time.monotonic() + most_s,
+                    allowance=allowance or Allowance(),
                 ),
             ),
-            most_s,
         )
 
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 from precision_bisect.errors import InputError, UsageError
 from precision_bisect.graphs.load import Model
-from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
+from precision_bisect.judging.inputs.input_check import (
+    CheckedSamples,
+    check_samples,
+    own_sample,
+)
 from precision_bisect.judging.inputs.input_figures import figures, oddities
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
@@ -65,7 +69,9 @@ def load_samples(
     if isinstance(given, Path):
         source = open_source(options, given, model)
     else:
-        placed = {f"sample {number}": sample for number, sample in enumerate(given)}
+        # A list holds all of its samples; another sequence may make each anew in one buffer.
+        own = (lambda sample: sample) if isinstance(given, list | tuple) else own_sample
+        placed = {f"sample {number}": own(sample) for number, sample in enumerate(given)}
         source = Source(placed=placed, options=options)
     samples: Sequence[Sample] = CheckedSamples(model, source.placed)
     if isinstance(source.placed, dict):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
-from precision_bisect.errors import InputError, ModelError, UsageError, counted
+from precision_bisect.errors import ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
 from precision_bisect.graphs.graph import operators
@@ -32,6 +32,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.tried_out import try_out
+from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.given_outputs import read_outputs
 from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
 from precision_bisect.judging.inputs.true_shapes import with_true_shapes
@@ -48,8 +49,8 @@ from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
+    divided,
     judges_each,
-    pool_of,
     with_something,
 )
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
@@ -155,7 +156,8 @@ def load_run(
         if said:
             observer(Warned(message=said))
     options, samples, read, odd = load_samples(options, original, observer)
-    pool = _pool(options, len(samples), each=each)
+    new = distinct(samples)
+    held_out, pool = divided(new, options.holdout, options.seed, each=each)
     options, model, inside = _without_ifs(options, told.model, samples, observer, work)
     if inner and not options.fuse_norms:
         told = settled(model)
@@ -170,8 +172,9 @@ def load_run(
         feeds=samples,
         pool=pool,
         reference=reference.outputs,
-        held_out=options.holdout,
+        held_out=held_out,
         each=each,
+        distinct=new,
         given=given,
         refer=refer,
     )
@@ -192,6 +195,7 @@ def load_run(
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
         *overlooked_remarks(comparator, known),
         *odd,
+        *filter(None, (new.remark if options.inputs is not None else "",)),
     ]
     if read is not None:
         observer(read)
@@ -239,21 +243,6 @@ def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -
             "above zero",
             "let the --check return a figure, or search for the answer",
         )
-
-
-def _pool(options: Options, count: int, *, each: bool) -> Sequence[int]:
-    """Return the samples that may choose, by their numbers; `each` may be judged alone.
-
-    Raises InputError where all are held out.
-    """
-    judging = count - options.holdout
-    if judging < 1:
-        raise InputError(
-            f"--holdout {options.holdout} of {counted(count, 'sample')} leaves none to search "
-            "with",
-            "give more samples, or hold out fewer",
-        )
-    return pool_of(judging, options.seed) if each else range(judging)
 
 
 def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:

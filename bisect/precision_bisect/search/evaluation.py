@@ -227,7 +227,7 @@ class Evaluator:
             failed += told[-1].verdict is not Verdict.PASS
             if failed > allowed and len(told) >= least:
                 break
-        stability = Stability.of(failed, [each.error for each in told])
+        stability = Stability.of(failed, [each.error for each in told], on_samples.verdict)
         return _worst(on_samples, told, stability, allowed), stability
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> _Outputs:

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 
 from precision_bisect.errors import InputError, ModelError, counted
 from precision_bisect.graphs.fp32_outputs import judgeable, non_finite
 from precision_bisect.judging.inputs.copies import Pair, Refers
+from precision_bisect.judging.inputs.distinct import Distinct
 from precision_bisect.protocols import Comparator, Judgement, JudgesEach, Sample
 from precision_bisect.trial import OneByOne, SampleSet, Trial, Verdict
 
@@ -58,41 +60,71 @@ def summed_up(
     )
 
 
-def pool_of(count: int, seed: int) -> list[int]:
-    """Return the numbers of the samples that may choose: all of few, some at random of many.
+class Divided(NamedTuple):
+    """The numbers of the samples that are held out, and of those that may choose."""
+
+    held_out: Sequence[int]
+    pool: Sequence[int]
+
+
+def divided(new: Distinct, holdout: int, seed: int, *, each: bool) -> Divided:
+    """Hold out so many distinct samples, and choose the pool; `each` may be judged alone.
+
+    Raises InputError where all are held out.
+    """
+    count = len({*new.near})
+    if holdout >= count:
+        samples = counted(count, "sample" if count == len(new.near) else "distinct sample")
+        raise InputError(
+            f"--holdout {holdout} of {samples} leaves none to search with",
+            "give more samples, or hold out fewer",
+        )
+    held_out = new.drawn(holdout, seed)
+    judging = sorted({*range(len(new.near))} - {*held_out})
+    return Divided(held_out, pool_of(sorted(new.of(judging)), seed) if each else judging)
+
+
+def pool_of(numbers: Sequence[int], seed: int) -> list[int]:
+    """Return which of these samples may choose: all of few, some at random of many.
 
     Nothing is known of the others, so they stay like inputs that nobody has shown.
     """
+    count = len(numbers)
     if count <= CHOSEN:
-        return list(range(count))
+        return [*numbers]
     size = max(CHOSEN, min(POOL, count // POOL_SHARE))
-    return sorted(_drawn(count, seed)[:size])
+    return sorted(_drawn(numbers, seed)[:size])
 
 
-def _drawn(count: int, seed: int) -> Sequence[int]:
-    return [*map(int, np.random.default_rng((seed, count)).permutation(count))]
+def _drawn(numbers: Sequence[int], seed: int) -> Sequence[int]:
+    count = len(numbers)
+    return [numbers[place] for place in np.random.default_rng((seed, count)).permutation(count)]
 
 
 @dataclass(slots=True, kw_only=True)
 class SampleSets(Mapping[SampleSet, Pair]):
     """The samples of a run by their numbers, with their FP32 outputs.
 
-    `feeds` are all, the last `held_out` of which never join; they may be read from files each time
+    `feeds` are all, of which those `held_out` never join; they may be read from files each time
     they are asked for. `pool` are the numbers of those that may choose, whose outputs `reference`
     has. Those of the others are `given`, or `refer` computes them when they are asked for. `each`
-    sample has a verdict of its own; where a check judges all together, all choose.
+    sample has a verdict of its own, and equal ones have it from the first of them; where a check
+    judges all together, all choose. All samples are `new` unless they are not `distinct`.
     """
 
     feeds: Sequence[Sample]
     pool: Sequence[int]
     reference: Sequence[Sample]
-    held_out: int = 0
+    held_out: Sequence[int] = ()
     each: bool = True
+    distinct: Distinct | None = None
     given: Sequence[Sample] | None = None
     refer: Refers | None = None
+    new: Distinct = field(init=False)
     _kept: dict[int, tuple[Sample, Sample]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.new = self.distinct or Distinct.all_of(len(self.feeds))
         for number, outputs in zip(self.pool, self.reference, strict=True):
             self._kept[number] = self.feeds[number], outputs
 
@@ -114,28 +146,32 @@ class SampleSets(Mapping[SampleSet, Pair]):
     @property
     def others(self) -> int:
         """How many samples judge that are not in the pool."""
-        return len(self.feeds) - self.held_out - len(self.pool)
+        return len({*self._without_repeats(self.judging_numbers)} - {*self.pool})
+
+    @property
+    def judging_numbers(self) -> Sequence[int]:
+        """The numbers of the samples that are not held out."""
+        held_out = {*self.held_out}
+        return [number for number in range(len(self.feeds)) if number not in held_out]
 
     @property
     def judging(self) -> Sequence[Sample]:
         """The feeds that are not held out, which calibrate."""
         if not self.held_out:
             return self.feeds
-        return [self.feeds[number] for number in range(len(self.feeds) - self.held_out)]
+        return [self.feeds[number] for number in self.judging_numbers]
 
     def unseen(self, most: int) -> Pair:
         """Return so many samples at most that choose nothing, those held out first."""
-        judging = len(self.feeds) - self.held_out
-        others = (n for n in range(judging) if n not in self._kept)
-        numbers = islice(chain(range(judging, len(self.feeds)), others), most)
+        others = (n for n in self.judging_numbers if n not in self._kept)
+        numbers = islice(self._without_repeats(chain(self.held_out, others)), most)
         pairs = [self._pair(number) for number in numbers]
         return [feed for feed, _ in pairs], [outputs for _, outputs in pairs]
 
     def numbers(self, where: SampleSet) -> Sequence[int]:
         """Return the numbers of a set's samples."""
-        judging = len(self.feeds) - self.held_out
         if where == SampleSet.HELD_OUT:
-            return range(judging, len(self.feeds))
+            return [*self._without_repeats(self.held_out)]
         if where == SampleSet.RANKING:
             # Rounded up, so that no more than the bound are taken.
             return self.pool[:: max(1, -(-len(self.pool) // RANKING_SAMPLES))]
@@ -144,7 +180,12 @@ class SampleSets(Mapping[SampleSet, Pair]):
             return self.pool
         if not where.singly:
             return listed
-        return [number for number in range(judging) if number not in set(listed)]
+        chosen = {*listed}
+        return [n for n in self._without_repeats(self.judging_numbers) if n not in chosen]
+
+    def _without_repeats(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Yield those of these samples that are equal to no earlier one, if each is judged."""
+        return (n for n in numbers if not self.each or self.new.equal[n] == n)
 
     def single(self, number: int) -> "tuple[Sample, Sample | None]":
         """Return a sample and its FP32 outputs, None where there are none to judge by."""
@@ -185,7 +226,7 @@ def with_something(sets: SampleSets, judged: Collection[str], seed: int) -> Samp
     pool, known = [*sets.pool], [*sets.reference]
     if not all(map(empty, known)):
         return sets
-    for number in _drawn(len(sets.judging), seed):
+    for number in _drawn(sorted(sets.new.of(sets.judging_numbers)), seed):
         _, outputs = (None, None) if number in sets.pool else sets.single(number)
         if outputs is None:
             continue

@@ -129,6 +129,8 @@ def _objections(each: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
             what = "a name, or a function or class" if named else a_value
             yield f"{each.name} cannot be {value!r}", f"give {what}"
     for which in flags_of(each)[:1]:
+        if which.least is None and which.most is None and not which.positive:
+            continue
         said = f"{which.name or flag_name(each.name)} {value}"
         if which.least is not None and value < which.least:
             yield f"{said} is below {which.least:g}", f"give {which.least:g} or more"

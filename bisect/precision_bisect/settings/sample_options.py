@@ -77,7 +77,8 @@ class SampleOptions(ImageOptions):
     synthetic: int = _inputs(4, "how many to make up ({})", metavar="N", least=1)
     holdout: int = _inputs(
         0,
-        "judge the answer by the last N samples, which never join the search ({})",
+        "judge the answer by N distinct samples, drawn at random, which never join the search "
+        "({})",
         metavar="N",
         least=0,
     )

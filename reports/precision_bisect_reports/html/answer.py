@@ -156,7 +156,9 @@ def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Search", f"{result.wall_s:.0f} s"]
     yield ["Strategy", str(result.fingerprint["strategy"])]
     samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
-    yield ["Samples", f"{samples}, {held} held out" if held else str(samples)]
+    inputs = result.inputs
+    repeated = f", {inputs.distinct} distinct" if inputs and inputs.repeated else ""
+    yield ["Samples", f"{samples}{repeated}" + (f", {held} held out" if held else "")]
     yield from _deployed(result)
 
 

@@ -1,7 +1,6 @@
 """All advice on a diagnosed model."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -52,15 +51,15 @@ EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
 """The same for INT8 and FP8."""
 
 
-def advised(case: DiagnosedModel, most_s: float = math.inf) -> Findings:
+def advised(case: DiagnosedModel) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
-    No further advice is tried once that has taken `most_s` seconds.
+    No further advice is tried once the case's allowance is spent.
     """
     advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
-    begun, cures, others = time.monotonic(), list[Advice](), list[Advice]()
+    cures, others = list[Advice](), list[Advice]()
     for adviser in advisers:
-        if time.monotonic() - begun < most_s:
+        if not case.variants.allowance.spent:
             (cures if adviser in CURES else others).extend(adviser(case))
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda each: each.tried.kept if each.tried and each.holds else math.inf)

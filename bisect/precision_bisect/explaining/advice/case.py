@@ -3,6 +3,7 @@
 Beside the samples, what took no part in the search judges: samples held out, and copies.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import BackendFailure, Comparator, Sample
+from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
@@ -121,16 +122,32 @@ ADVICE_DRAW = 2 * 10**6
 """The draw of copies that advice is judged on; searches count theirs from 1."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Allowance:
+    """The inferences that are left for trying advice: counted, so that no machine's speed decides.
+
+    Only where the user limits the time they end `until` then, by `time.monotonic`, too.
+    """
+
+    inferences: float = math.inf
+    until: float = math.inf
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more may be tried."""
+        return self.inferences <= 0 or time.monotonic() > self.until
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants:
     """Samples that took no part, with their reference outputs, and `copies`, None for none.
 
-    No further ones are made after `until`, by `time.monotonic`.
+    No further ones are made once the `allowance` is spent.
     """
 
     unseen: tuple[Sequence[Sample], Sequence[Sample]] = ((), ())
     copies: Copies | None = None
-    until: float = float("inf")
+    allowance: Allowance = field(default_factory=Allowance)
 
     @property
     def factors(self) -> bool:
@@ -162,7 +179,7 @@ class Variants:
             yield feeds, [refer(each) for each in feeds] if refer and copies.layers else reference
 
     def _late(self, number: int) -> bool:
-        return number >= FEWEST_VARIANTS and time.monotonic() > self.until
+        return number >= FEWEST_VARIANTS and self.allowance.spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +265,7 @@ class DiagnosedModel:
             backend = self.emulator(model, pair, scales, factors=self.variants.factors)
             reference = change.reference or self.reference
             judge = change.comparator or self.comparator
-            found = judged_once(backend, plan, self.samples, reference, judge, self.at_once)
+            found = self.judged(backend, plan, (self.samples, reference), judge)
             passed = found.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
@@ -291,10 +308,20 @@ class DiagnosedModel:
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            judged_once(backend, plan, feeds, reference, judge, self.at_once).verdict
-            is not Verdict.PASS
-            for feeds, reference in pairs
+            self.judged(backend, plan, each, judge).verdict is not Verdict.PASS for each in pairs
         ]
+
+    def judged(
+        self,
+        backend: EmulatedBackend,
+        plan: Plan,
+        on: tuple[Sequence[Sample], Sequence[Sample]],
+        judge: Comparator,
+    ) -> Judgement:
+        """Judge a plan on feeds and reference outputs, which takes of the allowance."""
+        feeds, reference = on
+        self.variants.allowance.inferences -= len(feeds)
+        return judged_once(backend, plan, feeds, reference, judge, self.at_once)
 
     @property
     def on_ladder(self) -> bool:

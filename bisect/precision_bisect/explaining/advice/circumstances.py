@@ -5,7 +5,6 @@ How many layers the FP32 form of a file needs is searched for, by the emulator.
 
 import re
 import shlex
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,7 +27,6 @@ from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import BackendFailure, Problem, Sample
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, Tried
 from precision_bisect.search.combinators import feed
-from precision_bisect.search.evaluation import judged_once
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.trial import Outcome, TrialStatus
 
@@ -38,7 +36,7 @@ MOST_SEARCHED = 256
 
 
 class _Late(Exception):
-    """The time for advice is over."""
+    """The allowance for advice is spent."""
 
 
 def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
@@ -117,7 +115,7 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
 def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -> Tried | None:
     """Search a changed model by the default strategy; return what its answer comes to.
 
-    `before` is the number of its candidates then. None where it cannot be tried, or takes longer
+    `before` is the number of its candidates then. None where it cannot be tried, or takes more
     than advice may take.
     """
     names, pair = model.table.names, case.pair
@@ -125,10 +123,10 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         return None
 
     def judged(plan: Plan) -> Outcome:
-        if time.monotonic() > case.variants.until:
+        if case.variants.allowance.spent:
             raise _Late
         try:
-            told = judged_once(backend, plan, case.samples, reference, case.comparator)
+            told = case.judged(backend, plan, (case.samples, reference), case.comparator)
         except BackendFailure as failure:
             return failure.outcome
         return Outcome(

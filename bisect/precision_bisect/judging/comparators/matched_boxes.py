@@ -2,7 +2,8 @@
 
 The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores), where
 the first sum is over pairs of one class with an IoU of at least 0.5, the lower score of each pair,
-and the second over the boxes of both sides. Boxes of little score weigh little, padding nothing.
+and the second over the boxes of both sides. Boxes of little score weigh little. Padding, rows of
+zeros or of -1, weighs nothing.
 In a raw head, as YOLO's, each box has its place, and the pairs are those of one place.
 numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
 """
@@ -18,6 +19,9 @@ _LEAST_IOU = 0.5
 """What panoptic quality calls a match."""
 _CENTRED = 0.1
 """Where more boxes than this share would end before they begin, they are (x, y, width, height)."""
+_PADDING = 1e-3
+"""Share of the largest number: rows that are as near to 0, or to -1, are padding. A low type may
+leave noise in them."""
 _MOST = 1000
 """Boxes by image, those of the highest scores: a raw head has thousands, most of them near 0."""
 _LAYOUTS = {5: ("bbbbs",), 6: ("bbbbsl", "lsbbbb"), 7: ("lbbbbls", "lbbbbsl")}
@@ -180,6 +184,8 @@ def _images(sample: Any, roles: _Roles) -> list[_Boxes]:
 def _sorted(corners: Any, scores: Any, labels: Any, centred: bool) -> _Boxes:
     if not len(corners) == len(scores) == len(labels):
         corners, scores, labels = corners[:0], scores[:0], labels[:0]
+    real = ~_is_padding(corners)
+    corners, scores, labels = corners[real], scores[real], labels[real]
     if centred:
         half = corners[:, 2:] / 2
         corners = np.concatenate([corners[:, :2] - half, corners[:, :2] + half], -1)
@@ -187,6 +193,11 @@ def _sorted(corners: Any, scores: Any, labels: Any, centred: bool) -> _Boxes:
     order = np.argsort(-scores, kind="stable")[:_MOST]
     order = order[scores[order] > 0]
     return _Boxes(corners[order], scores[order], labels[order])
+
+
+def _is_padding(corners: Any) -> Any:
+    near = _PADDING * np.abs(corners).max(initial=0.0)
+    return np.minimum(np.abs(corners).max(-1), np.abs(corners + 1).max(-1)) <= near
 
 
 def _part(array: Any, image: int, rows: Any) -> Any:
@@ -222,7 +233,7 @@ def _roles(reference: list[Any]) -> _Roles:
     )
     layout = _layout(found["boxes"], table)
     corners = table[:, [i for i, kind in enumerate(layout) if kind == "b"]]
-    corners = corners[corners.any(-1)]
+    corners = corners[~_is_padding(corners)]
     turned = int((corners[:, 2:] < corners[:, :2]).any(-1).sum())
     centred = turned > _CENTRED * len(corners)
     return _Roles(found["boxes"], found.get("scores"), found.get("labels"), layout, centred)

@@ -17,6 +17,8 @@ from precision_bisect.judging.comparators.matched_boxes import DoesNotFit, Found
 _FIRST = 5
 _LEAST = 2.0**-24
 """Stands for a probability of zero: the least number of FP16."""
+_CONTRAST = 2.0**-10
+"""Share of an image's largest value up to which it is of one colour: a step of FP16."""
 _WINDOW, _SIGMA = 11, 1.5
 """SSIM's Gaussian window, as Wang et al. (2004) have it."""
 
@@ -172,10 +174,18 @@ def _ssim(name: str, pairs: list[Any]) -> Found:
         if got.shape != want.shape:
             return _reshaped(got, want)
     pairs = [(_as_images(name, got), want) for (got, _), want in zip(pairs, images)]  # noqa: B905
-    ends = [(float(want.min()), float(want.max())) for _, want in pairs]
-    span = max(high for _, high in ends) - min(low for low, _ in ends)
-    alike = min(float(_similarity(got, want, span or 1.0).min()) for got, want in pairs)
+    lowest = min(float(want.min()) for _, want in pairs)
+    of_all = max(float(want.max()) for _, want in pairs) - lowest or 1.0
+    alike = min(float(_similarity(got, want, _spans(want, of_all)).min()) for got, want in pairs)
     return Found(1 - alike, f"SSIM of the worst image is {alike:.4g}")
+
+
+def _spans(images: Any, of_all: float) -> Any:
+    """Return the range of each image's values: from 0 if it is of one colour, of all if black."""
+    brightest = np.abs(images).max((1, 2, 3), keepdims=True)
+    spans = np.ptp(images, (1, 2, 3), keepdims=True)
+    spans = np.where(spans > _CONTRAST * brightest, spans, brightest)
+    return np.where(brightest > 0, spans, of_all)
 
 
 def _as_images(name: str, array: Any) -> Any:
@@ -192,8 +202,8 @@ def _as_images(name: str, array: Any) -> Any:
     return array.astype(np.float64).reshape(-1, channels, *array.shape[-2:])
 
 
-def _similarity(x: Any, y: Any, span: float) -> Any:
-    """Return the SSIM of each image."""
+def _similarity(x: Any, y: Any, span: Any) -> Any:
+    """Return the SSIM of each image, whose values have this range."""
     small = ((0.01 * span) ** 2, (0.03 * span) ** 2)
     mean_x, mean_y = _blurred(x), _blurred(y)
     of_x, of_y = _blurred(x * x) - mean_x**2, _blurred(y * y) - mean_y**2

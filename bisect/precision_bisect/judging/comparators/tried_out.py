@@ -2,8 +2,9 @@
 
 A check that compares the reference with itself passes whatever a plan computes; a score passes
 nothing, or everything. So the reference itself is judged once, and then outputs that are clearly
-wrong, until one of them fails. Only a comparator that passes all of those is refused: zeros may be
-right, and the order of elements may not matter.
+wrong, until one of them fails. Only a comparator that passes all of those is refused: to a user's
+check zeros may be right, and the order of elements may not matter. The checks that come along must
+fail zeros.
 """
 
 import math
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import ScriptFailed
@@ -73,6 +75,12 @@ def try_out(comparator: Comparator, reference: Sequence[Sample], name: str) -> N
     told: list[_Told] = []
     for wrong, outputs in _wrong_outputs(reference):
         told.append(_Told(wrong, _judged(comparator, outputs, reference)))
+        if wrong is Wrong.ZEROS and isinstance(comparator, ReadyMade) and told[-1].passed:
+            raise UsageError(
+                f"{name} passes zeros instead of these outputs: {told[-1].figure or 0.0:.4g}, "
+                f"tolerance {comparator.tolerance:g}",
+                "give inputs in which the model finds more, or a smaller --tol",
+            )
         # Where the reference is below zero, as by -PSNR or a limit minus it, the first ones have
         # to be above the limit: turned round, outputs are by both.
         if sound and _can_fail(told[0] if below else told[-1]):

@@ -27,6 +27,26 @@ def check_samples(
     return [_check(model.inputs, *each) for each in zip(samples, named, strict=True)]
 
 
+def own_sample(sample: object) -> Any:
+    """Return a sample with arrays of its own: loaders may fill one buffer again and again.
+
+    What is no dict, and what numpy makes no array of, stays for the checks to refuse.
+    """
+    if not isinstance(sample, Mapping):
+        return sample
+    return {name: _own(value) for name, value in sample.items()}
+
+
+def _own(value: object) -> object:
+    # Polygraphy's wrappers have to be asked for their arrays.
+    if hasattr(value, "load"):
+        return value
+    try:
+        return np.array(value)
+    except Exception:  # foreign array types raise what they like
+        return value
+
+
 class CheckedSamples(Sequence[Sample]):
     """Samples by where they lie, as `check_samples` returns them, each when it is asked for."""
 

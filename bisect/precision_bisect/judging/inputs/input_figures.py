@@ -70,9 +70,7 @@ def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
 
 def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iterator[str]:
     """Yield what is odd about the values of samples, and what to do."""
-    first, *others = samples[: read.looked_at]
-    if others and all(np.array_equal(first[n], each[n]) for each in others for n in first):
-        yield f"all {1 + len(others)} samples are equal: they tell no more than one; give others"
+    first = samples[0]
     for each, spec in zip(read.inputs, model.inputs, strict=True):
         if each.lowest is None or each.highest is None or not each.dtype.startswith("float"):
             continue

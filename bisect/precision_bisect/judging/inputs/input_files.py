@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
+from precision_bisect.judging.inputs.input_check import own_sample
 from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.machine.user_scripts import (
@@ -251,7 +252,7 @@ def _read_script(path: Path, input_names: list[str]) -> list[Sample]:
         with running_script(path):
             feeds = load_data()
             if isinstance(feeds, Iterable) and not isinstance(feeds, Mapping | str):
-                feeds = list(feeds)
+                feeds = [own_sample(feed) for feed in feeds]
     except ScriptFailed as failed:
         raise InputError(
             f"load_data() in {path} failed: {failed}", "run it on its own first"

@@ -10,6 +10,7 @@ from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
 How: TypeAlias = Literal["dropped", "predicted"]
+FailsOn: TypeAlias = Literal["samples", "copies"]
 
 
 class Uncertified(StrEnum):
@@ -33,7 +34,8 @@ class Need:
     `needed` is True if a failing trial shows it, False if the plan passed without the layer, else
     None. `needed_at_limit` says the same for the limit that the search stayed below, None where
     that is the tolerance. `how` is `dropped` where the plan without this layer alone was tried,
-    `predicted` where a forecast stands for that trial; `error` is the trial's, or forecast.
+    `predicted` where a forecast stands for that trial; `error` is the trial's, or forecast. Where
+    a trial failed, it `fails_on` the samples as given, or on `copies` of them alone.
     """
 
     layer: str
@@ -41,6 +43,7 @@ class Need:
     needed_at_limit: bool | None = None
     error: Figure | None = None
     how: How | None = None
+    fails_on: FailsOn | None = None
     reason: str
 
     @property
@@ -105,6 +108,11 @@ class Certificate:
     def spread(self) -> bool:
         """Whether rounding is spread over the network, and luck decides which layers are kept."""
         return self.uncertified is Uncertified.SPREAD
+
+    @property
+    def on_copies_alone(self) -> int:
+        """How many layers are needed on copies of the samples, and not on these as given."""
+        return sum(bool(need.needed) and need.fails_on == "copies" for need in self.evidence)
 
     @property
     def errors(self) -> Mapping[str, float | None]:

@@ -168,10 +168,20 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Whether the inputs were made up, and how many samples there were."""
+    """Whether the inputs were made up, and how many samples there were.
+
+    Samples that are equal, or differ by less than FP16's steps, are one `distinct` one; None in
+    runs of versions that did not count them.
+    """
 
     synthetic: bool
     samples: Count
+    distinct: Count | None = None
+
+    @property
+    def repeated(self) -> bool:
+        """Whether some samples are others again."""
+        return self.distinct is not None and self.distinct < self.samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,13 +88,13 @@ class Calibrating:
 class Unseen:
     """What samples that took no part in the search say of the answer.
 
-    Of `judged` samples `failed` exceed the limit. With this `confidence` at most `share_at_most`
-    of such inputs do, if the samples were drawn as inputs will be. `took_part` samples chose the
-    answer; `joined` of them did so because an earlier answer failed on them, and `passed_later`
-    are others that it failed on. The bound counts both as failures: it is that of the earlier
-    answer, and holds for a wider one that fails no more. `unjudged` samples have no FP32 outputs
-    to judge by. `estimate` is there where one was asked for. `calibrating` is None where nothing
-    was calibrated; else all that judge have taken part.
+    Of `judged` distinct samples `failed` exceed the limit. With this `confidence` at most
+    `share_at_most` of such inputs do, if the samples were drawn as inputs will be. `took_part`
+    samples chose the answer; `joined` of them did so because an earlier answer failed on them, and
+    `passed_later` are others that it failed on. The bound counts both as failures: it is that of
+    the earlier answer, and holds for a wider one that fails no more. `unjudged` samples have no
+    FP32 outputs to judge by. `estimate` is there where one was asked for. `calibrating` is None
+    where nothing was calibrated; else all that judge have taken part.
     """
 
     judged: Count

@@ -10,7 +10,13 @@ from itertools import takewhile
 
 from precision_bisect.options import Certify
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need, Uncertified
+from precision_bisect.runs.results.certificates import (
+    Certificate,
+    FailsOn,
+    Forecasts,
+    Need,
+    Uncertified,
+)
 from precision_bisect.search.certificate.confirmed_forecasts import (
     RISK,
     confirmed,
@@ -20,7 +26,7 @@ from precision_bisect.search.certificate.confirmed_forecasts import (
 )
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.limits_and_noise import passing_within
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +120,14 @@ def _need(
 def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
     stability = outcome.evidence.stability
     beyond = passing_within(outcome, limit).failed
+    fails_on = _fails_on(outcome) if outcome.failed else None
     if outcome.failed:
         what = "the plan fails"
         if stability is not None and stability.failed:
             what = f"{stability.failed} of {stability.copies} copies of the samples fail"
+            what += {"samples": ", as do the samples", "copies": ", and the samples pass"}.get(
+                fails_on or "", ""
+            )
     elif beyond:
         what = f"the plan passes, but not below {limit:.4g}, where the search stays for the noise"
     else:
@@ -128,8 +138,17 @@ def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
         needed_at_limit=None if limit is None else beyond,
         reason=f"without it {what}",
         how="dropped",
+        fails_on=fails_on,
         error=outcome.error,
     )
+
+
+def _fails_on(outcome: Outcome) -> FailsOn | None:
+    """Tell what a plan failed on; None where the ledger does not have it."""
+    stability = outcome.evidence.stability
+    if stability is None or stability.samples is Verdict.FAIL:
+        return "samples"
+    return None if stability.samples is None else "copies"
 
 
 def _untold(seen: JudgedTrials, drop: Plan) -> str:
