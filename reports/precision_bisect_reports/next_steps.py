@@ -15,14 +15,14 @@ from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.result import Result, TrtexecMode
 from precision_bisect.runs.runfolder import REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
-_BUILDS: Mapping[str, TargetName] = {
+_BUILDS: Mapping[TrtexecMode, TargetName] = {
     "strong10": "tensorrt",
     "strong11": "tensorrt",
     "rtx": "tensorrt-rtx",
@@ -217,7 +217,11 @@ def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    ways = [way for way, target in _BUILDS.items() if target not in result.unusable]
+    ways = [
+        way
+        for way, target in _BUILDS.items()
+        if target not in result.unusable and way not in result.no_command
+    ]
     if ways:
         yield NextStep(
             what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)
