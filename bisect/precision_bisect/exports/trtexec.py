@@ -302,9 +302,7 @@ def _command(check: str, onnx: str, flags: Sequence[str], export: Export) -> str
     """Return what checks the tool and calls it."""
     typed = [] if check.startswith("weak") else ["$typed"]
     words = [f"--onnx={onnx}", *typed, *map(shlex.quote, flags), '"$@"']
-    return f"{check}\n    {decomposing(export)}" + " \\\n        ".join(
-        ['exec "$tool"', *words]
-    )
+    return f"{check}\n    {decomposing(export)}" + " \\\n        ".join(['exec "$tool"', *words])
 
 
 def decomposing(export: Export) -> str:

@@ -40,7 +40,10 @@ _SEVERAL = frozenset(
 As tensorrt_rtx 1.7.1 parses them. The others have names that depend on the version: a running
 number behind the node's name, or none of the model's.
 """
-_SEVERAL_WITH = {"IsInf": ("detect_negative", "detect_positive"), "RotaryEmbedding": ("num_heads",)}
+_SEVERAL_WITH = {
+    "IsInf": ("detect_negative", "detect_positive"),
+    "RotaryEmbedding": ("num_heads",),
+}
 """Those of which that is so where they have one of these attributes."""
 _OF_TWO = frozenset(("Max", "Min", "Sum"))
 """Those of which that is so with more than two inputs."""
