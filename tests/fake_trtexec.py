@@ -1,4 +1,4 @@
-"""A trtexec as far as `judge.sh` needs it, called as a program; TENSORRT=8.6.1 says of which version.
+"""A trtexec as far as `judge.sh` needs it, called as a program; TENSORRT=8.6.1 is its version.
 
 Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
 inspector's JSON; an "engine" file holds the model. ONNX Runtime computes it node by node, as
@@ -33,7 +33,7 @@ BY_NAME = ("layerPrecisions", "layerOutputTypes", "precisionConstraints")
 def options(version: Version) -> tuple[list[str], list[str]]:
     """Return the switches that a version has, and the options with a value, of those used here.
 
-    As NVIDIA/TensorRT, samples/common/sampleOptions.cpp has them at v8.6.1, v10.3.0, v10.16, v11.1.
+    Those of NVIDIA/TensorRT, samples/common/sampleOptions.cpp, v8.6.1 to v11.1.
     """
     weak = version < (11, 0, 0)
     typed = ["stronglyTyped"] * (version >= (9, 1, 0)) + ["bf16"] * (weak and version >= (9, 1, 0))
@@ -41,7 +41,7 @@ def options(version: Version) -> tuple[list[str], list[str]]:
 
 
 def banner(version: Version) -> str:
-    """Return the first line of whatever the tool says: `NV_TENSORRT_VERSION` is of five digits or six."""
+    """Return the first line of whatever the tool says, with `NV_TENSORRT_VERSION`."""
     major, minor, patch = version
     number = major * (10_000 if major >= 10 else 1000) + minor * 100 + patch
     return f"&&&& RUNNING TensorRT.trtexec [TensorRT v{number}] # trtexec\n"

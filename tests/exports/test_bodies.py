@@ -1,4 +1,4 @@
-"""What If, Loop and Scan hold stays high: every weak export names it, and a search marks the same."""
+"""What If, Loop and Scan hold stays high: weak exports name it, and a search marks the same."""
 
 import runpy
 import tempfile

@@ -41,12 +41,13 @@ _HEAD = """\
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
 # the model.
 #
-# What the tool's --help lists decides: 9 and 10 are asked for strong typing in any mode of the
-# typed model, 8.6 gets none, and 11 no precisions by name.
+# Whichever of strong10, strong11 and rtx is called, a tool whose --help has --stronglyTyped gets
+# it. 8.6, which cannot type strongly, is refused there, and 11 is at weak.
 #
 # weak lets the other layers run low; TensorRT takes FP32 for those where that is faster. It names
-# TensorRT's layers, which are called after the ONNX nodes, also inside If, Loop and Scan. A layer
-# that the parser adds to move a node's values has another name; polygraphy_constraints.py finds it.
+# TensorRT's layers, which are called after the ONNX nodes, also inside If, Loop and Scan. Layers
+# that the parser adds to move a node's values have other names; polygraphy_constraints.py finds
+# them.
 {remarks}
 set -eu
 case $0 in */*) here=${{0%/*}} ;; *) here=. ;; esac

@@ -233,11 +233,10 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
 def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str, bool]:
     """Give every node a unique name; return for each name whether the file has it uniquely.
 
-    Nodes of bodies are among them, after those of the main graph. `in_file` counts the names of the
-    file's own nodes; nodes from local functions get names that only this reading of the file gives
-    them. A node without a name is called after its first
-    output, and repeated names get a running number, as TensorRT's parser does (`node_of_<output>`,
-    `<name>_0`).
+    Nodes of bodies are among them, after those of the main graph. `in_file` counts the names of
+    the file's own nodes; nodes from local functions get names that only this reading of the file
+    gives them. A node without a name is called after its first output, and repeated names get a
+    running number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
     """
     nodes = [node for each in all_graphs(graph) for node in each.node]
     counts = Counter(node.name for node in nodes)

@@ -54,8 +54,8 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     """Return ONNX element types by tensor name, also of tensors inside subgraphs.
 
     ONNX's own inference stops at operators of other domains. ONNX Runtime knows its own operators,
-    so it is asked about what is left. Tensors that neither knows, and sequences, are absent. So are
-    those of different types that two bodies call the same.
+    so it is asked about what is left. Tensors that neither knows, and sequences, are absent, as
+    are those of different types that two bodies call the same.
     """
     graph = inferred(proto, data_prop=False)
     types: dict[str, int] = {}

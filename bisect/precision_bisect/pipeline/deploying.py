@@ -50,10 +50,9 @@ class Written:
     """What became of the files for deployment.
 
     `point` is the point of the curve that they hold, None if none was written. `string` is
-    trtexec's, else `reason` says why there is none, as `no_command` does for each way of its script
-    that has no command. `notes` tell what went wrong with the typed
-    model and what is not stored; a model that cannot be written (it is large) does not cost the
-    answer.
+    trtexec's, else `reason` says why there is none, as `no_command` does for each way of its
+    script that has no command. `notes` tell what went wrong with the typed model and what is not
+    stored; a model that cannot be written (it is large) does not cost the answer.
     """
 
     point: str | None = None

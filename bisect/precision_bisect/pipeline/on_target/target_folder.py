@@ -34,11 +34,11 @@ from precision_bisect.exports.trtexec import (
 )
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.on_target.exchange import FP32, Manifest, Subject, typed_point
+from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.results.on_target import OnTarget, PointOnTarget
+from precision_bisect.runs.results.on_target import FP32, OnTarget, PointOnTarget
 from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET, RunFolder, folder_errors
 from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.search.evaluation import judge_outputs
@@ -306,10 +306,19 @@ def _point(
         error=judged.error if judged else None,
         message=judged.message if judged else "",
         latency_ms=statistics.median(times) if times else None,
+        latency_spread_ms=_spread(times),
         engine_bytes=size,
         layers=layers or (),
         lacks=lacks,
     )
+
+
+def _spread(times: Sequence[float]) -> float | None:
+    """Return what the middle half of the times spans, None for fewer than two."""
+    if len(times) < 2:
+        return None
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return high - low
 
 
 def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
