@@ -172,12 +172,13 @@ def _as_it_is(result: Result) -> NextStep:
 def _apply(result: Result, model: Path) -> Iterator[NextStep]:
     yield from _judge(result)
     yield from _build(result)
-    if result.layer_precisions is None:
-        reason = printable(result.layer_precisions_reason or "")
+    reason = result.no_command.get("weak", result.layer_precisions_reason)
+    if reason is not None:
         yield NextStep(
-            what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", level=EVIDENCE
+            what=f"Not by layer names in TensorRT 8.6 to 10.x: {printable(reason)}",
+            level=EVIDENCE,
         )
-    elif "*" in result.layer_precisions:
+    elif result.layer_precisions is not None and "*" in result.layer_precisions:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )

@@ -75,7 +75,7 @@ MOVING = {
     *("CAST", "CONCATENATION", "CONSTANT", "FILL", "IDENTITY", "SHUFFLE", "SLICE", "SQUEEZE"),
     "UNSQUEEZE",
 }
-"""Layers that only move or make values; those that the parser adds to a node have no name of it."""
+"""Layers that only move or make values; those that are added to a node have other names."""
 MASKS = {"Dropout"}
 """Operators of which a further layer computes no value, but a mask that is always true."""
 

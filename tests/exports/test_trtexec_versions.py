@@ -15,9 +15,6 @@ from precision_bisect.runs.runfolder import RunFolder
 
 STRONG = ("strong10", "strong11", "rtx")
 V8, V9, V10, V11 = (8, 6, 1), (9, 3, 0), (10, 3, 0), (11, 1, 0)
-OPTIONS = (
-    "--onnx=f --layerPrecisions=spec --layerOutputTypes=spec --precisionConstraints=spec --fp16"
-)
 
 
 @pytest.fixture

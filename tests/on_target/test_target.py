@@ -377,7 +377,7 @@ def test_a_control_that_fails_is_no_precision_problem(
             2.0,
             2.05,
             TargetStatus.NO_FASTER,
-            "it is no faster than FP32 there: 2.05 ms, the answer",
+            "it is no faster than FP32 there: 2.05 ms",
         ),
         (2.0, 5.0, TargetStatus.HOLDS, "Holds: the answer is within the limits on the target"),
     ],
