@@ -175,7 +175,7 @@ def _apply(result: Result, model: Path) -> Iterator[NextStep]:
     reason = result.no_command.get("weak", result.layer_precisions_reason)
     if reason is not None:
         yield NextStep(
-            what=f"Not by layer names in TensorRT 8.6 to 10.x: {printable(reason)}",
+            what=f"No trtexec string for TensorRT 8.6 to 10.x: {printable(reason)}",
             level=EVIDENCE,
         )
     elif result.layer_precisions is not None and "*" in result.layer_precisions:
@@ -218,10 +218,13 @@ def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
+    without: set[str] = set(result.no_command)
+    if result.kept and result.layer_precisions is None:
+        without.add("weak")
     ways = [
         way
         for way, target in _BUILDS.items()
-        if target not in result.unusable and way not in result.no_command
+        if target not in result.unusable and way not in without
     ]
     if ways:
         yield NextStep(
