@@ -71,13 +71,17 @@ class Ran:
 
 
 def run_script(folder: Path, mode: str, shell: str, *flags: str, says: str = "") -> Ran:
-    """Run trtexec.sh with stand-ins for NVIDIA's tools: they note their arguments and print."""
+    """Run trtexec.sh with stand-ins for NVIDIA's tools: they note their arguments and print.
+
+    A tool that was called for its help alone has no arguments.
+    """
     with tempfile.TemporaryDirectory() as tools:
         noted = Path(tools) / "noted"
         for tool in ("trtexec", "tensorrt_rtx"):
             script = Path(tools) / tool
             script.write_text(
-                f"#!/bin/sh\nprintf '%s\\0' {tool} \"$@\" > '{noted}'\nprintf '%s' '{says}'\n"
+                f"#!/bin/sh\nprintf '%s' '{says}'\n[ \"$1\" = --help ] ||"
+                f" printf '%s\\0' {tool} \"$@\" > '{noted}'\n"
             )
             script.chmod(0o755)
         ran = subprocess.run(

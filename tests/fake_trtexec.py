@@ -1,4 +1,4 @@
-"""A trtexec of TensorRT 10 as far as `judge.sh` needs it, called as a program.
+"""A trtexec as far as `judge.sh` needs it, called as a program; TENSORRT=8.6.1 is its version.
 
 Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
 inspector's JSON; an "engine" file holds the model. ONNX Runtime computes it node by node, as
@@ -8,6 +8,7 @@ not know end it, as there.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -19,19 +20,54 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 MARK = b"engine\n"
+Version = tuple[int, int, int]
+SWITCHES = ("skipInference", "noTF32")
+VALUED = (
+    *("onnx", "saveEngine", "exportLayerInfo", "loadEngine", "loadInputs", "shapes"),
+    *("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes", "profilingVerbosity"),
+)
+BY_TYPE = ("fp16", "int8", "fp8", "best")
+BY_NAME = ("layerPrecisions", "layerOutputTypes", "precisionConstraints")
+
+
+def options(version: Version) -> tuple[list[str], list[str]]:
+    """Return the switches that a version has, and the options with a value, of those used here.
+
+    Those of NVIDIA/TensorRT, samples/common/sampleOptions.cpp, v8.6.1 to v11.1.
+    """
+    weak = version < (11, 0, 0)
+    typed = ["stronglyTyped"] * (version >= (9, 1, 0)) + ["bf16"] * (weak and version >= (9, 1, 0))
+    return [*SWITCHES, *typed, *BY_TYPE * weak], [*VALUED, *BY_NAME * weak]
+
+
+def banner(version: Version) -> str:
+    """Return the first line of whatever the tool says, with `NV_TENSORRT_VERSION`."""
+    major, minor, patch = version
+    number = major * (10_000 if major >= 10 else 1000) + minor * 100 + patch
+    return f"&&&& RUNNING TensorRT.trtexec [TensorRT v{number}] # trtexec\n"
+
+
+def help_text(version: Version) -> str:
+    """Return what `--help` prints."""
+    switches, valued = options(version)
+    lines = [*(f"  --{name}" for name in switches), *(f"  --{name}=spec" for name in valued)]
+    return banner(version) + "".join(f"{line:<36} ...\n" for line in lines)
 
 
 def main() -> None:
     """Build an engine or run one."""
+    major, minor, patch = map(int, os.environ.get("TENSORRT", "10.13.0").split("."))
+    version = (major, minor, patch)
+    if "--help" in sys.argv:
+        sys.stdout.write(help_text(version))
+        return
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for switch in ("stronglyTyped", "skipInference", "noTF32"):
+    switches, valued = options(version)
+    for switch in switches:
         parser.add_argument(f"--{switch}", action="store_true")
-    for name in ("onnx", "saveEngine", "exportLayerInfo", "loadEngine", "loadInputs", "shapes"):
+    for name in valued:
         parser.add_argument(f"--{name}")
-    for name in ("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--profilingVerbosity", choices=["layer_names_only", "detailed", "none"])
-    sys.stdout.write("&&&& RUNNING TensorRT.trtexec [TensorRT v101300] # trtexec\n")
+    sys.stdout.write(banner(version))
     asked = parser.parse_args()
     for fact in ("Selected Device: Orin", "Compute Capability: 8.7"):
         sys.stdout.write(f"[11/26/2026-10:00:00] [I] {fact}\n")

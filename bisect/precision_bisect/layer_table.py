@@ -48,15 +48,15 @@ ASSIGNED = (None, Exclusion.PINNED, Exclusion.ASKED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One node of the main graph.
+    """One node of the main graph, or of a body inside one of its nodes.
 
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
-    exactly once, which exports that address layers by name depend on. `detail` says more about
-    the exclusion. `fixed` is the form of a layer that was asked for, or of a pinned one that does
-    not compute in the high type, such as one that an earlier rung of a ladder has decided.
-    `inside` counts the FP32 layers in the node's subgraphs. `module` is what the layer belongs to
-    in the model's source: PyTorch's qualified name where the file tells it, else the name scope;
-    "" at the top.
+    exactly once, bodies included, which exports that address layers by name depend on. `detail`
+    says more about the exclusion. `fixed` is the form of a layer that was asked for, or of a
+    pinned one that does not compute in the high type, such as one that an earlier rung of a ladder
+    has decided. `body` has the nodes of its subgraphs, at any depth. `module` is what the layer
+    belongs to in the model's source: PyTorch's qualified name where the file tells it, else the
+    name scope; "" at the top.
     """
 
     name: LayerName
@@ -67,8 +67,13 @@ class Layer:
     exclusion: Exclusion | None
     detail: str = ""
     fixed: Form | None = None
-    inside: int = 0
+    body: tuple["Layer", ...] = ()
     module: str = ""
+
+    @property
+    def inside(self) -> int:
+        """How many FP32 layers the node's subgraphs hold."""
+        return sum(layer.exclusion is None for layer in self.body)
 
 
 def scope_of(name: str, mark: str = "/") -> str:
@@ -91,6 +96,11 @@ class LayerTable:
     """All nodes of the main graph in network order."""
 
     layers: Sequence[Layer]
+
+    @cached_property
+    def with_bodies(self) -> tuple[Layer, ...]:
+        """All nodes in network order, each followed by those in its subgraphs."""
+        return tuple(each for layer in self.layers for each in (layer, *layer.body))
 
     @cached_property
     def candidates(self) -> tuple[Layer, ...]:

@@ -15,14 +15,14 @@ from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.result import Result, TrtexecMode
 from precision_bisect.runs.runfolder import REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
-_BUILDS: Mapping[str, TargetName] = {
+_BUILDS: Mapping[TrtexecMode, TargetName] = {
     "strong10": "tensorrt",
     "strong11": "tensorrt",
     "rtx": "tensorrt-rtx",
@@ -172,12 +172,13 @@ def _as_it_is(result: Result) -> NextStep:
 def _apply(result: Result, model: Path) -> Iterator[NextStep]:
     yield from _judge(result)
     yield from _build(result)
-    if result.layer_precisions is None:
-        reason = printable(result.layer_precisions_reason or "")
+    reason = result.no_command.get("weak", result.layer_precisions_reason)
+    if reason is not None:
         yield NextStep(
-            what=f"No trtexec string for TensorRT 8.6 to 10.x: {reason}", level=EVIDENCE
+            what=f"No trtexec string for TensorRT 8.6 to 10.x: {printable(reason)}",
+            level=EVIDENCE,
         )
-    elif "*" in result.layer_precisions:
+    elif result.layer_precisions is not None and "*" in result.layer_precisions:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )
@@ -217,7 +218,14 @@ def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     first = "Then" if any(_judge(result)) else "Next:"
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
-    ways = [way for way, target in _BUILDS.items() if target not in result.unusable]
+    without: set[str] = set(result.no_command)
+    if result.kept and result.layer_precisions is None:
+        without.add("weak")
+    ways = [
+        way
+        for way, target in _BUILDS.items()
+        if target not in result.unusable and way not in without
+    ]
     if ways:
         yield NextStep(
             what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)

@@ -19,7 +19,7 @@ from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraphy
 from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
-from precision_bisect.graphs.typed.high_nodes import ToldNode, told, with_precision
+from precision_bisect.graphs.typed.high_nodes import ToldNode, told
 from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT, RunFolder
 from weak_networks import Parsed, markable, parsed
 
@@ -160,8 +160,8 @@ def test_polygraphy_marks_with_it_what_builds_mark(
     with markable(rtx.module) as noted:
         builder, network, parser = PostprocessNetwork(NetworkFromOnnxPath(str(NAFNET)), func)()
     with markable(rtx.module) as built:
-        high = with_precision(export.high, export.model.table)
-        marks = Marks(kept=tuple(export.kept), high=told(high), low="fp16")
+        high = told(export.high, export.model.table)
+        marks = Marks(kept=tuple(export.kept), high=high, low="fp16")
         prepare_network(marks, [], network)
     assert built == noted
     assert {*NAFNET_KEPT} <= set(noted.precision)

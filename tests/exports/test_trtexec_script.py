@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from effort import examples
 from exports_models import SHELLS, chain, export_of, flag, run_script
+from fake_trtexec import help_text
 from models import parse, save, with_weights
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.exports.write import write_exports
 from precision_bisect.precisions import Pair
-from precision_bisect.runs.runfolder import LAYER_PRECISIONS, MIXED_MODEL, TRTEXEC, RunFolder
+from precision_bisect.runs.runfolder import (
+    LAYER_PRECISIONS,
+    MIXED_MODEL,
+    POLYGRAPHY_SCRIPT,
+    TRTEXEC,
+    RunFolder,
+)
 from precision_bisect.settings.engine_settings import EngineSettings
 from trtexec_oracle import trtexec_profile
 
@@ -31,10 +38,14 @@ def test_each_kind_of_tensorrt_has_its_command(tmp_path: Path) -> None:
     mixed = f"--onnx={tmp_path}/{MIXED_MODEL}"
     expected = {
         "strong10": ["trtexec", mixed, "--stronglyTyped", "--noTF32", "--saveEngine=a b"],
-        "strong11": ["trtexec", mixed, "--noTF32", "--saveEngine=a b"],
+        "strong11": ["trtexec", mixed, "--stronglyTyped", "--noTF32", "--saveEngine=a b"],
         "rtx": ["tensorrt_rtx", mixed, "--noTF32", "--saveEngine=a b"],
     }
-    ran = {mode: run_script(tmp_path, mode, SHELL, "--saveEngine=a b") for mode in expected}
+    says = {"strong10": help_text((10, 3, 0)), "strong11": help_text((11, 1, 0)), "rtx": ""}
+    ran = {
+        mode: run_script(tmp_path, mode, SHELL, "--saveEngine=a b", says=says[mode])
+        for mode in expected
+    }
     assert expected == {mode: one.arguments for mode, one in ran.items()}
 
 
@@ -239,7 +250,8 @@ def test_a_name_that_a_subgraph_has_too_is_not_written(tmp_path: Path) -> None:
     )
     model.graph.node[0].name = model.graph.node[1].attribute[0].g.node[0].name = "relu"
     reasons = write_exports(RunFolder(tmp_path), export_of(save(model, tmp_path), ["relu"]))
-    assert "something else in the model is called 'relu', too" == reasons[LAYER_PRECISIONS]
+    assert "layer 'relu' has no name of its own in the model" in str(reasons[LAYER_PRECISIONS])
+    assert reasons[POLYGRAPHY_SCRIPT] == reasons[LAYER_PRECISIONS]
     assert 1 == run_script(tmp_path, "weak", SHELL).code
 
 

@@ -132,7 +132,7 @@ def test_the_script_works_from_its_own_folder(tmp_path: Path) -> None:
     onnx.save(chain(["a"]), tmp_path / "model.onnx")
     write_exports(RunFolder(tmp_path), export_of(tmp_path / "model.onnx", ["a"]))
     ran = subprocess.run(
-        [SHELL, TRTEXEC, "strong11"],
+        [SHELL, TRTEXEC, "rtx"],
         cwd=tmp_path,
         env={**os.environ, "TRTEXEC": "echo"},
         capture_output=True,

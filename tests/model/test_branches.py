@@ -58,9 +58,9 @@ def taken(text: str, folder: Path, samples: Sequence[Sample]) -> tuple[Model, st
 @pytest.mark.parametrize(
     ("c", "k", "layers"),
     [
-        (True, 9, ["before", "square", "node_of_t", "square_", "node_of_y"]),
-        (True, 1, ["before", "square_", "node_of_t", "node_of_y"]),
-        (False, 9, ["before", "node_of_d", "square", "node_of_y"]),
+        (True, 9, ["before", "square", "node_of_t", "square_0", "node_of_p"]),
+        (True, 1, ["before", "square", "node_of_t", "node_of_q"]),
+        (False, 9, ["before", "node_of_d", "square_1", "node_of_b"]),
     ],
 )
 def test_a_branch_in_place_computes_as_the_if(

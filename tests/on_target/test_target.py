@@ -16,7 +16,7 @@ import tiny
 from exports_models import SHELLS, words
 from precision_bisect.commandline.main import main
 from precision_bisect.pipeline.on_target.target_folder import MANIFEST, SCRIPT
-from precision_bisect.runs.results.on_target import OnTarget, read_on_target
+from precision_bisect.runs.results.on_target import OnTarget, TargetStatus, read_on_target
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, REPORT, RESULT, TARGET
 from precision_bisect.trial import Honour
 
@@ -338,6 +338,80 @@ def test_an_answer_that_keeps_all_is_nothing_to_judge(
     assert 2 == main(["target", str(run), "--write", str(tmp_path / "board")])
     assert "nothing to judge" in capsys.readouterr().err
     assert not (tmp_path / "board").exists()
+
+
+def told(back: tuple[Path, Path], point: str, factor: float, ms: float) -> None:
+    """Have a point come back with its outputs multiplied, and with such times."""
+    for path in (back[1] / point).glob("output-*.json"):
+        outputs = json.loads(path.read_text())
+        for output in outputs:
+            output["values"] = [factor * value for value in output["values"]]
+        path.write_text(json.dumps(outputs))
+    for path in (back[1] / point).glob("times-*.json"):
+        path.write_text(json.dumps([{"computeMs": ms + each} for each in (-0.1, 0, 0.1)]))
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_control_that_fails_is_no_precision_problem(
+    factor: float, back: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where FP32 itself is off there, nothing is said of the answer, whether it passes or not."""
+    told(back, "fp32", 2.0, 1.0)
+    told(back, "answer", factor, 0.5)
+    code, found = read(*back)
+    assert (1, TargetStatus.NOT_PRECISION) == (code, found.status)
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("Not a precision problem: the comparison itself fails on the target")
+    control = next(each for each in found.points if each.point == "fp32")
+    assert control.error is not None
+    assert f"FP32 is off by {control.error:.3g}" in said
+    assert said[:40] in (back[0] / REPORT).read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer_ms", "fp32_ms", "status", "said"),
+    [
+        (5.0, 2.0, TargetStatus.SLOWER, "Holds, but FP32 is faster there: 2 ms, the answer 5 ms"),
+        (2.05, 2.0, TargetStatus.NO_FASTER, "it is no faster than FP32 there: 2 ms, the answer"),
+        (
+            2.0,
+            2.05,
+            TargetStatus.NO_FASTER,
+            "it is no faster than FP32 there: 2.05 ms",
+        ),
+        (2.0, 5.0, TargetStatus.HOLDS, "Holds: the answer is within the limits on the target"),
+    ],
+)
+def test_an_answer_that_gains_nothing_is_said_to(
+    answer_ms: float,
+    fp32_ms: float,
+    status: TargetStatus,
+    said: str,
+    back: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It holds, and the target runs FP32 as fast: the first line says so, beyond the spread."""
+    told(back, "answer", 1.0, answer_ms)
+    told(back, "fp32", 1.0, fp32_ms)
+    code, found = read(*back)
+    assert (0, status) == (code, found.status)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert said in first
+    assert (status is TargetStatus.HOLDS) == ("FP32" not in first)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_tool_without_strong_typing_is_refused_at_once(
+    shell: str, exchanged: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """TensorRT 8.6 would fail at each plan, for a reason in the logs; nothing is built."""
+    folder = tmp_path / "board"
+    assert 0 == main(["target", str(exchanged[0]), "--write", str(folder)])
+    ran = judge(folder, tool(tmp_path / "bin", "TENSORRT=8.6.1; export TENSORRT"), shell)
+    assert (1, "") == (ran.returncode, ran.stdout)
+    said = "trtexec (TensorRT v8601) has no strong typing, and these plans need it: TensorRT 10\n"
+    assert said == ran.stderr
+    assert not list(folder.rglob("*.log"))
 
 
 def test_json_is_the_record(

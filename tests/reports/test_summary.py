@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned
+from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned, TrtexecMode
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 from precision_bisect_reports.terminal import TerminalReport
@@ -97,6 +98,17 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert "precision-bisect verify 'my run'\n" in shown
     shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
     assert "precision-bisect 'a b; rm -rf x.onnx' --resume --out 'my run'" in shown
+
+
+def test_only_what_the_script_can_build_is_offered() -> None:
+    """A way that has no command is left out; where none has, nothing is offered."""
+    assert "build (strong10, strong11, rtx, weak)" in screen(RESULT)
+    without = replace(RESULT, no_command={"weak": "no command by layer names", "strong10": "none"})
+    shown = screen(without)
+    assert "build (strong11, rtx)" in shown
+    assert "trtexec.sh' strong11\n" in shown
+    every: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
+    assert "trtexec.sh" not in screen(replace(RESULT, no_command=dict.fromkeys(every, "none")))
 
 
 def test_a_run_goes_on_by_its_own_command() -> None:

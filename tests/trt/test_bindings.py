@@ -350,6 +350,37 @@ def test_a_script_hands_over_a_calibration_cache(
     assert "['INT8'] b'x: 3c010a14'" == bindings.run(["-c", CALIBRATED]).strip()
 
 
+QUANTIZED = """
+from precision_bisect.backends.tensorrt.build import Marks, Recipe, config_loader
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.backends.tensorrt.log import collected
+from precision_bisect.settings.engine_settings import EngineSettings
+
+flavour = load_flavour("tensorrt")
+with collected(flavour):
+    for low in ("fp16", None):
+        for quantized in ((), ("int8",), ("fp8",)):
+            marks = Marks(kept=(), high={}, low=low, quantized=quantized)
+            recipe = Recipe(settings=EngineSettings(), ranges={}, marks=marks)
+            config = config_loader(flavour, recipe)
+            print(low, config.fp16, config.int8, config.fp8, config.precision_constraints)
+"""
+
+
+def test_the_types_of_the_models_own_quantization_are_allowed(bindings: Bindings) -> None:
+    """A weak build of Q/DQ needs INT8 or FP8 beside FP16, and where nothing else is low, too."""
+    if bindings.version.startswith("11."):
+        pytest.skip("TensorRT 11 marks no layers")
+    assert [
+        "fp16 True False False obey",
+        "fp16 True True False obey",
+        "fp16 True False True obey",
+        "None False False False obey",
+        "None False True False obey",
+        "None False False True obey",
+    ] == bindings.run(["-c", QUANTIZED]).splitlines()
+
+
 START = """
 from precision_bisect.backends.tensorrt.build import Recipe, build
 from precision_bisect.backends.tensorrt.flavour import load_flavour

@@ -74,7 +74,7 @@ def high_of(model: onnx.ModelProto, folder: Path) -> ToldNodes:
     loaded = load_model(path)
     writer = TypedWriter(loaded, Pair(low="fp16", high="fp32"))
     plan = Plan.of(i for i, name in enumerate(loaded.table.names) if name == NODE)
-    return told(writer.high_nodes(plan)) or told_by_file(model.graph, NODE)
+    return told(writer.high_nodes(plan), loaded.table) or told_by_file(model.graph, NODE)
 
 
 def marks(rtx: Flavour, high: ToldNodes, held: Parsed) -> Noted:

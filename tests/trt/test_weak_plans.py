@@ -53,7 +53,7 @@ def test_marks_are_the_typed_graph(
         strong = parsed(rtx.module, onnx.load(Path(place) / "typed.onnx"))
     weak = parsed(rtx.module, proto)
     with markable(rtx.module) as noted:
-        marks = Marks(kept=(), high=told(writer.high_nodes(plan)), low="fp16")
+        marks = Marks(kept=(), high=told(writer.high_nodes(plan), model.table), low="fp16")
         prepare_network(marks, [], weak.network)
     names = {node.name for node in proto.graph.node}
     types = types_of_nodes(strong, names)

@@ -13,10 +13,11 @@ from precision_bisect.errors import PrecisionBisectError, UsageError, counted
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.quantization.file_types import quantized_in_file
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.high_nodes import HighNode, with_precision
+from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned
+from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
@@ -101,20 +102,21 @@ class Export:
         wanted = {self.pair.low, self.pair.high, *self.precisions.values()}
         return tuple(name for name in (*QUANTIZED, *LOW_TYPES) if name in wanted)
 
+    @cached_property
+    def builder_types(self) -> tuple[PrecisionName, ...]:
+        """The same, with the 8-bit types that the model's own quantization has."""
+        wanted = {*self.below_fp32, *quantized_in_file(self.model)}
+        return tuple(name for name in (*QUANTIZED, *LOW_TYPES) if name in wanted)
+
     @property
     def quantized(self) -> bool:
         """Whether some layer may be INT8 or FP8, so that names alone do not say the plan."""
         return any(name in QUANTIZED for name in self.below_fp32)
 
-    def names_elsewhere(self) -> Iterator[str]:
-        """Yield the names of TensorRT layers that come from no node of the main graph.
-
-        They are called after initializers, and after nodes of subgraphs.
-        """
+    def weight_names(self) -> Iterator[str]:
+        """Yield the names of initializers, after which TensorRT calls layers, too."""
         for graph in all_graphs(self.model.proto.graph):
             yield from (tensor.name for tensor in graph.initializer)
-            if graph is not self.model.proto.graph:
-                yield from (node.name for node in graph.node if node.name)
 
     def summary(self) -> str:
         """Return how many layers have which precision, in one phrase."""
@@ -155,28 +157,31 @@ def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:
     return export.high
 
 
-def nodes_in_tensorrt(export: Export) -> Mapping[LayerName, HighNode]:
-    """Return the nodes above the lowest precision for which TensorRT has layers with a precision.
+def nodes_in_tensorrt(export: Export) -> ToldNodes:
+    """Return what every weak export tells TensorRT: the nodes above the lowest precision.
 
-    Those of If, Loop and Scan are inside them. Raises NotWritable for names as `named_nodes` does,
-    for those that TensorRT cuts short, and for what weak typing cannot keep.
+    Those inside If, Loop and Scan are among them. The search on TensorRT marks the same. Raises
+    NotWritable for names as `named_nodes` does, for those that TensorRT cuts short, and for what
+    weak typing cannot keep.
     """
-    table = export.model.table
-    nodes = with_precision(export.high, table)
-    graphs = {each.name for each in table.layers if each.exclusion is Exclusion.CONTROL_FLOW}
-    _check_names(export, nodes.keys() - graphs)
-    for name in nodes:
-        if "\0" in name:
-            raise NotWritable(f"TensorRT cuts the name {name!r} short")
-    for layer in export.high_layers:
-        if layer.op_type in _WITHOUT_PRECISION:
+    nodes = told(export.high, export.model.table)
+    layers = [each for each in export.model.table.with_bodies if each.name in nodes]
+    computing = [each for each in layers if each.exclusion is not Exclusion.CONTROL_FLOW]
+    _check_names(export, {layer.name for layer in computing})
+    for layer in computing:
+        if "\0" in layer.name:
+            raise NotWritable(f"TensorRT cuts the name {layer.name!r} short")
+        if layer.exclusion in ASSIGNED and layer.op_type in _WITHOUT_PRECISION:
             what = f"{layer.name!r} ({layer.op_type})"
             raise NotWritable(f"TensorRT has no precision to set for {what}")
+    types = quantized_in_file(export.model)
+    if len({*types, *(name for name in export.below_fp32 if name in QUANTIZED)}) > 1:
+        raise NotWritable("TensorRT does not build INT8 beside FP8 by weak typing")
     return nodes
 
 
 def _check_names(export: Export, nodes: Set[LayerName]) -> None:
-    for layer in export.model.table.layers:
+    for layer in export.model.table.with_bodies:
         if layer.name in nodes and not layer.named_in_model:
             raise NotWritable(
                 f"layer {layer.name!r} has no name of its own in the model, so other tools' name "

@@ -10,7 +10,7 @@ from precision_bisect.exports.export import Export, NotWritable, engine_ranges, 
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.typed.high_nodes import ToldNodes, told
+from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
@@ -134,13 +134,13 @@ def _literal(nodes: ToldNodes) -> str:
 
 def polygraphy_constraints(export: Export) -> str:
     """Return the script for a plan. Raises NotWritable where there is nothing to be told."""
-    layers = nodes_in_tensorrt(export)
-    if not layers:
+    nodes = nodes_in_tensorrt(export)
+    if not nodes:
         raise NotWritable("no layer is kept")
     decided = {layer.name for layer in export.high_layers}
-    kept = {name: node for name, node in layers.items() if name in decided}
-    others = {name: node for name, node in told(layers).items() if name not in kept}
+    kept = {name: node for name, node in nodes.items() if name in decided}
+    others = {name: node for name, node in nodes.items() if name not in kept}
     # TensorRT allows TF32 in the layers that stay FP32; Polygraphy does not by itself.
     also = ["--tf32"] if export.settings.tf32 else []
     also += [DECOMPOSABLE] if "Attention" in operators(export.model.proto.graph) else []
-    return write_polygraphy_script(told(kept), others, export.below_fp32, *also)
+    return write_polygraphy_script(kept, others, export.builder_types, *also)

@@ -8,7 +8,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.trtexec.trtexec_flags import common_flags, open_inputs
@@ -24,6 +24,7 @@ from precision_bisect.exports.trtexec_names import (
 from precision_bisect.graphs.graph import operators, opset
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.types import shape_inputs
+from precision_bisect.runs.results.result import TrtexecMode
 from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
 
 _HEAD = """\
@@ -40,10 +41,13 @@ _HEAD = """\
 # TRTEXEC=/path/to/trtexec says where the tool is, ONNX_MODEL=/path/to/model.onnx where weak finds
 # the model.
 #
+# Whichever of strong10, strong11 and rtx is called, a tool whose --help has --stronglyTyped gets
+# it. 8.6, which cannot type strongly, is refused there, and 11 is at weak.
+#
 # weak lets the other layers run low; TensorRT takes FP32 for those where that is faster. It names
-# TensorRT's layers, which are called after the ONNX nodes. Of a node that becomes several layers,
-# such as a Gemm with a bias, only the first has the node's name, and of those inside If, Loop and
-# Scan none; polygraphy_constraints.py finds them all.
+# TensorRT's layers, which are called after the ONNX nodes, also inside If, Loop and Scan. Layers
+# that the parser adds to move a node's values have other names; polygraphy_constraints.py finds
+# them.
 {remarks}
 set -eu
 case $0 in */*) here=${{0%/*}} ;; *) here=. ;; esac
@@ -55,10 +59,35 @@ fail() {{
     exit "$1"
 }}
 
+{knows}
 need() {{
     tool=${{TRTEXEC:-$1}}
     command -v "$tool" > /dev/null 2>&1 ||
         fail 1 "no $tool; say TRTEXEC=/path/to/$1, which TensorRT has as an archive, not from pip"
+    {read_options}
+}}
+
+# strong TOOL FLAG: the flag is what an unknown tool gets; one that does not know it ends there.
+strong() {{
+    need "$1"
+    typed=$2
+    if knows --stronglyTyped; then
+        typed=--stronglyTyped
+    elif knows --layerPrecisions; then
+        fail 1 "$tool$version has no strong typing, so it cannot build this mode: take weak"
+    elif knows --onnx; then
+        typed=
+    fi
+}}
+
+# weak FLAG...: what it is to be told.
+weak() {{
+    need trtexec
+    for flag do
+        if knows --onnx && ! knows "$flag"; then
+            fail 1 "$tool$version has no $flag, which weak needs: take strong10, strong11 or rtx"
+        fi
+    done
 }}
 
 mode=${{1-}}
@@ -81,8 +110,22 @@ esac
 _FLAG = "--decomposableAttentions"
 _DECOMPOSED = f"""\
 # An Attention without a fused kernel, as in FP32, needs this flag of TensorRT 10.14 and later.
-    case $("$tool" --help 2>&1) in *{_FLAG}*) set -- '{_FLAG}=*' "$@" ;; esac
+    if knows {_FLAG}; then set -- '{_FLAG}=*' "$@"; fi
     """
+READ_OPTIONS = """\
+options=$("$tool" --help 2>&1 < /dev/null) || :
+    # Its first line: RUNNING TensorRT.trtexec [TensorRT v101300] ...
+    case $options in
+    *'[TensorRT v'*']'*) version=${options#*'[TensorRT v'} version=" (TensorRT v${version%%]*})" ;;
+    *) version= ;;
+    esac"""
+"""Has the shell note what the tool lists as its options, and its version."""
+KNOWS = """\
+knows() {
+    case $options in *"$1"*) return 0 ;; *) return 1 ;; esac
+}
+"""
+"""A function of the shell that tells whether the tool lists an option."""
 _SINCE = {
     **dict.fromkeys(("CastLike", "Gelu", "Hardmax", "Mish"), (10, 0)),
     "DeformConv": (10, 1),
@@ -116,35 +159,59 @@ def write_trtexec(export: Export) -> str:
     """
     common = build_flags(export)
     branches = []
-    for mode, tool, own in (
-        ("strong10", "trtexec", ["--stronglyTyped"]),
-        ("strong11", "trtexec", []),
-        ("rtx", "tensorrt_rtx", []),
-    ):
-        plugins = [] if mode == "rtx" else _plugins(export)
-        flags = [*own, *common, *plugins]
-        branches.append(_branch(mode, _of_mixed(tool, flags, export)))
-    try:
-        flags = [*_by_name(export), *common, *_plugins(export)]
-        if export.quantized:
-            weak = _of_mixed("trtexec", flags, export)
-        else:
-            weak = f"{_MODEL_EXISTS}\n    {_command('trtexec', _MODEL, flags, export)}"
-        branches.append(_branch("weak", weak))
-    except NotWritable as reason:
-        branches.append(_branch("weak", _fail(f"no command by layer names: {reason}")))
+    for mode in get_args(TrtexecMode):
+        try:
+            body = _commands(mode, common, export)
+        except NotWritable as reason:
+            body = f"fail 1 {shlex.quote(printable(str(reason)))}"
+        branches.append(f"{mode})\n    {body}\n    ;;\n")
     return _head(export, export.folder) + "".join(branches) + _FOOT
 
 
+def without_command(export: Export) -> dict[TrtexecMode, str]:
+    """Return the ways of the script that have no command, each with the reason."""
+    modes: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
+    found = {}
+    try:
+        common = build_flags(export)
+    except NotWritable as reason:
+        return dict.fromkeys(modes, str(reason))
+    for mode in modes:
+        try:
+            _commands(mode, common, export)
+        except NotWritable as reason:
+            found[mode] = str(reason)
+    return found
+
+
+_STRONG: Mapping[TrtexecMode, str] = {
+    "strong10": "strong trtexec --stronglyTyped",
+    # 11 takes the flag, too, and does nothing about it.
+    "strong11": "strong trtexec --stronglyTyped",
+    "rtx": "strong tensorrt_rtx ''",
+}
 _MODEL = '"$model"'
 _MODEL_EXISTS = '[ -f "$model" ] || fail 1 "no file $model; say ONNX_MODEL=/path/to/model.onnx"'
 
 
-def _of_mixed(tool: str, flags: Sequence[str], export: Export) -> str:
-    """Return the command that builds the typed model, or a message where there is none."""
+def _commands(mode: TrtexecMode, common: Sequence[str], export: Export) -> str:
+    """Return the commands of one way; `common` has the flags of all. Raises NotWritable."""
+    plugins = [] if mode == "rtx" else _plugins(export)
+    if mode == "weak":
+        try:
+            by_name = list(_by_name(export))
+        except NotWritable as reason:
+            raise NotWritable(f"no command by layer names: {reason}") from reason
+        # A plan that names no layer needs the types alone.
+        needs = dict.fromkeys(flag.partition("=")[0] for flag in by_name)
+        check, flags = shlex.join(["weak", *needs]), [*by_name, *common, *plugins]
+    else:
+        check, flags = _STRONG[mode], [*common, *plugins]
+    if mode == "weak" and not export.quantized:
+        return f"{_MODEL_EXISTS}\n    {_command(check, _MODEL, flags, export)}"
     if export.no_mixed is not None:
-        return _fail(f"there is no {MIXED_MODEL}: {export.no_mixed}")
-    return _command(tool, '"$here"/' + shlex.quote(MIXED_MODEL), flags, export)
+        raise NotWritable(f"there is no {MIXED_MODEL}: {export.no_mixed}")
+    return _command(check, '"$here"/' + shlex.quote(MIXED_MODEL), flags, export)
 
 
 def _head(export: Export, folder: Path) -> str:
@@ -153,7 +220,7 @@ def _head(export: Export, folder: Path) -> str:
         remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(told, 97)))
     if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
-    if "fp8" in export.below_fp32:
+    if "fp8" in export.builder_types:
         remarks.append("# FP8 needs a GPU of compute capability 8.9 or higher.")
     if export.settings.config_script is not None:
         remarks.append(
@@ -173,6 +240,8 @@ def _head(export: Export, folder: Path) -> str:
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
         path=_located(export.model.path, folder),
+        knows=KNOWS,
+        read_options=READ_OPTIONS,
         engine=TRTEXEC_ENGINE,
     )
 
@@ -191,7 +260,7 @@ def _located(model: Path, folder: Path) -> str:
 
 def _by_name(export: Export) -> Iterator[str]:
     """Yield the flags of weak typing. Raises NotWritable."""
-    yield from (f"--{name}" for name in export.below_fp32)
+    yield from (f"--{name}" for name in export.builder_types)
     if not trtexec_nodes(export):
         return
     precisions, types = layer_precisions(export), layer_output_types(export)
@@ -230,24 +299,16 @@ def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     return engine_ranges(export.model, export.settings, export.shapes)
 
 
-def _command(tool: str, onnx: str, flags: Sequence[str], export: Export) -> str:
-    words = [f"--onnx={onnx}", *map(shlex.quote, flags), '"$@"']
-    return f"need {tool}\n    {decomposing(export)}" + " \\\n        ".join(
-        ['exec "$tool"', *words]
-    )
+def _command(check: str, onnx: str, flags: Sequence[str], export: Export) -> str:
+    """Return what checks the tool and calls it."""
+    typed = [] if check.startswith("weak") else ["$typed"]
+    words = [f"--onnx={onnx}", *typed, *map(shlex.quote, flags), '"$@"']
+    return f"{check}\n    {decomposing(export)}" + " \\\n        ".join(['exec "$tool"', *words])
 
 
 def decomposing(export: Export) -> str:
     """Return what adds, in a script, the flag that an Attention needs; "" where there is none."""
     return _DECOMPOSED if "Attention" in operators(export.model.proto.graph) else ""
-
-
-def _fail(message: str) -> str:
-    return f"fail 1 {shlex.quote(printable(message))}"
-
-
-def _branch(mode: str, body: str) -> str:
-    return f"{mode})\n    {body}\n    ;;\n"
 
 
 def lowest(export: Export, base: Version, *, typed: bool) -> str:

@@ -11,12 +11,15 @@ Grammar: NVIDIA/TensorRT, samples/common/sampleOptions.cpp and sampleUtils.h (10
 has no effect without `--precisionConstraints=obey`.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 import onnx
 
 from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
+from precision_bisect.graphs.graph import all_graphs, attribute
 from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT
 
 PRECISIONS = "--layerPrecisions="
 OUTPUT_TYPES = "--layerOutputTypes="
@@ -24,6 +27,28 @@ _NAMED_ELSEWHERE = frozenset(("EyeLike", "Hardmax", "Shrink", "Trilu", "Upsample
 """Operators whose own name TensorRT's parser gives to a layer of integers, or to none."""
 _NAMELESS_INSIDE = frozenset(("GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
 """Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""
+_SEVERAL = frozenset(
+    (
+        *("Celu", "GreaterOrEqual", "HardSwish", "LessOrEqual", "LogSoftmax", "LpNormalization"),
+        *("LpPool", "Mean", "MeanVarianceNormalization", "Mish", "NonMaxSuppression"),
+        *("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"),
+        *("ReduceSumSquare", "STFT", "Swish", "BlackmanWindow", "HammingWindow", "HannWindow"),
+    )
+)
+"""Operators of which several layers compute; only one has the node's name.
+
+As tensorrt_rtx 1.7.1 parses them. The others have names that depend on the version: a running
+number behind the node's name, or none of the model's.
+"""
+_SEVERAL_WITH = {
+    "IsInf": ("detect_negative", "detect_positive"),
+    "RotaryEmbedding": ("num_heads",),
+}
+"""Those of which that is so where they have one of these attributes."""
+_OF_TWO = frozenset(("Max", "Min", "Sum"))
+"""Those of which that is so with more than two inputs."""
+_MADE_UP = re.compile(r"(.*)_\d+", re.DOTALL)
+"""A name as the parser makes it up for a further layer of a node."""
 _NEVER_TOLD = (Exclusion.SHAPE, Exclusion.CONTROL_FLOW, Exclusion.NOT_TENSOR)
 """Nodes on whose layers a type would be an error, or that have no layer of their name."""
 LONGEST_ARGUMENT = 128 * 1024 - 1
@@ -118,16 +143,19 @@ def layer_precisions(export: Export) -> str:
     It selects these nodes and no other. Raises NotWritable where there is no such value.
     """
     wanted = trtexec_nodes(export)
-    elsewhere = frozenset(export.names_elsewhere())
+    weights = frozenset(export.weight_names())
+    layers, several = export.model.table.with_bodies, _several(export)
     for name in wanted:
-        if name in elsewhere:
+        if name in weights:
             raise NotWritable(f"something else in the model is called {name!r}, too")
+        if (made_up := _MADE_UP.fullmatch(name)) and made_up[1] in several:
+            raise NotWritable(f"TensorRT may call a layer of {made_up[1]!r} {name!r}, too")
         if export.quantized and not UNWRITABLE.isdisjoint(name):
             raise NotWritable(
                 f"{name!r} needs a pattern, which could match what quantization adds to the model"
             )
-    layers = (layer.name for layer in export.model.table.layers)
-    return write_layer_precisions(wanted, (elsewhere | {*layers}) - wanted.keys())
+    others = weights | {layer.name for layer in layers}
+    return write_layer_precisions(wanted, others - wanted.keys())
 
 
 def layer_output_types(export: Export) -> str:
@@ -138,14 +166,15 @@ def layer_output_types(export: Export) -> str:
     trtexec 10.0 to 10.16 sets another type than the one that is written. Empty where no layer is
     left. Raises NotWritable for names that trtexec cannot read.
     """
-    outputs = {str(layer.name): layer.outputs for layer in export.model.table.layers}
+    outputs = {str(layer.name): layer.outputs for layer in export.model.table.with_bodies}
     wanted = {
         name: kind
         for name, kind in trtexec_nodes(export).items()
         if {export.model.elem_types.get(out) for out in outputs[name]} == {onnx.TensorProto.FLOAT}
     }
-    for name in wanted:
-        if "," in name or "'" in name:
+    # A name that needs a pattern is none to TensorRT 8.6: it would run low without a word.
+    for name in trtexec_nodes(export):
+        if not UNWRITABLE.isdisjoint(name):
             raise NotWritable(f"{OUTPUT_TYPES[:-1]} cannot hold the name {name!r}")
     spec = ",".join(f"{name}:{kind}" for name, kind in wanted.items())
     if len((OUTPUT_TYPES + spec).encode()) > LONGEST_ARGUMENT:
@@ -156,15 +185,21 @@ def layer_output_types(export: Export) -> str:
 def trtexec_nodes(export: Export) -> dict[str, str]:
     """Return the type of each node of which trtexec is told, if any. Raises NotWritable."""
     found: dict[str, str] = {}
-    nodes, decided = nodes_in_tensorrt(export), {layer.name for layer in export.high_layers}
-    for layer in export.model.table.layers:
+    nodes, several = nodes_in_tensorrt(export), _several(export)
+    for layer in export.model.table.with_bodies:
         if layer.name not in nodes or layer.exclusion in _NEVER_TOLD:
             continue
         trouble = _trouble(layer)
-        if trouble and layer.name in decided:
-            raise NotWritable(f"TensorRT builds {layer.name!r} ({layer.op_type}) {trouble}")
+        if layer.name in several:
+            trouble = "of several layers, of which one has its name"
+        # What constants make may run low; all else would not be what was judged.
+        if trouble and (layer.exclusion is not Exclusion.CONSTANT or layer.name in several):
+            raise NotWritable(
+                f"TensorRT builds {layer.name!r} ({layer.op_type}) {trouble}; "
+                f"{POLYGRAPHY_SCRIPT} finds them all"
+            )
         if not trouble:
-            found[layer.name] = nodes[layer.name].precision
+            found[layer.name] = nodes[layer.name][0]
     return found
 
 
@@ -173,3 +208,27 @@ def _trouble(layer: Layer) -> str:
     if layer.op_type in _NAMED_ELSEWHERE:
         return "of several layers, and the one of that name computes no floats"
     return "of layers without a name" if layer.op_type in _NAMELESS_INSIDE else ""
+
+
+def _several(export: Export) -> set[str]:
+    """Return the nodes, bodies included, that TensorRT's parser makes several such layers of."""
+    graphs = list(all_graphs(export.model.proto.graph))
+    constants = set(export.weight_names())
+    for graph in graphs:
+        constants.update(n.output[0] for n in graph.node if n.op_type == "Constant")
+    return {node.name for graph in graphs for node in graph.node if _becomes(node, constants)}
+
+
+def _becomes(node: onnx.NodeProto, constants: set[str]) -> bool:
+    """Tell whether several layers compute the node."""
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    read = [name for name in node.input if name]
+    if node.op_type == "Clip":
+        fixed = bool(node.input[1:2] and node.input[1]) and constants.issuperset(read[1:])
+        return not fixed and not any(attribute(node, name) for name in ("min", "max"))
+    if node.op_type == "Gemm":
+        scales = (attribute(node, name) for name in ("alpha", "beta"))
+        return len(read) > 2 or any(scale and scale.f != 1 for scale in scales)
+    named = any(attribute(node, name) for name in _SEVERAL_WITH.get(node.op_type, ()))
+    return node.op_type in _SEVERAL or named or (node.op_type in _OF_TWO and len(read) > 2)

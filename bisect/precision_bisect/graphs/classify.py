@@ -22,8 +22,8 @@ FOLLOWERS = frozenset(
 )
 """Operators that move values without computing (Scatter* with a reduction do compute)."""
 
-_QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
-_CASTS = frozenset(("Cast", "CastLike", "BitCast"))
+QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
+CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _SHAPE_SOURCES = frozenset(("Shape", "Size"))
 _LEAVES_SHAPES = frozenset(("Range", "ConstantOfShape", "EyeLike", "Expand", "Tile", "OneHot"))
 """Operators that turn shapes into data: what follows them is no shape arithmetic."""
@@ -51,7 +51,9 @@ def layer_table(
             constants.update(node.output)
         if exclusion is Exclusion.SHAPE:
             shapes.update(node.output)
-        inside = _inside(node, elem_types)
+        tables = [layer_table(inner, elem_types, named_in_model) for inner in subgraphs(node)]
+        body = tuple(layer for table in tables for layer in table.with_bodies)
+        inside = sum(layer.exclusion is None for layer in body)
         layers.append(
             Layer(
                 name=LayerName(node.name),
@@ -61,17 +63,11 @@ def layer_table(
                 named_in_model=named_in_model.get(node.name, False),
                 exclusion=exclusion,
                 detail=f"{inside} FP32 layers inside" if inside else "",
-                inside=inside,
+                body=body,
                 module=scope_of(node.name) if modules is None else modules.get(node.name, ""),
             )
         )
     return LayerTable(tuple(layers))
-
-
-def _inside(node: onnx.NodeProto, elem_types: ElemTypes) -> int:
-    """Return how many FP32 layers the node's subgraphs hold, at any depth."""
-    tables = [layer_table(inner, elem_types, {}) for inner in subgraphs(node)]
-    return sum((layer.exclusion is None) + layer.inside for t in tables for layer in t.layers)
 
 
 def is_follower(node: onnx.NodeProto) -> bool:
@@ -104,9 +100,9 @@ def _by_operator(node: onnx.NodeProto) -> Exclusion | None:
         return Exclusion.CUSTOM
     if node.op_type in RANDOM:
         return Exclusion.RANDOM
-    if node.op_type in _CASTS:
+    if node.op_type in CASTS:
         return Exclusion.CAST
-    if node.op_type in _QUANTIZATION:
+    if node.op_type in QUANTIZATION:
         return Exclusion.QUANTIZATION
     if node.op_type.startswith(("Sequence", "Optional", "SplitToSequence", "String", "Tfidf")):
         return Exclusion.NOT_TENSOR

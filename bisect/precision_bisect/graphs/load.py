@@ -115,7 +115,7 @@ def _load(path: Path) -> Model:
     proto = copied(proto)
     _check_text(proto)
     # Counted before inlining, which makes up names.
-    in_file = Counter(node.name for node in proto.graph.node)
+    in_file = Counter(node.name for each in all_graphs(proto.graph) for node in each.node)
     proto = _inline_functions(proto)
     check_nodes(proto)
     check_types(proto)
@@ -233,15 +233,16 @@ def _initializers_are_constants(proto: onnx.ModelProto) -> None:
 def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str, bool]:
     """Give every node a unique name; return for each name whether the file has it uniquely.
 
-    `in_file` counts the names of the file's own nodes; nodes from local functions get names that
-    only this reading of the file gives them. A node without a name is called after its first
-    output, and repeated names get a running number, as TensorRT's parser does (`node_of_<output>`,
-    `<name>_0`).
+    Nodes of bodies are among them, after those of the main graph. `in_file` counts the names of
+    the file's own nodes; nodes from local functions get names that only this reading of the file
+    gives them. A node without a name is called after its first output, and repeated names get a
+    running number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
     """
-    counts = Counter(node.name for node in graph.node)
+    nodes = [node for each in all_graphs(graph) for node in each.node]
+    counts = Counter(node.name for node in nodes)
     # Unique names first: a name made up below must not take one of theirs.
     named = {name: in_file.get(name) == 1 for name, count in counts.items() if name and count == 1}
-    for node in graph.node:
+    for node in nodes:
         if node.name and counts[node.name] == 1:
             continue
         first_output = next((name for name in node.output if name), "nothing")

@@ -54,20 +54,23 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     """Return ONNX element types by tensor name, also of tensors inside subgraphs.
 
     ONNX's own inference stops at operators of other domains. ONNX Runtime knows its own operators,
-    so it is asked about what is left. Tensors that neither knows, and sequences, are absent.
+    so it is asked about what is left. Tensors that neither knows, and sequences, are absent, as
+    are those of different types that two bodies call the same.
     """
     graph = inferred(proto, data_prop=False)
     types: dict[str, int] = {}
     known: set[str] = set()
+    doubtful: set[str] = set()
     for inner in all_graphs(graph):
-        for tensor in inner.initializer:
-            types.setdefault(tensor.name, tensor.data_type)
-        for value in (*inner.value_info, *inner.input, *inner.output):
-            # Known to be a sequence or an optional: it has no element type to ask for.
-            if value.type.WhichOneof("value") is not None:
-                known.add(value.name)
-            if value.type.tensor_type.elem_type:
-                types.setdefault(value.name, value.type.tensor_type.elem_type)
+        values = (*inner.value_info, *inner.input, *inner.output)
+        # Known to be a sequence or an optional: it has no element type to ask for.
+        known |= {value.name for value in values if value.type.WhichOneof("value") is not None}
+        typed = [(value.name, value.type.tensor_type.elem_type) for value in values]
+        typed += [(tensor.name, tensor.data_type) for tensor in inner.initializer]
+        for name, kind in typed:
+            if kind and types.setdefault(name, kind) != kind and inner is not graph:
+                doubtful.add(name)
+    types = {name: kind for name, kind in types.items() if name not in doubtful}
     outputs = [name for node in proto.graph.node for name in node.output if name]
     unknown = [name for name in outputs if name not in types and name not in known]
     if unknown:

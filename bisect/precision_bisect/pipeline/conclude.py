@@ -191,6 +191,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         export_point=told.written.point,
         layer_precisions=told.written.string,
         layer_precisions_reason=told.written.reason,
+        no_command=told.written.no_command,
         certificate=answer.proof,
         culprits=told.chart.culprits,
         curve=told.chart.curve,

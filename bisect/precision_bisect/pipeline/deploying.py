@@ -7,7 +7,7 @@ bounded time. Whatever goes wrong there costs the figures alone.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
@@ -18,6 +18,7 @@ from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check
+from precision_bisect.exports.trtexec import without_command
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import (
     gains,
@@ -35,7 +36,7 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
-from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.results.result import Diagnosis, TrtexecMode
 from precision_bisect.runs.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import cost_graph
@@ -49,14 +50,15 @@ class Written:
     """What became of the files for deployment.
 
     `point` is the point of the curve that they hold, None if none was written. `string` is
-    trtexec's, else `reason` says why there is none. `notes` tell what went wrong with the typed
-    model and what is not stored; a model that cannot be written (it is large) does not cost the
-    answer.
+    trtexec's, else `reason` says why there is none, as `no_command` does for each way of its
+    script that has no command. `notes` tell what went wrong with the typed model and what is not
+    stored; a model that cannot be written (it is large) does not cost the answer.
     """
 
     point: str | None = None
     string: str | None = None
     reason: str | None
+    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     deployment: Deployment | None = None
 
@@ -112,6 +114,7 @@ def _written(
     verdict: Recheck | None,
 ) -> Written:
     reason = reasons[LAYER_PRECISIONS]
+    export = replace(export, no_mixed=reasons[MIXED_MODEL])
     missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
     notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
     if deployment is not None and deployment.left_out:
@@ -122,6 +125,7 @@ def _written(
         point=export.point,
         string=layer_precisions(export) if reason is None else None,
         reason=reason,
+        no_command=without_command(export),
         notes=notes,
         deployment=deployment,
     )

@@ -234,7 +234,7 @@ def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequ
     named, strange = _named(text, options, model)
     found = named.intersection(model.table.names)
     source = f"--start {shortened(text, 60)}"
-    unknown = [*strange, *sorted(named.difference(each.name for each in model.table.layers))]
+    unknown = [*strange, *sorted(named.difference(each.name for each in model.table.with_bodies))]
     if not found:
         what = "names no layer that is decided on" if named or unknown else "keeps no layer"
         examples = f", such as {shortened(unknown[0])!r}" if unknown else ""
@@ -254,7 +254,7 @@ def _named(
         return _of_run(path), ()
     if path.suffix == ".onnx":
         return _of_mixed(path, options), ()
-    names = [each.name for each in model.table.layers]
+    names = [each.name for each in model.table.with_bodies]
     if not os.path.isfile(path):  # noqa: PTH113 - never raises
         if not _is_trtexec(source):
             raise UsageError(f"--start {shortened(source)} is no file or folder", _HINT)

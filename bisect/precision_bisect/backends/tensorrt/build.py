@@ -29,7 +29,7 @@ from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.gpu import OUT_OF_MEMORY
 from precision_bisect.machine.user_scripts import ScriptFailed, load_function, running_script
-from precision_bisect.precisions import LowName
+from precision_bisect.precisions import LowName, QuantizedName
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.reading import CONFIG_SCRIPT, script_and_function
@@ -41,12 +41,14 @@ class Marks:
     """What weak typing asks for: the layers kept in FP32, and the type that all others may take.
 
     `high` has what is marked, the nodes between and behind the kept layers too, as `to_mark` takes
-    it. `low` is None if nothing may be low.
+    it. `low` is None if nothing may be low. `quantized` are the 8-bit types of the model's own
+    quantization, without which TensorRT would not build it so.
     """
 
     kept: tuple[LayerName, ...]
     high: ToldNodes
     low: LowName | None
+    quantized: tuple[QuantizedName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +224,13 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
     common = _common(flavour, recipe, monitor)
     if not flavour.targets:
         low = marks.low if marks else None
+        quantized = marks.quantized if marks else ()
         config = CreateConfig(
             tf32=settings.tf32,
             fp16=low == "fp16",
             bf16=low == "bf16",
+            int8="int8" in quantized,
+            fp8="fp8" in quantized,
             # "prefer" would let the builder ignore marks without a word.
             precision_constraints="obey" if marks else None,
             **common,

@@ -25,7 +25,8 @@ from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.typed.high_nodes import told, with_precision
+from precision_bisect.graphs.quantization.file_types import quantized_in_file
+from precision_bisect.graphs.typed.high_nodes import told
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
@@ -163,8 +164,8 @@ class TensorRTBackend:
         asked = self._pair.low_form in self._model.table.asked.values()
         low = self._pair.low if asked or len(plan) < len(names) else None
         kept = tuple(names[index] for index in plan.indices)
-        high = with_precision(self._writer.high_nodes(plan), self._model.table)
-        return Marks(kept=kept, high=told(high), low=low)
+        high = told(self._writer.high_nodes(plan), self._model.table)
+        return Marks(kept=kept, high=high, low=low, quantized=quantized_in_file(self._model))
 
     def _why_not(self) -> str:
         """Return why this machine cannot run what is built, "" where it can."""

@@ -225,8 +225,8 @@ def target_parser() -> Parser:
         "models, the stored samples, and judge.sh, which builds and runs them. --read judges what "
         "came back as the run judges, prints it, and records it in target.json and in the report. "
         "Engine flags that are left out are as the run had them.",
-        epilog="exit codes of --read: 0 the answer holds on every sample; 1 it does not, or not "
-        "all of it came back; 2 wrong usage, or no folder of this run",
+        epilog="exit codes of --read: 0 the answer holds on every sample; 1 it does not, FP32 "
+        "itself does not, or not all of it came back; 2 wrong usage, or no folder of this run",
     )
     parser.add_needed("run", "the run folder, or the model that was searched")
     way = parser.add_mutually_exclusive_group(required=True)

@@ -5,15 +5,16 @@ what they return (ArgMax, Greater, DequantizeLinear), read and write the same te
 is told of the layers alone would round there.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import onnx
 
+from precision_bisect.graphs.classify import CASTS, QUANTIZATION
 from precision_bisect.graphs.graph import all_graphs, captured, inner_nodes, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.layout import Layout, Placement
-from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable
+from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, LayerTable
 from precision_bisect.precisions import HighName, Pair
 
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
@@ -27,9 +28,8 @@ ToldNodes: TypeAlias = Mapping[str, ToldNode]
 class HighNode(NamedTuple):
     """A node above the low type: the float type, and the tensors that it reads and writes.
 
-    Constants are not among them. `inside` are the nodes of its subgraphs at any depth, which stay
-    high with it, by the name that TensorRT's parser has for them, but for those that are called
-    like a node of the main graph: it does not tell them apart.
+    Constants are not among them. `inside` are the nodes of its subgraphs at any depth that handle
+    floats: they stay high with it.
     """
 
     precision: HighName
@@ -38,24 +38,21 @@ class HighNode(NamedTuple):
     inside: ToldNodes
 
 
-_TYPED_ALREADY = (Exclusion.CAST, Exclusion.QUANTIZATION, Exclusion.CUSTOM)
-"""Nodes whose type is their meaning, or a plug-in's own business."""
+def told(nodes: Mapping[LayerName, HighNode], table: LayerTable) -> ToldNodes:
+    """Return what TensorRT is told of, by whatever means: these nodes and those inside them.
 
-
-def with_precision(
-    nodes: Mapping[LayerName, HighNode], table: LayerTable
-) -> dict[LayerName, HighNode]:
-    """Return the nodes for which TensorRT has layers with a precision to set."""
-    exclusions = {layer.name: layer.exclusion for layer in table.layers}
-    return {name: node for name, node in nodes.items() if exclusions[name] not in _TYPED_ALREADY}
-
-
-def told(nodes: Mapping[LayerName, HighNode]) -> ToldNodes:
-    """Return what TensorRT's network is searched for: these nodes and those inside them."""
+    Nodes whose type is their meaning, or a plug-in's own business, are not among them.
+    """
     found: dict[str, ToldNode] = {}
     for name, node in nodes.items():
         found |= {name: node[:3], **node.inside}
-    return found
+    own = {layer.name for layer in table.with_bodies if _typed_already(layer)}
+    return {name: node for name, node in found.items() if name not in own}
+
+
+def _typed_already(layer: Layer) -> bool:
+    # By the operator: what quantizes or casts a constant is excluded as a constant.
+    return layer.domain not in ("", "ai.onnx") or layer.op_type in CASTS | QUANTIZATION
 
 
 def high_nodes(
@@ -82,7 +79,7 @@ def high_nodes(
             continue
         decided = exclusion in ASSIGNED
         if kind != base or (decided and pair.low_form.quantized is not None):
-            found[name] = _described(node, kind, constants, exclusions.keys())
+            found[name] = _described(node, kind, constants, model)
     return found
 
 
@@ -108,6 +105,12 @@ def _in_fp32_or_low(model: Model, layout: Layout, placement: Placement) -> list[
     return found[::-1]
 
 
+def _may_touch_floats(node: onnx.NodeProto, model: Model) -> bool:
+    """Tell the same of a node in a body; types that could not be inferred may be floats."""
+    unknown = any(not model.elem_types.get(name) for name in node.output if name)
+    return unknown or _touches_floats(node, model)
+
+
 def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
     """Tell whether a node that is not low reads the values of floats, or writes floats."""
     if Layout.reads_any_type(node):
@@ -118,12 +121,12 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
 
 
 def _described(
-    node: onnx.NodeProto, kind: HighName, constants: set[str], outside: Set[str]
+    node: onnx.NodeProto, kind: HighName, constants: set[str], model: Model
 ) -> HighNode:
     inside = {
-        name: (kind, *_read_and_written(each, constants))
+        each.name: (kind, *_read_and_written(each, constants))
         for each in inner_nodes(node)
-        if (name := each.name or f"node_of_{each.output[0]}") not in outside
+        if each.op_type != "Constant" and _may_touch_floats(each, model)
     }
     return HighNode(kind, *_read_and_written(node, constants), inside)
 

@@ -179,6 +179,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         export_point=written.point,
         layer_precisions=written.string,
         layer_precisions_reason=written.reason,
+        no_command=written.no_command,
         certificate=_certificate(climbed, kept),
         trials=sum(each.trials for each in results),
         builds=sum(each.builds for each in results),

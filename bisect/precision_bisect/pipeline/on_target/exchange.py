@@ -34,13 +34,11 @@ from precision_bisect.pipeline.verifying.verify import (
     model_and_result,
 )
 from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.runs.results.on_target import FP32
 from precision_bisect.runs.results.saved import damaged, quoted
 from precision_bisect.runs.typed_json import typed
 from precision_bisect.settings.check_words import READY_MADE, read_check
 from precision_bisect.settings.engine_settings import EngineSettings
-
-FP32 = "fp32"
-"""The point that is the model itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

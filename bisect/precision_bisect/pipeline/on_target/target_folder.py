@@ -25,14 +25,20 @@ from precision_bisect.backends.trtexec.trtexec_results import (
 from precision_bisect.errors import RunFolderError, UsageError, counted, printable, shortened
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.mixed import save_mixed
-from precision_bisect.exports.trtexec import build_flags, decomposing, since
+from precision_bisect.exports.trtexec import (
+    KNOWS,
+    READ_OPTIONS,
+    build_flags,
+    decomposing,
+    since,
+)
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.on_target.exchange import FP32, Manifest, Subject, typed_point
+from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.results.on_target import OnTarget, PointOnTarget
+from precision_bisect.runs.results.on_target import FP32, OnTarget, PointOnTarget
 from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET, RunFolder, folder_errors
 from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.search.evaluation import judge_outputs
@@ -61,6 +67,11 @@ command -v "$tool" > /dev/null 2>&1 || {{{{
     printf '%s\\n' 'no trtexec; say TRTEXEC=/path/to/trtexec' >&2
     exit 1
 }}}}
+{{options}}
+if ! knows --stronglyTyped && knows --layerPrecisions; then
+    printf '%s\\n' "$tool$version has no strong typing, and these plans need it: TensorRT 10" >&2
+    exit 1
+fi
 CDPATH='' cd -- "$here" || exit 1
 failed=0
 
@@ -121,6 +132,7 @@ def write_script(subject: Subject) -> str:
         model=printable(subject.model.path.name),
         count=len(subject.points),
         flags=flags,
+        options=KNOWS + textwrap.dedent(f"    {READ_OPTIONS}"),
         remarks="".join(f"# {line}\n" for text in told for line in textwrap.wrap(text, 97)),
     )
     runs = (
@@ -294,10 +306,19 @@ def _point(
         error=judged.error if judged else None,
         message=judged.message if judged else "",
         latency_ms=statistics.median(times) if times else None,
+        latency_spread_ms=_spread(times),
         engine_bytes=size,
         layers=layers or (),
         lacks=lacks,
     )
+
+
+def _spread(times: Sequence[float]) -> float | None:
+    """Return what the middle half of the times spans, None for fewer than two."""
+    if len(times) < 2:
+        return None
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return high - low
 
 
 def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:

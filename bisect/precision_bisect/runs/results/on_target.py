@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,29 @@ from precision_bisect.runs.runfolder import TARGET
 from precision_bisect.runs.typed_json import Count, read_typed
 from precision_bisect.trial import Figure, Honour, LayerHonour
 
+FP32 = "fp32"
+"""The point that is the model itself: the control."""
 _TITLES = ("", "holds", "error", "latency", "honoured", "engine")
 _NOTHING = "-"
 _MIB = 2**20
+
+
+class TargetStatus(StrEnum):
+    """What an answer is worth on a target; the values are those of `target.json`.
+
+    NOT_PRECISION: FP32 fails there, too. NO_FASTER and SLOWER hold, and gain nothing against FP32.
+    """
+
+    HOLDS = "holds"
+    NO_FASTER = "no_faster"
+    SLOWER = "slower"
+    NOT_JUDGED_WHOLE = "not_judged_whole"
+    NOT_JUDGED = "not_judged"
+    FAILS = "fails"
+    NOT_PRECISION = "not_precision"
+
+
+_HELD = (TargetStatus.HOLDS, TargetStatus.NO_FASTER, TargetStatus.SLOWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +45,8 @@ class PointOnTarget:
 
     `kept` counts its layers; of `samples` so many have outputs that could be read. `passed` and
     `error` are over these, as the run judges; None where there is none. `latency_ms` is the
-    median of trtexec's compute times. `layers` are the kept ones as the engine shows them.
+    median of trtexec's compute times, `latency_spread_ms` what the middle half of them spans.
+    `layers` are the kept ones as the engine shows them.
     `lacks` says in sentences what is missing or damaged.
     """
 
@@ -35,6 +57,7 @@ class PointOnTarget:
     error: Figure | None = None
     message: str = ""
     latency_ms: Figure | None = None
+    latency_spread_ms: Figure | None = None
     engine_bytes: Count | None = None
     layers: Sequence[LayerHonour] = ()
     lacks: Sequence[str] = ()
@@ -71,35 +94,78 @@ class PointOnTarget:
 class OnTarget:
     """What came back of a run's plans: the contents of `target.json`, version 1.
 
-    `kept` has the layers of the answer that was judged.
+    `kept` has the layers of the answer that was judged; `status` follows from the points.
     """
 
     schema: Literal[1] = 1
+    status: TargetStatus = field(init=False)
     samples: Count
     kept: Sequence[str]
     points: Sequence[PointOnTarget]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", self._status())
+
     @property
     def answer(self) -> PointOnTarget | None:
-        return next((each for each in self.points if each.point == ANSWER), None)
+        return self._point(ANSWER)
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 only where the answer passes on all samples."""
-        held = self.answer is not None and self.answer.holds(self.samples)
-        return ExitCode.OK if held else ExitCode.NO_PLAN
+        """0 only where the answer passes on all samples, and FP32 on those that came back."""
+        return ExitCode.OK if self.status in _HELD else ExitCode.NO_PLAN
+
+    def _point(self, name: str) -> PointOnTarget | None:
+        return next((each for each in self.points if each.point == name), None)
+
+    def _status(self) -> TargetStatus:
+        answer, control = self.answer, self._point(FP32)
+        if control is not None and control.passed is False:
+            return TargetStatus.NOT_PRECISION
+        if answer is None or answer.passed is None:
+            return TargetStatus.NOT_JUDGED
+        if not answer.passed:
+            return TargetStatus.FAILS
+        if not answer.holds(self.samples):
+            return TargetStatus.NOT_JUDGED_WHOLE
+        if control is None or control.latency_ms is None or answer.latency_ms is None:
+            return TargetStatus.HOLDS
+        spread = max(answer.latency_spread_ms or 0.0, control.latency_spread_ms or 0.0)
+        if answer.latency_ms > control.latency_ms + spread:
+            return TargetStatus.SLOWER
+        slow = answer.latency_ms + spread >= control.latency_ms
+        return TargetStatus.NO_FASTER if slow else TargetStatus.HOLDS
 
     @property
     def verdict(self) -> str:
         """What the answer is worth on the target, in one line."""
-        found, every = self.answer, counted(self.samples, "sample")
-        if found is None or found.passed is None:
-            return "Not judged: no outputs of the answer have come back"
-        if not found.passed:
-            return "Fails: the answer is not within the limits on the target"
-        if found.samples < self.samples:
-            return f"Not judged whole: it holds on {found.samples} of {every}"
-        return f"Holds: the answer is within the limits on the target, {every}"
+        answer, control = self.answer, self._point(FP32)
+        every = counted(self.samples, "sample")
+        took = ""
+        if answer is not None and control is not None:
+            took = f"{control.latency_ms or 0:.3g} ms, the answer {answer.latency_ms or 0:.3g} ms"
+        within = f"the answer is within the limits on the target, {every}"
+        match self.status:
+            case TargetStatus.NOT_PRECISION:
+                error = control.error if control is not None else None
+                off = "" if error is None else f" (FP32 is off by {error:.3g})"
+                return (
+                    f"Not a precision problem: the comparison itself fails on the target{off}; "
+                    "see that it gets the same inputs, and builds the model itself rightly"
+                )
+            case TargetStatus.NOT_JUDGED:
+                return "Not judged: no outputs of the answer have come back"
+            case TargetStatus.FAILS:
+                return "Fails: the answer is not within the limits on the target"
+            case TargetStatus.NOT_JUDGED_WHOLE:
+                judged = answer.samples if answer is not None else 0
+                return f"Not judged whole: it holds on {judged} of {every}"
+            case TargetStatus.SLOWER:
+                return f"Holds, but FP32 is faster there: {took}, {every}; deploy the model itself"
+            case TargetStatus.NO_FASTER:
+                return f"Holds: {within}; but it is no faster than FP32 there: {took}"
+            case TargetStatus.HOLDS:
+                return f"Holds: {within}"
 
     def to_json(self) -> str:
         return plain_json.dumps(self, indent=2) + "\n"

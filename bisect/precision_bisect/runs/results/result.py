@@ -34,6 +34,7 @@ from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputErr
 RESULT_SCHEMA: Literal[1] = 1
 ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
+TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
@@ -229,7 +230,8 @@ class Result:
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
     answer does elsewhere. `modules` has the kept layers' modules by PyTorch's names, where the
     model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
-    among the `kept`. `costs` are of an engine. `message` and `out` are not part of the file.
+    among the `kept`. `no_command` has the ways of trtexec.sh that have no command, each with the
+    reason. `costs` are of an engine. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -257,6 +259,7 @@ class Result:
     export_point: str | None = None
     layer_precisions: str | None
     layer_precisions_reason: str | None
+    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
     certificate: Certificate
     culprits: Sequence[Culprit] = ()
     curve: Sequence[CurvePoint] = ()
