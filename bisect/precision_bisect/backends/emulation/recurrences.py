@@ -1,14 +1,16 @@
 """Recurrences in a 16-bit type: the state is rounded after every step, as it is stored.
 
-LSTM, GRU, RNN and CumSum are one operator of many steps. Rounding only their outputs would miss
-what a low state does: in FP16 a sum of halves stalls at 1024. So their low form becomes a Scan of
-single steps. Engines may keep some of a state in FP32 between steps: they have the last word.
+LSTM, GRU, RNN, CumSum and scatters with a reduction are one operator of many steps. Rounding only
+their outputs would miss what a low state does: in FP16 a sum of halves stalls at 1024. So their
+low form becomes a Scan or Loop of single steps. Engines may keep some of a state in FP32 between
+steps: they have the last word.
 """
 
 from collections.abc import Sequence
 
 import onnx
 
+from precision_bisect.backends.emulation.scatters import scattered, scatters
 from precision_bisect.backends.emulation.snippets import parsed
 from precision_bisect.errors import first_of
 from precision_bisect.graphs.graph import attribute, opset, subgraphs
@@ -93,7 +95,8 @@ def unpredicted(model: Model) -> str:
 
 def is_recurrence(node: onnx.NodeProto) -> bool:
     """Tell whether the node computes in steps, each from the state that the last one left."""
-    return node.domain in ("", "ai.onnx") and (node.op_type in _STATES or node.op_type == "CumSum")
+    stepped = node.op_type in _STATES or node.op_type == "CumSum" or scatters(node)
+    return node.domain in ("", "ai.onnx") and stepped
 
 
 class Recurrences:
@@ -107,6 +110,8 @@ class Recurrences:
         """Tell whether a node is a recurrence that `written` can write."""
         if not is_recurrence(node):
             return False
+        if scatters(node):
+            return True
         if node.op_type == "CumSum":
             return self._view.scalar(node.input[1]) is not None
         return attribute(node, "hidden_size") is not None and not _number(node, "layout")
@@ -115,6 +120,8 @@ class Recurrences:
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a recurrence in steps, under the names of `renamed`."""
+        if scatters(node):
+            return parsed(scattered(node, low), renamed)
         if node.op_type != "CumSum":
             nodes = parsed(_cells(node, low, self._opset), renamed)
             (scan,) = (each for each in nodes if each.op_type == "Scan")
