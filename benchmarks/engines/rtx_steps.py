@@ -22,7 +22,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +35,40 @@ TABLE = Path(__file__).parents[2] / "bisect/precision_bisect/settings/parser_ste
 FIRST, LAST = 11, 28
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 HALF = TensorProto.FLOAT16
-IMAGE = "(float[2,8,16,16] x{more}) => (float y) {"
-ROWS = "(float[64,256] x{more}) => (float y) {"
+IMAGE, ROWS = "2,8,16,16", "64,256"
+
+
+def _text(shape: str, result: str, **others: str) -> str:
+    """Return a model in ONNX's text form that reads x of a shape, and others of theirs."""
+    inputs = ", ".join(f"float[{dims}] {name}" for name, dims in {"x": shape, **others}.items())
+    return f"({inputs}) => (float y) {{ y = {result} }}"
+
+
 MORE: Mapping[str, tuple[int, str]] = {
-    "LogSoftmax": (13, ROWS + " y = LogSoftmax(x) }"),
-    "Mean": (13, ROWS.replace("{more}", ", float[64,256] a, float[64,256] b") + " y = Mean(x,a,b) }"),
-    "Sum": (13, ROWS.replace("{more}", ", float[64,256] a, float[64,256] b") + " y = Sum(x,a,b) }"),
-    "ReduceSumSquare": (13, ROWS + " y = ReduceSumSquare<axes = [1]>(x) }"),
-    "ReduceLogSumExp": (13, ROWS + " y = ReduceLogSumExp<axes = [1]>(x) }"),
-    "Mish": (18, ROWS + " y = Mish(x) }"),
-    "HardSwish": (14, ROWS + " y = HardSwish(x) }"),
-    "Swish": (24, ROWS + " y = Swish(x) }"),
-    "Swish by 1.7": (24, ROWS + " y = Swish<alpha = 1.7>(x) }"),
-    "Mod": (13, ROWS.replace("{more}", ", float[64,256] a") + " y = Mod<fmod = 1>(x,a) }"),
-    "Gemm": (13, ROWS.replace("{more}", ", float[256,128] w, float[128] b")
-             + " y = Gemm<alpha = 0.5, beta = 2.0>(x,w,b) }"),
-    "BatchNormalization": (15, IMAGE.replace("{more}", ", float[8] s, float[8] b, float[8] m, float[8] v")
-                           + " y = BatchNormalization(x,s,b,m,v) }"),
-    "GlobalLpPool": (13, IMAGE + " y = GlobalLpPool(x) }"),
-    "LayerNormalization": (17, ROWS.replace("{more}", ", float[256] s, float[256] b")
-                           + " y = LayerNormalization(x,s,b) }"),
-    "RMSNormalization": (23, ROWS.replace("{more}", ", float[256] s") + " y = RMSNormalization(x,s) }"),
-    "Attention": (23, "(float[2,4,128,64] x, float[2,4,128,64] k, float[2,4,128,64] v) => (float y) {"
-                  " y = Attention(x,k,v) }"),
-    "Einsum": (13, "(float[64,32] x, float[32,16] a, float[16,8] b) => (float y) {"
-               ' y = Einsum<equation = "ab,bc,cd->ad">(x,a,b) }'),
-}  # fmt: skip
+    "LogSoftmax": (13, _text(ROWS, "LogSoftmax(x)")),
+    "Mean": (13, _text(ROWS, "Mean(x,a,b)", a=ROWS, b=ROWS)),
+    "Sum": (13, _text(ROWS, "Sum(x,a,b)", a=ROWS, b=ROWS)),
+    "ReduceSumSquare": (13, _text(ROWS, "ReduceSumSquare<axes = [1]>(x)")),
+    "ReduceLogSumExp": (13, _text(ROWS, "ReduceLogSumExp<axes = [1]>(x)")),
+    "Mish": (18, _text(ROWS, "Mish(x)")),
+    "HardSwish": (14, _text(ROWS, "HardSwish(x)")),
+    "Swish": (24, _text(ROWS, "Swish(x)")),
+    "Swish by 1.7": (24, _text(ROWS, "Swish<alpha = 1.7>(x)")),
+    "Mod": (13, _text(ROWS, "Mod<fmod = 1>(x,a)", a=ROWS)),
+    "Gemm": (13, _text(ROWS, "Gemm<alpha = 0.5, beta = 2.0>(x,w,b)", w="256,128", b="128")),
+    "BatchNormalization": (
+        15,
+        _text(IMAGE, "BatchNormalization(x,s,b,m,v)", **dict.fromkeys("sbmv", "8")),
+    ),
+    "GlobalLpPool": (13, _text(IMAGE, "GlobalLpPool(x)")),
+    "LayerNormalization": (17, _text(ROWS, "LayerNormalization(x,s,b)", s="256", b="256")),
+    "RMSNormalization": (23, _text(ROWS, "RMSNormalization(x,s)", s="256")),
+    "Attention": (23, _text("2,4,128,64", "Attention(x,k,v)", k="2,4,128,64", v="2,4,128,64")),
+    "Einsum": (
+        13,
+        _text("64,32", 'Einsum<equation = "ab,bc,cd->ad">(x,a,b)', a="32,16", b="16,8"),
+    ),
+}
 """Shapes that real kernels take; ONNX's own cases are too small for that. Operators of which ONNX
 has no case in FP32."""
 MOVES = frozenset(
@@ -121,13 +129,16 @@ class Case:
     real: bool
 
 
-def cases() -> Iterator[Case]:
-    """Yield every case, the models of `MORE` first, each at all opsets that have a form of it."""
+def written_cases() -> Iterator[Case]:
+    """Yield the models of `MORE`, at all opsets that have a form of the operator."""
     for label, (version, text) in MORE.items():
         head = f'<ir_version: 8, opset_import: ["": {version}]> g '
-        yield from _in_half(
-            label.partition(" ")[0], onnx.parser.parse_model(head + text.replace("{more}", "")), {}
-        )
+        model = onnx.parser.parse_model(head + text)
+        yield from _in_half(label.partition(" ")[0], model, {})
+
+
+def standard_cases() -> Iterator[Case]:
+    """Yield ONNX's own cases of one node, likewise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -159,21 +170,13 @@ def _in_half(
         del model.opset_import[:]
         model.opset_import.append(helper.make_opsetid("", opset))
         model.ir_version = 8 if opset < 19 else 11
-        graph, held = model.graph, dict(values)
+        graph = model.graph
         inputs = [value for value in graph.input if _of_floats(value)]
         if not inputs:
             return
         for value in list(graph.input):
             if value not in inputs or (constant and value != inputs[0]):
-                array = held.get(
-                    value.name, np.ones([d.dim_value for d in value.type.tensor_type.shape.dim])
-                )
-                kind = np.float16 if _of_floats(value) else array.dtype
-                with np.errstate(over="ignore"):
-                    graph.initializer.append(
-                        numpy_helper.from_array(array.astype(kind), value.name)
-                    )
-                graph.input.remove(value)
+                _hold(graph, value, values.get(value.name))
         for value in (*graph.input, *graph.output):
             if _of_floats(value):
                 value.type.tensor_type.elem_type = HALF
@@ -192,6 +195,18 @@ def _in_half(
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             continue
         yield Case(op_type, opset, model, not values)
+
+
+def _hold(
+    graph: onnx.GraphProto, value: onnx.ValueInfoProto, given: np.ndarray[Any, Any] | None
+) -> None:
+    """Make an input a constant, of ones where no values are given."""
+    shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
+    array = np.ones(shape) if given is None else given
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float16 if _of_floats(value) else array.dtype)
+    graph.initializer.append(numpy_helper.from_array(array, value.name))
+    graph.input.remove(value)
 
 
 def _versions(op_type: str) -> Iterator[int]:
@@ -310,7 +325,7 @@ def table() -> dict[str, Any]:
     """Return the whole table."""
     forms: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
     tried: set[str] = set()
-    for case in cases():
+    for case in chain(written_cases(), standard_cases()):
         tried.add(case.op_type)
         parsed = parse(case.model)
         if isinstance(parsed, str):

@@ -13,7 +13,7 @@ from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
 from precision_bisect.backends.emulation.stored_sums import StoredSums
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType
+from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.types import (
     declared_low,
@@ -31,6 +31,7 @@ from precision_bisect.settings.targets import (
     Inside,
     TargetName,
     inside,
+    parser_steps,
 )
 
 
@@ -87,6 +88,11 @@ class Semantics:
         ]
         return under_names(nodes, renamed)
 
+    def unrounded(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return the steps of a layer, none of which is rounded, in its place."""
+        proto, _ = in_fp32(self._steps.body(node, FP16), {})
+        return under_names(proto.graph.node, node)
+
 
 def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:
     """Return targets that compute the model alike only once; the one that stores least is first.
@@ -102,6 +108,24 @@ def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[T
             stored[target] = affected
     # Sorting is stable: equal numbers leave the order.
     return tuple(sorted(stored, key=lambda target: len(stored[target])))
+
+
+def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
+    """Return a sentence about operators that TensorRT's parser takes apart, or ""."""
+    ops = {layer.name: layer.op_type for layer in model.table.layers}
+    apart = [
+        name
+        for target in targets
+        if target in ("tensorrt", "tensorrt-rtx")
+        for name, kind in Semantics(model, target).affected(pair).items()
+        if kind is Inside.STEPS
+    ]
+    if not apart:
+        return ""
+    return (
+        f"each step of {_counted(ops, list(dict.fromkeys(apart)))} is stored, taken as "
+        f"TensorRT's parser writes it (tensorrt_rtx {parser_steps()['tensorrt_rtx']})"
+    )
 
 
 def own_arithmetic(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
