@@ -127,7 +127,7 @@ def test_forms_of_one_step_are_computed_whole(
 @pytest.mark.parametrize("name", APART)
 def test_steps_are_stored_in_halves(name: str, scale: float, tmp_path: Path) -> None:
     """As numpy computes them one by one, up to one unit where its FP32 functions are others."""
-    model, node = apart(APART[name], tmp_path)
+    model, _ = apart(APART[name], tmp_path)
     draw = np.random.default_rng(7)
     feed, halves = {}, []
     for spec in model.inputs:
@@ -164,7 +164,7 @@ def test_what_leaves_the_range_between_steps(
     name: str, value: float, low: float, tmp_path: Path
 ) -> None:
     """A share of 2e-9 is 0, a sum of 80,000 infinite, where the result by itself would fit."""
-    model, node = apart(APART[name], tmp_path)
+    model, _ = apart(APART[name], tmp_path)
     x = np.zeros((6, 40), np.float32)
     x[:, 0] = value
     feed = {spec.name: x if spec.name != "w" else -x for spec in model.inputs}

@@ -1,9 +1,9 @@
 """Recurrences in a 16-bit type: the state is rounded after every step, as it is stored.
 
-LSTM, GRU, RNN, CumSum, CumProd and scatters with a reduction are one operator of many steps. Rounding only
-their outputs would miss what a low state does: in FP16 a sum of halves stalls at 1024. So their
-low form becomes a Scan or Loop of single steps. Engines may keep some of a state in FP32 between
-steps: they have the last word.
+LSTM, GRU, RNN, CumSum, CumProd and scatters with a reduction are one operator of many steps.
+Rounding only their outputs would miss what a low state does: in FP16 a sum of halves stalls at
+1024. So their low form becomes a Scan or Loop of single steps. Engines may keep some of a state in
+FP32 between steps: they have the last word.
 """
 
 from collections.abc import Sequence
