@@ -5,11 +5,13 @@ Every function is a step by itself: numpy computes it in FP32 and rounds what it
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Half = NDArray[np.float16]
+Half: TypeAlias = NDArray[Any]
+"""An array of np.float16, which a test checks of the last step."""
 ROWS = "(float[6,40] x) => (float[r,c] y)"
 TWO = "(float[6,40] x, float[6,40] z) => (float[6,40] y)"
 THREE = "(float[6,40] x, float[6,40] z, float[6,40] w) => (float[6,40] y)"
@@ -26,17 +28,18 @@ class Apart:
 
 def softmax(x: Half, axis: int = -1) -> Half:
     """Return one step: FP32 inside, as the parser has one layer of it."""
-    wide = x.astype(np.float32)
-    power = np.exp(wide - wide.max(axis, keepdims=True))
-    return (power / power.sum(axis, keepdims=True)).astype(np.float16)
+    power: Half = np.exp(x.astype(np.float32) - x.max(axis, keepdims=True))
+    share: Half = (power / power.sum(axis, keepdims=True)).astype(np.float16)
+    return share
 
 
 def total(x: Half, axis: int = 1) -> Half:
     """Return a sum, in FP32 until it is stored."""
-    return x.astype(np.float32).sum(axis, keepdims=True).astype(np.float16)
+    found: Half = x.astype(np.float32).sum(axis, keepdims=True).astype(np.float16)
+    return found
 
 
-def wide(function: Callable[[NDArray[np.float32]], NDArray[np.float32]], x: Half) -> Half:
+def wide(function: Callable[[NDArray[Any]], NDArray[Any]], x: Half) -> Half:
     """Return one step in FP32, rounded."""
     return function(x.astype(np.float32)).astype(np.float16)
 
@@ -45,19 +48,22 @@ def log_sum_exp(x: Half) -> Half:
     """Shift, exponential, sum, logarithm, shift back."""
     top = x.max(1, keepdims=True)
     shift = np.where(np.isinf(top), np.float16(0), top)
-    return np.log(total(np.exp(x - shift))) + shift
+    found: Half = np.log(total(np.exp(x - shift))) + shift
+    return found
 
 
 def mod(x: Half, z: Half) -> Half:
     """Take off the multiple that the quotient, which is rounded, is cut to."""
     ratio = x / z
-    return np.where(ratio >= 0, x - np.floor(ratio) * z, x - np.ceil(ratio) * z)
+    found: Half = np.where(ratio >= 0, x - np.floor(ratio) * z, x - np.ceil(ratio) * z)
+    return found
 
 
 def batch_norm(x: Half, scale: Half, bias: Half, mean: Half, variance: Half) -> Half:
     """Five steps, with statistics that are computed."""
     s, b, m, v = (each.reshape(1, -1, 1, 1) for each in (scale, bias, mean, variance))
-    return (x - m) / np.sqrt(v + np.float16(1e-3)) * s + b
+    found: Half = (x - m) / np.sqrt(v + np.float16(1e-3)) * s + b
+    return found
 
 
 APART: Mapping[str, Apart] = {

@@ -17,6 +17,7 @@ from precision_bisect.backends.emulation.recurrences import is_recurrence
 from precision_bisect.graphs.load import Model
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName
+from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import TARGETS, TargetName
 
 LOW = Plan.of(())
@@ -91,7 +92,7 @@ def test_a_scatter_stores_after_each_value(
 def test_a_sum_of_many_stalls(tmp_path: Path) -> None:
     """8,000 times 0.4 come to 1024 in FP16, as on a GPU, and to 3200 where the layer is kept."""
     model = scatter("ScatterElements", 'reduction = "add"', tmp_path)
-    feed = {
+    feed: Sample = {
         "x": np.zeros((3, 1), np.float32),
         "places": np.ones((8000, 1), np.int64),
         "updates": np.full((8000, 1), 0.4, np.float32),
@@ -118,7 +119,7 @@ def test_a_scatter_of_integers_is_left_alone(tmp_path: Path) -> None:
         tmp_path,
         opset=18,
     )
-    feed = {
+    feed: Sample = {
         "x": np.zeros(4, np.int64),
         "places": np.zeros(5000, np.int64),
         "ones": np.ones(5000, np.int64),

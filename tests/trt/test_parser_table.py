@@ -1,6 +1,7 @@
 """The table of TensorRT's parser against the parser itself, and the emulator against the table."""
 
 from collections.abc import Iterable
+from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def check(cases: Iterable[rtx_steps.Case], folder: Path) -> set[str]:
 
 def installed() -> bool:
     """Tell whether the parser of the table is the one that is installed."""
-    return bool(parser_steps()["tensorrt_rtx"] == rtx_steps.trt.__version__)
+    return bool(parser_steps()["tensorrt_rtx"] == metadata.version("tensorrt_rtx"))
 
 
 @pytest.mark.skipif(not installed(), reason="the table is of another version of tensorrt_rtx")

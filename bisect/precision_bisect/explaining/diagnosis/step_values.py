@@ -65,7 +65,7 @@ def _between(
     types: Mapping[str, int],
 ) -> dict[str, str]:
     """Return the float tensors that are computed from the inputs, with their operators."""
-    found = {}
+    found: dict[str, str] = {}
     for step in steps:
         if reached.isdisjoint(step.input):
             continue
