@@ -39,6 +39,7 @@ KINDS = {
 }
 """What TensorRT calls the steps of the emulator that round."""
 EXACT = {"CAST", "REDUCE.MAX", "UNARY.FLOOR", "UNARY.CEIL"}
+CONSTANT = "Constant<value = float[2] {1, 2}>()"
 WHOLE = {
     # The same operators in the forms that are one step, or exact.
     "Mean": "(float[6,40] x) => (float[6,40] y) { y = Mean(x) }",
@@ -47,6 +48,13 @@ WHOLE = {
     "BatchNormalization": "(float[2,2,4] x) => (float[2,2,4] y) <float[2] s = {1,2}>"
     " { y = BatchNormalization(x, s, s, s, s) }",
 }
+
+
+COMPUTED = (
+    "{ y = BatchNormalization(x, s, s, s, s) }",
+    f"{{ c = {CONSTANT} y = BatchNormalization(x, c, c, c, c) }}",
+    f"{{ c = {CONSTANT} d = Abs(c) y = BatchNormalization(x, s, c, c, d) }}",
+)
 
 
 def rows(op_type: str, word: str) -> list[list[str]]:
@@ -121,6 +129,14 @@ def test_forms_of_one_step_are_computed_whole(
     opset = 24 if op_type == "Swish" else 15
     model = load_text(WHOLE[op_type], tmp_path, opset=opset)
     assert Inside.FP32 is Semantics(model, target).inside(model.proto.graph.node[0])
+
+
+@pytest.mark.parametrize("body", COMPUTED)
+def test_statistics_that_are_folded_are_constants(body: str, tmp_path: Path) -> None:
+    """Held, in nodes, or computed of such; the parser makes one scale of all."""
+    text = f"(float[2,2,4] x) => (float[2,2,4] y) <float[2] s = {{1,2}}> {body}"
+    model = load_text(text, tmp_path, opset=15)
+    assert Inside.FP32 is Semantics(model, "tensorrt").inside(model.proto.graph.node[-1])
 
 
 @pytest.mark.parametrize("scale", [0.02, 1.0, 30.0])

@@ -16,6 +16,7 @@ from precision_bisect.graphs.graph import attribute, copied, has_function, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import View
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.settings.targets import TargetName
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -31,7 +32,9 @@ class Typed:
         self.node = node
         self.view = view
         self.low = low
+        folded = (each for each in model.table.layers if each.exclusion is Exclusion.CONSTANT)
         self._constants = {tensor.name for tensor in model.proto.graph.initializer}
+        self._constants.update(name for layer in folded for name in layer.outputs)
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute."""
@@ -44,7 +47,7 @@ class Typed:
 
     def computes(self, name: str) -> bool:
         """Tell whether a tensor is no constant."""
-        return name not in self._constants and not self.view.made_by(name, "Constant")
+        return name not in self._constants
 
     def constants(self, **values: float) -> str:
         """Return the lines that make scalars of the low type."""
