@@ -89,6 +89,52 @@ def test_a_scatter_stores_after_each_value(
     np.testing.assert_array_equal(expected, found)
 
 
+@examples(25)
+@given(st.integers(1, 3), st.integers(0, 12), st.integers(0, 2), st.integers(0, 2**31))
+def test_slices_of_any_rank_are_stored_one_by_one(
+    depth: int, count: int, width: int, seed: int
+) -> None:
+    """A ScatterND whose indices are of one, two or all dimensions; slices may be empty."""
+    draw = np.random.default_rng(seed)
+    shape = (3, 4, width)
+    if depth == 3 and width == 0:
+        count = 0
+    x = draw.normal(size=shape).astype(np.float16).astype(np.float32)
+    places = np.stack([draw.integers(-n, max(n, 1), count) for n in shape[:depth]], 1)
+    updates = draw.normal(size=(count, *shape[depth:])).astype(np.float16).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_text(
+            f"(float[3,4,w] x, int64[c,{depth}] p, float[{','.join('c' + '34w'[depth:])}] u) =>"
+            ' (float[3,4,w] y) { y = ScatterND<reduction = "add">(x, p, u) }',
+            Path(folder),
+            opset=18,
+        )
+    found = EmulatedBackend(model, threads=1).evaluate(LOW, {"x": x, "p": places, "u": updates})
+    expected = one_by_one("ScatterND", x, places, updates, 0, "add", "fp16")
+    np.testing.assert_array_equal(expected, found["y"])
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_rows_with_one_index_each_are_stored_one_by_one(width: int, tmp_path: Path) -> None:
+    """As exporters write the sum of a graph's messages: an index for each row, expanded."""
+    model = load_text(
+        f"""(float[7,{width}] x, int64[e] places, float[e,{width}] u) => (float[7,{width}] y)
+        <int64[1] axis = {{1}}, int64[2] shape = {{300, {width}}}> {{
+        column = Unsqueeze(places, axis) index = Expand(column, shape)
+        y = ScatterElements<axis = 0, reduction = "add">(x, index, u) }}""",
+        tmp_path,
+        opset=18,
+    )
+    draw = np.random.default_rng(3)
+    x, updates = (draw.normal(size=(n, width)).astype(np.float16).astype("f") for n in (7, 300))
+    places = draw.integers(-7, 7, 300)
+    feed: Sample = {"x": x, "places": places, "u": updates}
+    found = EmulatedBackend(model, threads=1).evaluate(LOW, feed)["y"]
+    index = np.repeat(places[:, None], width, 1)
+    expected = one_by_one("ScatterElements", x, index, updates, 0, "add", "fp16")
+    np.testing.assert_array_equal(expected, found)
+
+
 def test_a_sum_of_many_stalls(tmp_path: Path) -> None:
     """8,000 times 0.4 come to 1024 in FP16, as on a GPU, and to 3200 where the layer is kept."""
     model = scatter("ScatterElements", 'reduction = "add"', tmp_path)

@@ -123,7 +123,7 @@ class Recurrences:
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a recurrence in steps, under the names of `renamed`."""
         if scatters(node):
-            return parsed(scattered(node, low), renamed)
+            return parsed(scattered(node, self._view, low), renamed)
         if node.op_type not in _CUMULATIVE:
             nodes = parsed(_cells(node, low, self._opset), renamed)
             (scan,) = (each for each in nodes if each.op_type == "Scan")

@@ -14,9 +14,51 @@ import onnx
 
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.lowtypes import LowType
+from precision_bisect.graphs.node_views import View
 
 _OPERATIONS = {b"add": "Add", b"mul": "Mul"}
-_PLACES = {"ScatterElements": "GatherElements<axis = {axis}>", "ScatterND": "GatherND"}
+_SCATTERS = ("ScatterElements", "ScatterND")
+
+# Each gives `data` and `updates` as rows, and `aims`: the row that each update goes to.
+_ELEMENTS = """
+    size = Size(x0)
+    numbers = Range(first, size, step)
+    shape = Shape(x0)
+    grid = Reshape<allowzero = 1>(numbers, shape)
+    aimed = GatherElements<axis = {axis}>(grid, x1)
+    aims = Reshape(aimed, flat)
+    column = Constant<value = int64[2] {{-1, 1}}>()
+    updates = Reshape(x2, column)
+    data = Reshape(x0, column)"""
+# One index for each whole row.
+_ROWS = """
+    length_0 = Shape<end = 1>(x0)
+    size = Squeeze(length_0)
+    numbers = Range(first, size, step)
+    indices = Flatten<axis = 1>(x1)
+    chosen = Gather<axis = 1>(indices, first)
+    aims = Gather(numbers, chosen)
+    updates = Flatten<axis = 1>(x2)
+    data = Flatten<axis = 1>(x0)"""
+_SLICES = """
+    shape = Shape(x0)
+    ranks = Shape<start = -1>(x1)
+    lead = Slice(shape, zero, ranks)
+    rank = Size(shape)
+    last = Unsqueeze(rank, zero)
+    rest = Slice(shape, ranks, last)
+    size = ReduceProd<keepdims = 0>(lead)
+    numbers = Range(first, size, step)
+    grid = Reshape<allowzero = 1>(numbers, lead)
+    aimed = GatherND(grid, x1)
+    aims = Reshape(aimed, flat)
+    width = ReduceProd<keepdims = 1>(rest)
+    length_0 = Shape(aims)
+    of_updates = Concat<axis = 0>(length_0, width)
+    updates = Reshape<allowzero = 1>(x2, of_updates)
+    length_1 = Unsqueeze(size, zero)
+    of_data = Concat<axis = 0>(length_1, width)
+    data = Reshape<allowzero = 1>(x0, of_data)"""
 
 _ROUNDS = """g (float x0) => (float y0) {{
     flat = Constant<value = int64[1] {{-1}}>()
@@ -24,24 +66,17 @@ _ROUNDS = """g (float x0) => (float y0) {{
     one = Constant<value = int64[1] {{1}}>()
     first = Constant<value = int64 {{0}}>()
     step = Constant<value = int64 {{1}}>()
-    shape = Shape(x0)
-    size = Size(x0)
-    numbers = Range(first, size, step)
-    grid = Reshape(numbers, shape)
-    aimed = {places}(grid, x1)
-    aims = Reshape(aimed, flat)
-    updates = Reshape(x2, flat)
-    data = Reshape(x0, flat)
+    {rows}
     length = Shape(aims)
     sorted, order = TopK<largest = 0>(aims, length)
     place, begins, which, counts = Unique(sorted)
     many = Shape(place)
     falling, by_count = TopK(counts, many)
-    width = Size(place)
-    columns = Range(first, width, step)
+    places = Size(place)
+    columns = Range(first, places, step)
     column_of = ScatterElements(columns, by_count, columns)
-    places = Size(aims)
-    positions = Range(first, places, step)
+    values = Size(aims)
+    positions = Range(first, values, step)
     begin = Gather(begins, which)
     round = Sub(positions, begin)
     padded = Concat<axis = 0>(falling, zero)
@@ -51,11 +86,10 @@ _ROUNDS = """g (float x0) => (float y0) {{
     waiting = ScatterElements<reduction = "add">(none, round, ones)
     starts = CumSum<exclusive = 1>(waiting, first)
     start = Gather(starts, round)
-    column = Gather(column_of, which)
-    row = Add(start, column)
-    in_order = Gather(updates, order)
-    nothing = ConstantOfShape(length)
-    rows = ScatterElements(nothing, row, in_order)
+    slot = Gather(column_of, which)
+    at_end = Add(start, slot)
+    turn = ScatterElements(order, at_end, order)
+    in_turn = Gather(updates, turn)
     targets = Gather(place, by_count)
     begun = Gather(data, targets)
     rounds = Squeeze(most)
@@ -66,31 +100,52 @@ _ROUNDS = """g (float x0) => (float y0) {{
             count = Gather(waiting, at)
             from = Gather(starts, at)
             to = Add(from, count)
-            values = Slice(rows, from, to)
+            now = Slice(in_turn, from, to)
             open = Slice(before, zero, count)
             done = Slice(before, count, many)
-            exact = {operation}(open, values)
+            exact = {operation}(open, now)
             rounded = Cast<to = {low}>(exact)
             wide = Cast<to = 1>(rounded)
             after = Concat<axis = 0>(wide, done)
         }}>(rounds, "", begun)
-    whole = ScatterElements(data, targets, ended)
-    y0 = Reshape(whole, shape) }}"""
+    targeted = Unsqueeze(targets, step)
+    whole = ScatterND(data, targeted, ended)
+    result = Shape(x0)
+    y0 = Reshape<allowzero = 1>(whole, result) }}"""
 
 
 def scatters(node: onnx.NodeProto) -> bool:
     """Tell whether a node's result depends on what is stored after each value."""
-    return node.op_type in _PLACES and _operation(node) is not None
+    return node.op_type in _SCATTERS and _operation(node) is not None
 
 
-def scattered(node: onnx.NodeProto, low: LowType) -> str:
+def scattered(node: onnx.NodeProto, view: View, low: LowType) -> str:
     """Return the text of the graph that stores in `low` after each value."""
     axis = attribute(node, "axis")
-    return _ROUNDS.format(
-        places=_PLACES[node.op_type].format(axis=0 if axis is None else axis.i),
-        operation=_operation(node),
-        low=low.onnx_type,
-    )
+    number = 0 if axis is None else axis.i
+    if node.op_type == "ScatterND":
+        rows = _SLICES
+    elif number == 0 and _by_rows(node, view):
+        rows = _ROWS
+    else:
+        rows = _ELEMENTS.format(axis=number)
+    return _ROUNDS.format(rows=rows, operation=_operation(node), low=low.onnx_type)
+
+
+def _by_rows(node: onnx.NodeProto, view: View) -> bool:
+    """Tell whether the indices are one for each row, repeated along it, as exporters write it."""
+    expand = view.made_by(node.input[1], "Expand")
+    data, indices = view.shape(node.input[0]), view.shape(node.input[1])
+    given = None if expand is None else view.shape(expand.input[0])
+    if (
+        not data
+        or not indices
+        or not given
+        or len(given) != len(indices)
+        or data[1:] != indices[1:]
+    ):
+        return False
+    return None not in data[1:] and all(size == 1 for size in given[1:])
 
 
 def _operation(node: onnx.NodeProto) -> str | None:
