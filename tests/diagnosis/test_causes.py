@@ -114,12 +114,52 @@ def test_a_mean_whose_sum_overflows(
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
 def test_steps_that_are_rounded_inside_are_told(target: TargetName, tmp_path: Path) -> None:
     """Where the engine stores them, and nowhere else."""
-    text = "(float[a, 64] x) => (float[a, 1] y) { y = ReduceSumSquare<axes = [-1]>(x) }"
-    feeds: list[Sample] = [{"x": np.full((2, 64), 1.234, np.float32)}]
+    text = "(float[a, 64] x) => (float[a, 64] y) { y = Elu(x) }"
+    feeds: list[Sample] = [{"x": np.full((2, 64), -1.234, np.float32)}]
     (found,) = found_in(load_text(text, tmp_path), feeds, targets=[target])
     assert found.cause == "rounding"
     stored = "significant bits, after each step inside, too" in found.evidence
     assert (target == "onnxruntime") == stored
+
+
+@pytest.mark.parametrize(
+    ("text", "x", "cause", "evidence"),
+    [
+        ("{ y = LogSoftmax(x) }", 20.0, "underflow", "of the Softmax inside is below 6.1e-05"),
+        ("{ y = Mean(x, x) }", 40000.0, "overflow", "Add inside reaches 8e+04, which exceeds"),
+        ("{ n = Neg(x) y = Sum(x, x, n) }", 40000.0, "overflow", "Add inside reaches 8e+04"),
+        ("{ y = Mish(x) }", 3.0, "rounding", "after each step inside, too"),
+    ],
+)
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
+def test_what_is_lost_between_steps_is_the_cause(
+    text: str, x: float, cause: str, evidence: str, target: TargetName, tmp_path: Path
+) -> None:
+    """Of an operator that TensorRT's parser takes apart; ONNX Runtime has no such steps."""
+    model = load_text(f"(float[2,8] x) => (float[2,8] y) {text}", tmp_path, opset=18)
+    array = np.zeros((2, 8), np.float32)
+    array[:, 0] = x
+    found = found_in(model, [{"x": array}], targets=[target])[-1]
+    assert (target == "tensorrt") == (evidence in found.evidence)
+    assert found.cause == (cause if target == "tensorrt" else "rounding")
+
+
+def test_a_scatter_stores_every_step(tmp_path: Path) -> None:
+    """A sum of many small values is told to be rounded at each."""
+    model = load_text(
+        """(float[2] x, int64[500] i, float[500] u) => (float[2] y) {
+        y = ScatterElements<reduction = "add">(x, i, u) }""",
+        tmp_path,
+        opset=18,
+    )
+    feed: Sample = {
+        "x": np.ones(2, np.float32),
+        "i": np.zeros(500, np.int64),
+        "u": np.full(500, 0.3, np.float32),
+    }
+    (found,) = found_in(model, [feed])
+    assert "after each step inside, too" in found.evidence
+    assert found.figures["error_out"] > 1e-3
 
 
 def test_a_sum_is_that_of_the_sample_with_the_largest_mean(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from precision_bisect.backends.emulation.emulator_plugin import (
     forecaster,
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.emulation.semantics import own_arithmetic
+from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -250,7 +250,11 @@ def assemble(
     found = (
         beyond_remark(beyond, pair),
         unpredicted(model),
-        own_arithmetic(model, pair, options.targets) if backend.emulated else "",
+        *(
+            remark(model, pair, options.targets)
+            for remark in (as_parsed, own_arithmetic)
+            if backend.emulated
+        ),
         may_run_high(backend, options.low),
     )
     said = [each for each in found if each]

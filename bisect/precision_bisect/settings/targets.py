@@ -1,13 +1,18 @@
 """The engines that a prediction may be for, and what each of them stores inside an operator.
 
 Whatever the engine, the emulator rounds what a layer reads and stores. What happens in between is
-the engine's own: FP32, as in tensor cores, unless a row of `_KNOWN` says otherwise. To add what is
-known of an operator, add a row; `backends.emulation.semantics` does the rest.
+the engine's own: FP32, as in tensor cores, unless a table says otherwise. That of ONNX Runtime is
+`_KNOWN`. That of TensorRT is `parser_steps.json`, which `benchmarks/engines/rtx_steps.py` writes:
+what its parser takes apart, and its builder computes one by one. The steps themselves are written
+in `backends.emulation.steps`.
 """
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal, TypeAlias, get_args
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias, get_args
 
 TargetName: TypeAlias = Literal["tensorrt", "tensorrt-rtx", "onnxruntime"]
 TargetChoice: TypeAlias = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime", "all"]
@@ -35,21 +40,19 @@ class Inside(StrEnum):
 STORED: Mapping[Inside, str] = {Inside.SUM: "sums of", Inside.STEPS: "each step of"}
 """What is stored, in words that a number of operators follows."""
 
-_KNOWN: Mapping[TargetName, Mapping[str, Inside]] = {
-    "onnxruntime": {
-        # core/providers/cuda/reduction/reduction_ops.cc, ReduceComputeCore
-        "ReduceMean": Inside.SUM,
-        "ReduceSumSquare": Inside.STEPS,
-        "ReduceLogSum": Inside.STEPS,
-        # core/providers/cuda/nn/instance_norm_impl.cu: the kernel for batches above 1
-        "InstanceNormalization": Inside.STEPS,
-        "Elu": Inside.STEPS,
-        "Selu": Inside.STEPS,
-    },
+_KNOWN: Mapping[str, Inside] = {
+    # core/providers/cuda/reduction/reduction_ops.cc, ReduceComputeCore
+    "ReduceMean": Inside.SUM,
+    "ReduceSumSquare": Inside.STEPS,
+    "ReduceLogSum": Inside.STEPS,
+    # core/providers/cuda/nn/instance_norm_impl.cu: the kernel for batches above 1
+    "InstanceNormalization": Inside.STEPS,
+    "Elu": Inside.STEPS,
+    "Selu": Inside.STEPS,
 }
-"""What is known of operators of ONNX by target, each with its source in that engine's code. All
-were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization has no kernel that
-runs low there."""
+"""What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
+All were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization has no kernel
+that runs low there."""
 OWN_ARITHMETIC = (
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
     *("MeanVarianceNormalization", "LpNormalization", "Attention"),
@@ -58,5 +61,16 @@ OWN_ARITHMETIC = (
 
 
 def inside(op_type: str, target: TargetName) -> Inside:
-    """Return what a target is known to store inside an operator of ONNX."""
-    return _KNOWN.get(target, {}).get(op_type, Inside.FP32)
+    """Return what a target stores inside an operator of ONNX, in some of its forms at least."""
+    if target == "onnxruntime":
+        return _KNOWN.get(op_type, Inside.FP32)
+    rows = parser_steps()["operators"].get(op_type, ())
+    return Inside.STEPS if any(row["inside"] == "steps" for row in rows) else Inside.FP32
+
+
+@cache
+def parser_steps() -> Mapping[str, Any]:
+    """Return what TensorRT's parser makes of each operator, with the version that was asked."""
+    table = files("precision_bisect.settings").joinpath("parser_steps.json")
+    found: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+    return found

@@ -1,14 +1,16 @@
 """Recurrences in a 16-bit type: the state is rounded after every step, as it is stored.
 
-LSTM, GRU, RNN and CumSum are one operator of many steps. Rounding only their outputs would miss
-what a low state does: in FP16 a sum of halves stalls at 1024. So their low form becomes a Scan of
-single steps. Engines may keep some of a state in FP32 between steps: they have the last word.
+LSTM, GRU, RNN, CumSum, CumProd and scatters with a reduction are one operator of many steps.
+Rounding only their outputs would miss what a low state does: in FP16 a sum of halves stalls at
+1024. So their low form becomes a Scan or Loop of single steps. Engines may keep some of a state in
+FP32 between steps: they have the last word.
 """
 
 from collections.abc import Sequence
 
 import onnx
 
+from precision_bisect.backends.emulation.scatters import scattered, scatters
 from precision_bisect.backends.emulation.snippets import parsed
 from precision_bisect.errors import first_of
 from precision_bisect.graphs.graph import attribute, opset, subgraphs
@@ -20,20 +22,22 @@ _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 _LENGTHS, _FIRST_STATE = 4, 5
 """Positions of the inputs `sequence_lens` and `initial_h`; `initial_c` comes after these."""
 
-_SUM = """g (float x0) => (float y0) {{
+_CUMULATIVE = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
+"""The operation of each step, and what it begins with."""
+_STEPS = """g (float x0) => (float y0) {{
     place = Constant<value = int64 {{0}}>()
     first = Gather<axis = {axis}>(x0, place)
     shape = Shape(first)
-    zero = ConstantOfShape(shape)
-    sum, y0 = Scan<
+    begin = ConstantOfShape<value = float[1] {{{begin}}}>(shape)
+    last, y0 = Scan<
         num_scan_inputs = 1, scan_input_axes = [{axis}], scan_output_axes = [{axis}],
         scan_input_directions = [{reverse}], scan_output_directions = [{reverse}],
         body = step (float before, float value) => (float after, float told) {{
-            exact = Add(before, value)
+            exact = {operation}(before, value)
             rounded = Cast<to = {low}>(exact)
             after = Cast<to = 1>(rounded)
             told = Identity({told})
-        }}>(zero, x0) }}"""
+        }}>(begin, x0) }}"""
 
 # Both directions of a bidirectional one go through the same Scan. Each step computes both
 # directions, for the value at either end of the sequence, and takes one of each.
@@ -93,7 +97,8 @@ def unpredicted(model: Model) -> str:
 
 def is_recurrence(node: onnx.NodeProto) -> bool:
     """Tell whether the node computes in steps, each from the state that the last one left."""
-    return node.domain in ("", "ai.onnx") and (node.op_type in _STATES or node.op_type == "CumSum")
+    stepped = node.op_type in (*_STATES, *_CUMULATIVE) or scatters(node)
+    return node.domain in ("", "ai.onnx") and stepped
 
 
 class Recurrences:
@@ -107,7 +112,9 @@ class Recurrences:
         """Tell whether a node is a recurrence that `written` can write."""
         if not is_recurrence(node):
             return False
-        if node.op_type == "CumSum":
+        if scatters(node):
+            return True
+        if node.op_type in _CUMULATIVE:
             return self._view.scalar(node.input[1]) is not None
         return attribute(node, "hidden_size") is not None and not _number(node, "layout")
 
@@ -115,14 +122,19 @@ class Recurrences:
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a recurrence in steps, under the names of `renamed`."""
-        if node.op_type != "CumSum":
+        if scatters(node):
+            return parsed(scattered(node, self._view, low), renamed)
+        if node.op_type not in _CUMULATIVE:
             nodes = parsed(_cells(node, low, self._opset), renamed)
             (scan,) = (each for each in nodes if each.op_type == "Scan")
             for step in (each for graph in subgraphs(scan) for each in graph.node):
                 if step.op_type == node.op_type:
                     step.attribute.extend(node.attribute)
             return nodes
-        text = _SUM.format(
+        operation, begin = _CUMULATIVE[node.op_type]
+        text = _STEPS.format(
+            operation=operation,
+            begin=begin,
             axis=int(self._view.scalar(node.input[1]) or 0),
             reverse=_number(node, "reverse"),
             low=low.onnx_type,

@@ -24,6 +24,8 @@ Branch = tuple[list[onnx.NodeProto], list[str]]
 
 Condition = tuple[int, int, int]
 """Three candidates: on if one of the first two runs low and the third does not, or is NO_LAYER."""
+_OF_LOOPS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+"""Types of a loop's number and condition."""
 _SCALE = 0.0123
 """Scale of the values that probe a quantized type; no power of two, so that division rounds."""
 
@@ -90,8 +92,9 @@ def under_names(nodes: Iterable[onnx.NodeProto], renamed: onnx.NodeProto) -> lis
             under_names(inner.node, renamed)
             for value in (*inner.input, *inner.output):
                 value.name = f"{tag}/{value.name}"
-                # A type without a shape is a scalar's in the text form.
-                value.type.tensor_type.ClearField("shape")
+                # A type without a shape is a scalar's in the text form, as only a loop's are.
+                if value.type.tensor_type.elem_type not in _OF_LOOPS:
+                    value.type.tensor_type.ClearField("shape")
     return found
 
 

@@ -9,7 +9,7 @@ ch. 1).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,10 @@ class Observed:
     `error_out` is the root mean square error of what the layer stores when it alone runs low,
     relative to the values. It is None if it was not measured, infinity for NaN or Inf. `summed` is
     the number of values in each sum that the engine stores before it divides, 0 for none. `steps`
-    tells that it stores the result of each step inside the operator. `counts` are the tensors that
-    hold indices and counts, `magnified` those whose small values count as much. It is `harmless`
-    if outputs are right although values saturate.
+    tells that it stores the result of each step inside the operator, `between` has these by the
+    operator that makes them, as far as they are known. `counts` are the tensors that hold indices
+    and counts, `magnified` those whose small values count as much. It is `harmless` if outputs are
+    right although values saturate.
     """
 
     op_type: str
@@ -69,6 +70,7 @@ class Observed:
     error_out: float | None = None
     summed: int = 0
     steps: bool = False
+    between: Mapping[str, Named] = field(default_factory=dict)
     counts: frozenset[str] = frozenset()
     magnified: frozenset[str] = frozenset()
     harmless: bool = False
@@ -77,6 +79,12 @@ class Observed:
     def groups(self) -> tuple[tuple[str, Named], ...]:
         """All tensors; those come first whose trouble explains most."""
         return (("output", self.outputs), ("input", self.inputs), ("weight", self.weights))
+
+    @property
+    def all_groups(self) -> tuple[tuple[str, Named], ...]:
+        """All tensors, those between steps as well."""
+        steps = ((f"{op_type} inside", tensors) for op_type, tensors in self.between.items())
+        return (*self.groups, *steps)
 
     @property
     def largest_sum(self) -> float:
@@ -100,7 +108,7 @@ def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
 
 def _overflow(seen: Observed, low: LowType) -> str:
     """Say what leaves the range; "" where nothing does."""
-    for what, tensors in seen.groups:
+    for what, tensors in seen.all_groups:
         largest = max((each.largest for _, each in tensors), default=0.0)
         if largest > low.largest:
             return f"{what} reaches {largest:.3g}, {_exceeds(low)}"
@@ -120,7 +128,7 @@ def _overflow(seen: Observed, low: LowType) -> str:
 
 def _within_range(seen: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence where no value leaves the range."""
-    for what, tensors in seen.groups:
+    for what, tensors in seen.all_groups:
         shares = (
             each.small_share
             for name, each in tensors

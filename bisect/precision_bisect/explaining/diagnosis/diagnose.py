@@ -37,6 +37,7 @@ from precision_bisect.explaining.diagnosis.instrument import (
     watched_under,
 )
 from precision_bisect.explaining.diagnosis.selections import selections
+from precision_bisect.explaining.diagnosis.step_values import StepValues, step_values
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales
@@ -117,6 +118,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
+    steps = StepValues() if brief else step_values(instrument, nodes, question.samples)
     spread = births(instrument.view, watched)
     broken = {each.layer for each in spread if each.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
@@ -134,9 +136,11 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
             weights=[each for each in read if each[0] in constants],
             error_out=harm.error_out if harm else None,
             summed=summed.get(node.name, 0),
-            steps=instrument.semantics.inside(node) is Inside.STEPS,
+            steps=instrument.recurrences.has_steps(node)
+            or instrument.semantics.inside(node) is Inside.STEPS,
+            between=steps.by_layer.get(node.name, {}),
             counts=counts,
-            magnified=small,
+            magnified=small | steps.magnified,
             harmless=node.name not in broken and _harmless(question, node.name, harm),
         )
         layers.append(_finding(question, node.name, seen, harm))

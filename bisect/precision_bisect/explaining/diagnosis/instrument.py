@@ -17,11 +17,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.explaining.diagnosis.findings import Birth, Broken, FileRounding
 from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
-from precision_bisect.graphs.graph import showing
+from precision_bisect.graphs.graph import opset, showing
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
@@ -96,6 +97,11 @@ class Instrument:
         # A Cast to the low type may need a newer opset than the model has.
         usable = at_least_opset(self.model, newest.lowest_opset, newest.name)
         return switch(usable, self.pair, self._scales, target=self._target)
+
+    @cached_property
+    def recurrences(self) -> Recurrences:
+        """The layers that store their state after every step."""
+        return Recurrences(self.view, opset(self.model.proto))
 
     @cached_property
     def semantics(self) -> Semantics:

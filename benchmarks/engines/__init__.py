@@ -1,0 +1,1 @@
+"""What engines make of ONNX operators, read off their parsers and builders."""
