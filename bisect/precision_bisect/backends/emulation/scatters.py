@@ -1,13 +1,13 @@
 """ScatterElements and ScatterND that add or multiply: one value after the other, as atomics do.
 
 On GPUs these are atomic operations in the type of the data: 8,000 times 0.4 come to 1024 in FP16.
-TensorRT's open plug-in (plugin/scatterElementsPlugin, reducer.cuh) and ONNX Runtime on CUDA
-(core/providers/cuda/atomic/common.cuh) do so. Atomics have no fixed order; here values come in
-their order in the tensor of updates. Minima and maxima are the same in any order and type.
+TensorRT's open plug-in does so (plugin/scatterElementsPlugin, reducer.cuh), and so does the kernel
+of ONNX Runtime on CUDA (scatter_elements_impl.cu, atomic/common.cuh). Atomics have no fixed order;
+here values come in their order in the tensor of updates. Minima and maxima are the same in any
+order and type.
 
-All places are computed at once, each by its next value: a round takes as long as there are places
-that wait for one. The places that get most values come first, so those that still wait are the
-first of all, and their values lie side by side.
+All places take their next value at once, in rounds. Those that get most values come first, so the
+places that still wait are the first of all, and their values lie side by side.
 """
 
 import onnx
