@@ -136,16 +136,16 @@ def _by_rows(node: onnx.NodeProto, view: View) -> bool:
     """Tell whether the indices are one for each row, repeated along it, as exporters write it."""
     expand = view.made_by(node.input[1], "Expand")
     data, indices = view.shape(node.input[0]), view.shape(node.input[1])
-    given = None if expand is None else view.shape(expand.input[0])
+    source = None if expand is None else view.shape(expand.input[0])
     if (
         not data
         or not indices
-        or not given
-        or len(given) != len(indices)
+        or not source
+        or len(source) != len(indices)
         or data[1:] != indices[1:]
     ):
         return False
-    return None not in data[1:] and all(size == 1 for size in given[1:])
+    return None not in data[1:] and all(size == 1 for size in source[1:])
 
 
 def _operation(node: onnx.NodeProto) -> str | None:
