@@ -60,6 +60,7 @@ MORE: Mapping[str, tuple[int, str]] = {
         15,
         _text(IMAGE, "BatchNormalization(x,s,b,m,v)", **dict.fromkeys("sbmv", "8")),
     ),
+    "Trilu": (14, _text("64,64", "Trilu(x)")),
     "GlobalLpPool": (13, _text(IMAGE, "GlobalLpPool(x)")),
     "LayerNormalization": (17, _text(ROWS, "LayerNormalization(x,s,b)", s="256", b="256")),
     "RMSNormalization": (23, _text(ROWS, "RMSNormalization(x,s)", s="256")),

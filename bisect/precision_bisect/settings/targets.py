@@ -72,5 +72,5 @@ def inside(op_type: str, target: TargetName) -> Inside:
 def parser_steps() -> Mapping[str, Any]:
     """Return what TensorRT's parser makes of each operator, with the version that was asked."""
     table = files("precision_bisect.settings").joinpath("parser_steps.json")
-    found: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
-    return found
+    steps: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
+    return steps

@@ -1,13 +1,13 @@
 """ScatterElements and ScatterND that add or multiply: one value after the other, as atomics do.
 
 On GPUs these are atomic operations in the type of the data: 8,000 times 0.4 come to 1024 in FP16.
-TensorRT's open plug-in (plugin/scatterElementsPlugin, reducer.cuh) and ONNX Runtime on CUDA
-(core/providers/cuda/atomic/common.cuh) do so. Atomics have no fixed order; here values come in
-their order in the tensor of updates. Minima and maxima are the same in any order and type.
+TensorRT's open plug-in does so (plugin/scatterElementsPlugin, reducer.cuh), and so does the kernel
+of ONNX Runtime on CUDA (scatter_elements_impl.cu, atomic/common.cuh). Atomics have no fixed order;
+here values come in their order in the tensor of updates. Minima and maxima are the same in any
+order and type.
 
-All places are computed at once, each by its next value: a round takes as long as there are places
-that wait for one. The places that get most values come first, so those that still wait are the
-first of all, and their values lie side by side.
+All places take their next value at once, in rounds. Those that get most values come first, so the
+places that still wait are the first of all, and their values lie side by side.
 """
 
 import onnx
@@ -136,16 +136,16 @@ def _by_rows(node: onnx.NodeProto, view: View) -> bool:
     """Tell whether the indices are one for each row, repeated along it, as exporters write it."""
     expand = view.made_by(node.input[1], "Expand")
     data, indices = view.shape(node.input[0]), view.shape(node.input[1])
-    given = None if expand is None else view.shape(expand.input[0])
+    source = None if expand is None else view.shape(expand.input[0])
     if (
         not data
         or not indices
-        or not given
-        or len(given) != len(indices)
+        or not source
+        or len(source) != len(indices)
         or data[1:] != indices[1:]
     ):
         return False
-    return None not in data[1:] and all(size == 1 for size in given[1:])
+    return None not in data[1:] and all(size == 1 for size in source[1:])
 
 
 def _operation(node: onnx.NodeProto) -> str | None:

@@ -38,8 +38,8 @@ class Typed:
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute."""
-        found = attribute(self.node, name)
-        return default if found is None else found.f
+        value = attribute(self.node, name)
+        return default if value is None else value.f
 
     def column(self) -> tuple[int, ...]:
         """Return the shape of one value per channel, to go with the first input."""
@@ -314,10 +314,10 @@ class StoredSteps:
 def _owning(step: onnx.NodeProto, node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a step with what it takes over from the node that it is a part of."""
     if attribute(step, _OWN) is not None:
-        written = {each.name: each for each in step.attribute if each.name != _OWN}
-        taken = {each.name: each for each in node.attribute}
+        of_step = {each.name: each for each in step.attribute if each.name != _OWN}
+        of_node = {each.name: each for each in node.attribute}
         copy = onnx.NodeProto(op_type=step.op_type, output=step.output)
         copy.input.extend([*step.input, *node.input[1:]])
-        copy.attribute.extend((taken | written).values())
+        copy.attribute.extend((of_node | of_step).values())
         return copy
     return step

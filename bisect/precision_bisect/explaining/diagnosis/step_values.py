@@ -46,15 +46,15 @@ def step_values(
     }
     names = [name for made in between.values() for name in made]
     session = Session(showing(proto, names), model.weights, instrument.threads)
-    found = {name: Magnitudes() for name in names}
+    magnitudes = {name: Magnitudes() for name in names}
     for number, sample in enumerate(samples):
         for name, array in session.run(sample, names).items() if names else ():
-            found[name].add(array, low, number)
+            magnitudes[name].add(array, low, number)
     by_layer: dict[str, dict[str, list[tuple[str, Magnitudes]]]] = {}
     for layer, made in between.items():
         groups = by_layer.setdefault(layer, {})
         for name, op_type in made.items():
-            groups.setdefault(op_type, []).append((name, found[name]))
+            groups.setdefault(op_type, []).append((name, magnitudes[name]))
     return StepValues(by_layer, magnified(replace(model, proto=proto)))
 
 
@@ -65,14 +65,14 @@ def _between(
     types: Mapping[str, int],
 ) -> dict[str, str]:
     """Return the float tensors that are computed from the inputs, with their operators."""
-    found: dict[str, str] = {}
+    op_types: dict[str, str] = {}
     for step in steps:
         if reached.isdisjoint(step.input):
             continue
         reached.update(step.output)
-        found |= {
+        op_types |= {
             name: step.op_type
             for name in step.output
             if name not in outputs and types.get(name, _FLOAT) == _FLOAT
         }
-    return found
+    return op_types
