@@ -1,4 +1,4 @@
-"""Files whose nodes are out of order, which ONNX Runtime opens: they are what the sorted file is."""
+"""Files whose nodes are out of order: ONNX Runtime opens them, and each is as the sorted one."""
 
 import random
 import tempfile
@@ -43,7 +43,8 @@ NESTED = """(float[2] x, bool c) => (float[2] y) {
         => (float[2] f2, float[2] g2) { h = Add(f, b) f2 = Tanh(h) g2 = Mul(h, g) }>
     j = local.act(v)
     y = Sqrt(j) }
-    <domain: "local", opset_import: ["": 17]> act (p) => (q) { t = Sigmoid(p) s = Abs(t) q = Mul(s, t) }"""
+    <domain: "local", opset_import: ["": 17]>
+    act (p) => (q) { t = Sigmoid(p) s = Abs(t) q = Mul(s, t) }"""
 """Bodies that read what outer nodes make, at one level and at two, and a function."""
 
 

@@ -65,12 +65,12 @@ class InFile(NamedTuple):
 class Model:
     """A model as the rest of the package sees it.
 
-    `proto` has its nodes in order, unique node names and no local functions. It is FP32 wherever the file had a 16-bit
-    float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
-    `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
-    graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
-    file and of what its tensors are in files of external data. `pytorch` tells that modules have
-    PyTorch's qualified names.
+    `proto` has its nodes in order, unique node names and no local functions. It is FP32 wherever
+    the file had a 16-bit float (`low_tensors` has these tensors), and has stubs for the large
+    weights, which are in `weights`. `elem_types` are ONNX element types by tensor name after
+    widening. `in_file` is the graph before widening, None if the file has no 16-bit float.
+    `digest` is the SHA-256 of the file and of what its tensors are in files of external data.
+    `pytorch` tells that modules have PyTorch's qualified names.
     """
 
     path: Path

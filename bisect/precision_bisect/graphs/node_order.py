@@ -37,7 +37,7 @@ def _sort_graph(graph: onnx.GraphProto) -> list[str]:
 
 
 def _sort(nodes: Any, ends: Iterable[str]) -> list[str]:
-    """Put the repeated field of nodes that make `ends` into order; return the tensors they read."""
+    """Put a field of nodes that make `ends` into order; return the tensors that they read."""
     reads = [list(_read_by(node)) for node in nodes]
     makers: dict[str, int] = {}
     for place, node in enumerate(nodes):
