@@ -16,7 +16,7 @@ from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import REPORT, TRTEXEC
+from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
@@ -50,7 +50,13 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
 
     `command` has the words of the command line that began the run, where it is known.
     """
-    yield from _by_ending(result, model, command)
+    if result.refuted:
+        yield NextStep(
+            what="Next: export the model otherwise (another opset or exporter), and search that; "
+            f"the layers that were found stand, {MIXED_MODEL} does not"
+        )
+    if not result.refuted or result.status.cut_off:
+        yield from _by_ending(result, model, command)
     if result.out is not None:
         page = shlex.quote(str(result.out / REPORT))
         yield NextStep(
