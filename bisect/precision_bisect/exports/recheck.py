@@ -52,7 +52,7 @@ def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
     except NotRun as reason:
         unrun = str(reason)
     except ModelError as error:
-        raise Unfit(f"{path.name} does not open: {error.message[:_SHOWN]}") from error
+        raise Unfit(f"it does not open: {error.message[:_SHOWN]}") from error
     return {"samples": len(stored), "unrun": unrun[:_SHOWN]}
 
 
@@ -276,7 +276,7 @@ def _fits(
         return Recheck(outcome="broken", message=str(told["trouble"]))
     unrun, stored = str(told["unrun"]), int(told["samples"])
     if expected is not None and (why := differing(path, feeds, expected, work, ran=not unrun)):
-        return Recheck(outcome="differs", message=f"{path.name} is not what was judged: {why}")
+        return Recheck(outcome="differs", message=why)
     how = f"is valid, but was not run: {unrun}" if unrun else "opens and runs in a fresh process"
     fits = f", and fits {counted(stored, 'stored sample')}" if stored and not unrun else ""
     return Recheck(

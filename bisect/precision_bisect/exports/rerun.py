@@ -177,4 +177,4 @@ def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: 
     if not expected.refutes(judgement):
         return ""
     error = "" if judgement.error is None else f"error {judgement.error:.4g}"
-    return f"it computes something else: {judgement.message or error}"
+    return f"it computes something else than what was judged: {judgement.message or error}"

@@ -259,7 +259,8 @@ def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.Inferenc
             raise LacksKernel(ort_message(error)) from error
         except Exception as error:  # onnxruntime's classes share no base but Exception
             if as_it_is:
-                raise ModelError(ort_message(error), "export it again") from error
+                why = ort_message(error).removeprefix(f"Load model from {path} failed:")
+                raise ModelError(why, "export it again") from error
         else:
             return session
     raise AssertionError
