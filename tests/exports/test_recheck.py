@@ -77,7 +77,7 @@ def test_what_python_prints_as_it_starts_is_passed_over(
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     found = checked(folder, tmp_path)
-    assert "is valid in a fresh process" in found.message
+    assert "runs in a fresh process" in found.message
 
 
 def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path
     found = checked(folder, tmp_path)
     assert ("not_judged", None) == (found.outcome, found.error)
     expected = (
-        "model.mixed.onnx is valid in a fresh process, and fits 2 stored samples; "
+        "model.mixed.onnx opens and runs in a fresh process, and fits 2 stored samples; "
         "the target has to judge"
     )
     assert expected == found.message
@@ -169,7 +169,7 @@ def test_ctrl_c_is_not_meant_for_the_check(folder: Path, tmp_path: Path) -> None
     with Check(folder, tmp_path, judges=False) as check:
         (begun,) = [each for each in psutil.Process().children() if each.pid not in before]
         assert os.getpgrp() != os.getpgid(begun.pid)
-        assert "is valid in a fresh process" in check.ended().message
+        assert "runs in a fresh process" in check.ended().message
 
 
 def test_a_check_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that engines do not take, and what to do then: unknown operators, types that do not fit."""
+"""Nodes that engines refuse, and what to do then: unknown operators, types that do not fit."""
 
 import shlex
 from collections.abc import Iterator, Sequence
