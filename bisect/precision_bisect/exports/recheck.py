@@ -53,7 +53,7 @@ def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
         unrun = str(reason)
     except ModelError as error:
         raise Unfit(f"it does not open: {error.message[:_SHOWN]}") from error
-    return {"samples": len(stored), "unrun": unrun[:_SHOWN]}
+    return {"samples": len(stored), "unrun": unrun[:_SHOWN].rstrip(".")}
 
 
 def _fitting_samples(folder: Path, graph: onnx.GraphProto) -> Sequence[Mapping[str, Any]]:

@@ -32,7 +32,8 @@ from precision_bisect.trial import Verdict
 
 FAR = 2.0
 """Multiple of the tolerance from which an error is no matter of how one and the same network is
-rounded. A bound; emulator and file differ by far less."""
+rounded. A bound: on 75 plans of random graphs the file so computed has the emulator's error, and
+as it is, on the CPU, up to 1.5 times that."""
 _GIVEN, _CAME = "rerun.pickle", "rerun.npz"
 
 
@@ -177,4 +178,5 @@ def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: 
     if not expected.refutes(judgement):
         return ""
     error = "" if judgement.error is None else f"error {judgement.error:.4g}"
-    return f"it computes something else than what was judged: {judgement.message or error}"
+    what = ", ".join(filter(None, (error, judgement.message))) or "the check says so"
+    return f"it computes something else than what was judged: {what}"

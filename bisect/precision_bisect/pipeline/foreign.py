@@ -68,7 +68,7 @@ def refuse_ill_typed(model: Model) -> None:
     except LacksKernel:
         return
     except ModelError as error:
-        more = f", as do {counted(len(faults) - 1, 'more node')}" * (len(faults) > 1)
+        more = f", and {counted(len(faults) - 1, 'more node')} likewise" * (len(faults) > 1)
         raise ModelError(
             f"{model.path} is ill-typed: {_in_words(faults[0], model.in_file.elem_types)}{more}",
             "ONNX Runtime does not open it; export it in FP32, without autocast: the search "

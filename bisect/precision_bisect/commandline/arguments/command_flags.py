@@ -204,6 +204,8 @@ def export_parser() -> Parser:
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
         "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
         "judges the answer stays as the run wrote it.",
+        epilog="exit codes: 0 written; 2 wrong usage, or there is no plan to write; 6 "
+        "model.mixed.onnx must not be used: in a fresh process it does not open",
     )
     _model_and_plan(parser)
     parser.add_argument(
