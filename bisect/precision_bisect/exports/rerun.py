@@ -85,15 +85,14 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
         raise NotRun(f"ONNX Runtime opens neither it nor the model: {error.message}") from error
     types = {value.name: value.type for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
-    came: dict[str, NDArray[Any]] = {}
-    for number, sample in enumerate(samples):
+    arrays: list[NDArray[Any]] = []
+    for sample in samples:
         try:
             values = session.run(names, {n: _as_taken(sample[n], types[n]) for n in types})
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise NotRun(f"ONNX Runtime's CPU does not run it: {ort_message(error)}") from error
-        for place, value in enumerate(values):
-            came[f"{number}/{place}"] = np.asarray(value)
-    np.savez(work / _CAME, names=np.array(names, np.str_), **came)
+        arrays += map(np.asarray, values)
+    np.savez(work / _CAME, np.array(names, np.str_), *arrays)
 
 
 def _as_taken(array: NDArray[Any], kind: str) -> NDArray[Any]:
@@ -105,11 +104,11 @@ def _as_taken(array: NDArray[Any], kind: str) -> NDArray[Any]:
 def outputs_in(work: Path) -> list[Sample]:
     """Return what the process has left. Raises OSError, ValueError or LookupError."""
     with np.load(work / _CAME, allow_pickle=False) as archive:
-        names = [str(name) for name in archive["names"]]
-        count = (len(archive.files) - 1) // len(names)
+        named, *rest = [archive[key] for key in archive.files]
+        names = [str(name) for name in named]
+        starts = range(0, len(rest), len(names))
         return [
-            {name: archive[f"{number}/{place}"] for place, name in enumerate(names)}
-            for number in range(count)
+            dict(zip(names, rest[start : start + len(names)], strict=True)) for start in starts
         ]
 
 
@@ -177,6 +176,6 @@ def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: 
         return ""
     if not expected.refutes(judgement):
         return ""
-    error = "" if judgement.error is None else f"error {judgement.error:.4g}"
-    what = ", ".join(filter(None, (error, judgement.message))) or "the check says so"
+    figure = "" if judgement.error is None else f"error {judgement.error:.4g}"
+    what = ", ".join(filter(None, (figure, judgement.message))) or "the check says so"
     return f"it computes something else than what was judged: {what}"
