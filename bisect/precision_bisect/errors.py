@@ -13,7 +13,8 @@ class ExitCode(IntEnum):
 
     INTERNAL: an error of this package, as EX_SOFTWARE of sysexits.h; Python's own 1 is taken.
     NOT_BUILT: there is no engine, whatever the plan. NOT_OBSERVABLE is one of `verify`: what the
-    engine makes of the plan does not show.
+    engine makes of the plan does not show. BAD_EXPORT: the exported model does not open, or gives
+    something else than was judged.
     """
 
     OK = 0
@@ -22,6 +23,7 @@ class ExitCode(IntEnum):
     BUDGET = 3
     NOT_BUILT = 4
     NOT_OBSERVABLE = 5
+    BAD_EXPORT = 6
     INTERNAL = 70
     INTERRUPTED = 130
 

@@ -14,9 +14,10 @@ from rich.text import Text
 from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
+from precision_bisect.runs.results.deployment import Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result, TrtexecMode
-from precision_bisect.runs.runfolder import REPORT, TRTEXEC
+from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 
@@ -50,12 +51,25 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
 
     `command` has the words of the command line that began the run, where it is known.
     """
-    yield from _by_ending(result, model, command)
+    if result.refuted:
+        yield _instead_of_file(result.refuted)
+    if not result.refuted or result.status.cut_off:
+        yield from _by_ending(result, model, command)
     if result.out is not None:
         page = shlex.quote(str(result.out / REPORT))
         yield NextStep(
             what="Open the report", commands=(f"{_OPEN.get(sys.platform, 'xdg-open')} {page}",)
         )
+
+
+def _instead_of_file(recheck: Recheck) -> NextStep:
+    """Return what to do where the exported model is none to deploy."""
+    if recheck.outcome == "fail":
+        return NextStep(what="Next: search again, with more samples or a tighter tolerance")
+    return NextStep(
+        what="Next: export the model otherwise (another opset or exporter), and search that; the "
+        f"layers that were found stand, {MIXED_MODEL} does not"
+    )
 
 
 def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[NextStep]:

@@ -13,7 +13,7 @@ from precision_bisect.runs.results.result import CurvePoint, Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import curve_words, figure_text, point_name
-from precision_bisect_reports.promise import certified
+from precision_bisect_reports.promise import certified, must_not_be_used
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 628, 30, 254
 """Where the axes end, in pixels of 640 x 300."""
@@ -144,7 +144,9 @@ def _headline(result: Result) -> str:
     kept = f"{len(result.kept)} of {layers} kept above {result.low.upper()}"
     if result.gains_nothing:
         kept = f"no plan has passed that runs a layer in {result.low.upper()}"
-    return f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
+    said = f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
+    refuted = must_not_be_used(result)
+    return f"{refuted}. {said}" if refuted else said
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:

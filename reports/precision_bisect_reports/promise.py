@@ -11,7 +11,7 @@ from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Rec
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import Calibrating, Unseen
-from precision_bisect.runs.runfolder import RUN_SCRIPT
+from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
 
@@ -254,6 +254,12 @@ def deployed_rows(
         yield "defaults", _by_defaults(recheck.library_defaults, causes)
 
 
+def must_not_be_used(result: Result) -> str:
+    """Say why the exported model is none to deploy, "" where nothing speaks against it."""
+    recheck = result.refuted
+    return "" if recheck is None else f"Do not use {MIXED_MODEL}: {_outcome(recheck)}"
+
+
 def _outcome(recheck: Recheck) -> str:
     error = "" if recheck.error is None else f": error {recheck.error:.4g}"
     match recheck.outcome:
@@ -261,9 +267,7 @@ def _outcome(recheck: Recheck) -> str:
             return f"{RUN_SCRIPT} passes in a fresh process{error}"
         case "fail":
             return f"{RUN_SCRIPT} FAILS in a fresh process{error}; do not rely on this answer"
-        case "broken":
-            return f"the exported files do NOT fit together: {printable(recheck.message)}"
-        case "not_judged":
+        case "not_judged" | "broken" | "differs":
             return printable(recheck.message)
 
 
@@ -299,7 +303,7 @@ def judging_steps(result: Result) -> Mapping[TargetName, str]:
     The target that was searched for comes first.
     """
     deployment, folder = result.deployment, result.out
-    if deployment is None or folder is None:
+    if deployment is None or not deployment.samples or folder is None or result.refuted:
         return {}
     steps: dict[TargetName, str] = {}
     if deployment.polygraphy is not None:

@@ -36,6 +36,7 @@ from precision_bisect_reports.promise import (
     in_range,
     judging_steps,
     made_up,
+    must_not_be_used,
     predicted,
     proof,
     unseen,
@@ -112,6 +113,8 @@ def _screen(
 ) -> Iterator[Text]:
     """Yield the lines of a screen: so many patterns of layers, and what is due at this level."""
     yield Text("")
+    if refuted := must_not_be_used(result):
+        yield from folded(Text(refuted, style="bold red"), width, 2)
     yield from folded(_headline(result), width, 2)
     if slow := no_faster(result):
         yield from folded(Text(f"  {slow}", style="bold yellow"), width, 4)
@@ -288,6 +291,8 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
     for label, text in deployed_rows(result.deployment, (each.cause for each in result.diagnosis)):
+        if label == "deployed" and result.refuted:
+            continue  # said first
         yield label, text, ALWAYS if judged else DETAIL
 
 

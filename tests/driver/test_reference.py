@@ -12,6 +12,7 @@ import tiny
 from models import load_text, normal, parse, save
 from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.recheck import fit
+from precision_bisect.exports.rerun import Feeds
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, timed_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import check
@@ -174,4 +175,4 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     assert "not_judged" == result.deployment.recheck.outcome
     reasons = export(tmp_path / "run", None, None, EngineSettings()).reasons
     assert not any(str(reason).startswith("Polygraphy") for reason in reasons.values())
-    assert 1 == fit(tmp_path / "run")
+    assert {"samples": 1, "unrun": ""} == fit(tmp_path / "run", Feeds(), tmp_path)

@@ -219,13 +219,15 @@ MEASURE = """
 import sys
 from pathlib import Path
 from precision_bisect.exports.recheck import main
+from precision_bisect.exports.rerun import Feeds
 
 def peak():
     # Not `ru_maxrss`, which begins with what the process had that started this one.
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
 
+Feeds(large=True).save(Path(sys.argv[1]))
 before = peak()
-main(sys.argv[1])
+main(sys.argv[1], sys.argv[1])
 print(peak() - before)
 """
 
@@ -244,5 +246,6 @@ def test_a_model_is_checked_with_one_graph_in_memory(tmp_path: Path) -> None:
     told, peak = subprocess.run(
         command, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert '{"samples": 1}' == told
-    assert int(peak) < 2.5 * (tmp_path / MIXED_MODEL).stat().st_size
+    assert '{"samples": 1, "unrun": ""}' == told
+    # ONNX Runtime itself takes half as much again.
+    assert int(peak) < 3 * (tmp_path / MIXED_MODEL).stat().st_size

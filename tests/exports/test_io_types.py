@@ -12,6 +12,7 @@ from models import normal, parse, save
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.exports.recheck import fit
+from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.protocols import Sample
@@ -113,7 +114,7 @@ def test_stored_samples_have_the_types_of_the_model(tmp_path: Path) -> None:
         graph = onnx.load(tmp_path / folder / MIXED_MODEL).graph
         ends = (*graph.input, *graph.output)
         assert {kind} == {value.type.tensor_type.elem_type for value in ends}
-        assert 1 == fit(tmp_path / folder)
+        assert {"samples": 1, "unrun": ""} == fit(tmp_path / folder, Feeds(), tmp_path)
 
 
 def test_samples_that_were_rounded_are_not_taken_for_exact(tmp_path: Path) -> None:

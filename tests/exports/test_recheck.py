@@ -7,13 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import psutil
 import pytest
+from onnx.shape_inference import infer_shapes
 
-from models import load_text, normal
+import precision_bisect
+from final_screens import screen
+from models import load_text, normal, parse, save
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import deployed_provider
+from precision_bisect.errors import ExitCode
 from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -22,7 +27,7 @@ from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import LowName, Pair
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck, SessionOptions
 from precision_bisect.runs.results.endings import Status
@@ -77,7 +82,7 @@ def test_what_python_prints_as_it_starts_is_passed_over(
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     found = checked(folder, tmp_path)
-    assert "is valid in a fresh process" in found.message
+    assert "runs in a fresh process" in found.message
 
 
 def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_files_that_fit_are_not_judged_without_cuda(folder: Path, tmp_path: Path
     found = checked(folder, tmp_path)
     assert ("not_judged", None) == (found.outcome, found.error)
     expected = (
-        "model.mixed.onnx is valid in a fresh process, and fits 2 stored samples; "
+        "model.mixed.onnx opens and runs in a fresh process, and fits 2 stored samples; "
         "the target has to judge"
     )
     assert expected == found.message
@@ -169,7 +174,7 @@ def test_ctrl_c_is_not_meant_for_the_check(folder: Path, tmp_path: Path) -> None
     with Check(folder, tmp_path, judges=False) as check:
         (begun,) = [each for each in psutil.Process().children() if each.pid not in before]
         assert os.getpgrp() != os.getpgid(begun.pid)
-        assert "is valid in a fresh process" in check.ended().message
+        assert "runs in a fresh process" in check.ended().message
 
 
 def test_a_check_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
@@ -228,3 +233,93 @@ def test_a_run_ends_with_it(tmp_path: Path) -> None:
     assert plain_json.plain(result.deployment) == told
     again = read_saved(tmp_path / "run").result.deployment
     assert plain_json.plain(again) == told
+
+
+SCATTER = """(float[4] x) => (float[4] y)
+    <int64[3] i = {0, 0, 1}, float[3] u = {0.5, 0.5, 0.5}> { a = Tanh(x)
+    [sum] b = ScatterElements<axis = 0, reduction = "add">(a, i, u)
+    [top] c = ScatterElements<axis = 0, reduction = "max">(b, i, u) y = Sigmoid(c) }"""
+
+
+def rewired(typed: TypedGraph) -> None:
+    """Have the last operator compute something else."""
+    node = next(each for each in reversed(typed.proto.graph.node) if each.op_type == "Sigmoid")
+    node.op_type = "Tanh"
+
+
+def ill_typed(typed: TypedGraph) -> None:
+    """Have a node read FP16 and FP32."""
+    casts = {n.output[0]: n.input[0] for n in typed.proto.graph.node if n.op_type == "Cast"}
+    (node,) = [each for each in typed.proto.graph.node if each.op_type == "Add"]
+    node.input[1] = casts[node.input[1]]
+
+
+BODY = """({kind}[n,4] x) => (float[n,4] y) {{ f = Cast<to = 1>(x) a = Exp(f) b = Add(a, f)
+    y = Sigmoid(b) }}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "low"), [("float", "fp16"), ("string", "fp16"), ("float", "bf16")]
+)
+@pytest.mark.parametrize(
+    ("damage", "outcome", "said"),
+    [
+        (rewired, "differs", "it computes something else than what was judged: error "),
+        (ill_typed, "broken", "it does not open: "),
+    ],
+)
+def test_a_file_that_is_not_the_answer_ends_the_run_otherwise(
+    damage: Callable[[TypedGraph], None],
+    outcome: str,
+    said: str,
+    kind: str,
+    low: LowName,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the inputs: another exit code, said first, and no step that uses the file."""
+
+    def damaged(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
+        damage(typed)
+        save_typed(typed, path, again=again)
+
+    monkeypatch.setattr(mixed, "save_typed", damaged)
+    path = save(parse(BODY.format(kind=kind), opset=19), tmp_path)
+    x = np.array([["1.5", "2", "-1", "0"]], object)
+    found = precision_bisect.find(
+        path,
+        inputs=[{"x": x if kind == "string" else x.astype(np.float32)}],
+        threads=1,
+        tol=2e-2,
+        low=low,
+        out=tmp_path / "run",
+    )
+    assert found.refuted is not None
+    assert (Status.NOTHING_TO_KEEP, outcome) == (found.status, found.refuted.outcome)
+    assert found.refuted.message.startswith(said)
+    assert ExitCode.BAD_EXPORT is found.exit_code
+    assert found.exit_code is read_saved(tmp_path / "run").result.exit_code
+    _, first, *rest = screen(found).splitlines()
+    assert first.startswith(f"Do not use {MIXED_MODEL}: {said[:20]}")
+    steps = "\n".join(rest).partition("Next:")[2]
+    assert not [file for file in (RUN_SCRIPT, "polygraphy", "trtexec.sh") if file in steps]
+
+
+def test_what_this_library_cannot_run_is_not_broken(tmp_path: Path) -> None:
+    """A kernel that ONNX Runtime's CPU lacks is told, and nothing is said to fit."""
+    path = save(parse(SCATTER, opset=18), tmp_path)
+    found = precision_bisect.find(
+        path, inputs=[{"x": normal(4)}], threads=1, tol=1e-2, out=tmp_path / "run"
+    )
+    kinds = {
+        each.type.tensor_type.elem_type
+        for each in infer_shapes(onnx.load(tmp_path / "run" / MIXED_MODEL)).graph.value_info
+        if each.name == "b"
+    }
+    if kinds != {onnx.TensorProto.FLOAT16}:
+        pytest.skip("the scatter is kept")
+    assert found.deployment is not None and found.deployment.recheck is not None
+    recheck = found.deployment.recheck
+    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
+    assert "was not run: ONNX Runtime's CPU does not run it: sum: " in recheck.message
+    assert "fits" not in recheck.message

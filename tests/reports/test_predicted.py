@@ -13,7 +13,9 @@ from precision_bisect_reports.html.answer import _facts
 from precision_bisect_reports.promise import predicted
 
 POLYGRAPHY, SCRIPT, BUILD = "polygraphy run", "run_onnxruntime.py", "build ("
-DEPLOYMENT = Deployment(provider_options={}, session_config={}, polygraphy="polygraphy run m.onnx")
+DEPLOYMENT = Deployment(
+    provider_options={}, session_config={}, samples=1, polygraphy="polygraphy run m.onnx"
+)
 CUDA = OnTargets(
     targets=["onnxruntime"],
     passed=False,

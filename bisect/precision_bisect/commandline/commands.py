@@ -117,7 +117,7 @@ def export_command(parsed: Namespace) -> int:
 
     found = export(parsed.model, parsed.plan, parsed.out, settings, point)
     sys.stdout.write(found.to_json() if parsed.json else found.to_text())
-    return ExitCode.OK
+    return found.exit_code
 
 
 def status_command(parsed: Namespace) -> int:

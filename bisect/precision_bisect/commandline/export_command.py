@@ -5,30 +5,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import UsageError, printable
+from precision_bisect.errors import ExitCode, UsageError, printable
+from precision_bisect.exports.export import Export
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.judging import carry_judging
+from precision_bisect.exports.recheck import Check
+from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
+from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import ANSWER
+from precision_bisect.pipeline.foreign import foreign
 from precision_bisect.pipeline.verifying.verify import model_and_result
+from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.runfolder import RunFolder, point_folder, refuse_links
+from precision_bisect.runs.results.deployment import Recheck
+from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The folder that was written to, and for each file why it could not be, or None."""
+    """The folder that was written to, and for each file why it could not be, or None.
+
+    `recheck` is what a fresh process made of the typed model, None where there is none.
+    """
 
     folder: Path
     reasons: Mapping[str, str | None]
+    recheck: Recheck | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the command returns."""
+        refuted = self.recheck is not None and self.recheck.refutes
+        return ExitCode.BAD_EXPORT if refuted else ExitCode.OK
 
     def to_text(self) -> str:
         """Return one line per file, those that could not be written last, with the reason."""
         lines = [f"written to {printable(str(self.folder))}"]
+        if self.recheck is not None and self.recheck.refutes:
+            lines.insert(0, f"do not use {MIXED_MODEL}: {printable(self.recheck.message)}")
         lines += [f"  {name}" for name, reason in self.reasons.items() if reason is None]
         missing = [(name, why) for name, why in self.reasons.items() if why is not None]
         if missing:
@@ -37,6 +57,7 @@ class Exported:
 
     def to_json(self) -> str:
         plain = {"folder": str(self.folder), "files": dict(self.reasons)}
+        plain["recheck"] = plain_json.plain(self.recheck)
         return json.dumps(plain, indent=2) + "\n"
 
 
@@ -71,4 +92,20 @@ def export(
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
-        return Exported(folder=folder.path, reasons={**reasons, **judging})
+        return Exported(
+            folder=folder.path,
+            reasons={**reasons, **judging},
+            recheck=None if reasons[MIXED_MODEL] else _checked(folder.path, wanted, judging),
+        )
+
+
+def _checked(folder: Path, export: Export, judging: Mapping[str, str | None]) -> Recheck:
+    """Open and run the typed model in a fresh process, on what is stored beside it."""
+    feeds = Feeds(
+        stored=not any(judging.values()),
+        custom_ops=export.settings.ort_custom_ops,
+        known=not foreign(export.model.proto),
+        large=total_bytes(export.model.weights) > LARGE_BYTES,
+    )
+    with workdir() as work, Check(folder, work, judges=False, feeds=feeds) as check:
+        return check.ended()

@@ -144,7 +144,7 @@ def write_judging(
     """Write golden inputs and outputs, and the script that judges by them.
 
     `graph` is the exported one, None where there is none. Returns for each file why it could not
-    be written, or None, and how the answer is deployed, None where nothing can judge it. Raises
+    be written, or None, and how the answer is deployed, None without a graph. Raises
     RunFolderError.
     """
     try:
@@ -161,7 +161,8 @@ def write_judging(
     except NotWritable as reason:
         for name in JUDGING:
             folder.remove(name)
-        return dict.fromkeys(JUDGING, str(reason)), None
+        deployment = None if graph is None else Deployment.by(judge.options)
+        return dict.fromkeys(JUDGING, str(reason)), deployment
     folder.write(GOLDEN_INPUTS, golden.inputs_text())
     folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
     folder.write(RUN_SCRIPT, script)

@@ -1,7 +1,7 @@
 """The last check of an answer: its exported files, opened by themselves, in a fresh process.
 
-As a module, `python -m precision_bisect.exports.recheck FOLDER` is that process: it prints one
-line of JSON, `{"samples": 4}` or `{"trouble": "…"}`.
+As a module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints
+one line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
 """
 
 import json
@@ -18,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from precision_bisect.errors import counted
+from precision_bisect.errors import ModelError, counted
+from precision_bisect.exports.rerun import Expected, Feeds, NotRun, differing, feeds_in, run_file
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
@@ -28,18 +29,35 @@ from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED
 
 _SHOWN = 300
 """Longest text of a foreign error, in characters."""
+STORED = Feeds()
+"""The samples that are stored beside the model."""
 
 
 class Unfit(Exception):
     """The files do not fit together; the message says why, in one sentence."""
 
 
-def fit(folder: Path) -> int:
-    """Check the exported model, and its stored inputs and outputs; return how many there are.
+def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
+    """Check the exported model and what is stored beside it, and run it.
 
-    Raises Unfit.
+    Return how many stored samples there are, and why it did not run, "" where it did. Raises
+    Unfit.
     """
-    graph = _graph(folder / MIXED_MODEL)
+    path = folder / MIXED_MODEL
+    graph = _graph(path)
+    stored = _fitting_samples(folder, graph) if feeds.stored else ()
+    unrun = ""
+    try:
+        run_file(path, feeds, stored if feeds.samples is None else feeds.samples, work)
+    except NotRun as reason:
+        unrun = str(reason)
+    except ModelError as error:
+        raise Unfit(f"it does not open: {error.message[:_SHOWN]}") from error
+    return {"samples": len(stored), "unrun": unrun[:_SHOWN].rstrip(".")}
+
+
+def _fitting_samples(folder: Path, graph: onnx.GraphProto) -> Sequence[Mapping[str, Any]]:
+    """Return the stored inputs, which fit the graph, as the outputs do. Raises Unfit."""
     with quiet(), without_torch():
         inputs, outputs = stored_samples(folder)
     for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
@@ -49,7 +67,7 @@ def fit(folder: Path) -> int:
         ):
             if trouble := _misfit(value, arrays):
                 raise Unfit(f"{value.name!r} in {file}, sample {number}, {trouble}")
-    return len(inputs)
+    return inputs
 
 
 def _graph(path: Path) -> onnx.GraphProto:
@@ -119,10 +137,10 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:_SHOWN] or type(error).__name__
 
 
-def main(folder: str) -> None:
+def main(folder: str, work: str) -> None:
     """Print what was found, as one line of JSON."""
     try:
-        told: dict[str, Any] = {"samples": fit(Path(folder))}
+        told = fit(Path(folder), feeds_in(Path(work)), Path(work))
     except Unfit as unfit:
         told = {"trouble": str(unfit)}
     sys.stdout.write(json.dumps(told) + "\n")
@@ -132,18 +150,27 @@ class Check:
     """The check of a run folder's exported files, with `judges` by ONNX Runtime on CUDA, too.
 
     It begins at once, beside this process; leaving the context ends it. `work` is for files of its
-    own, `gpu` what CUDA_VISIBLE_DEVICES says, None to leave that.
+    own, `gpu` what CUDA_VISIBLE_DEVICES says, None to leave that. The model is run on `feeds`, and
+    held against what is `expected`, None for a plan that is not within the limits.
     """
 
-    def __init__(self, folder: Path, work: Path, *, judges: bool, gpu: str | None = None) -> None:
-        self._folder, self._work, self._judges = folder, work, judges
+    def __init__(
+        self,
+        folder: Path,
+        work: Path,
+        *,
+        judges: bool,
+        gpu: str | None = None,
+        feeds: Feeds = STORED,
+        expected: Expected | None = None,
+    ) -> None:
+        self._judges = judges
+        self._fitting = partial(_fitting, folder, work, feeds, expected)
         self._held = ExitStack()
         self._begun: _Beside | None = None
         # A system that starts no process costs the check alone.
         with suppress(OSError):
-            self._begun = (
-                judging(folder / RUN_SCRIPT, work, gpu) if judges else _fitting(folder, work)
-            )
+            self._begun = judging(folder / RUN_SCRIPT, work, gpu) if judges else self._fitting()
             self._held.enter_context(self._begun)
 
     def __enter__(self) -> Self:
@@ -165,8 +192,8 @@ class Check:
             if not self._judges or found.outcome != "not_judged":
                 return found
             with suppress(OSError):
-                opened = self._held.enter_context(_fitting(self._folder, self._work)).ended()
-                found = opened if opened.outcome == "broken" else found
+                opened = self._held.enter_context(self._fitting()).ended()
+                found = opened if opened.refutes else found
             return found
         except KeyboardInterrupt:
             return Recheck(outcome="not_judged", message="interrupted")
@@ -229,23 +256,31 @@ class _Beside:
         return Recheck(outcome="not_judged", message=f"{self._called} {why}")
 
 
-def _fitting(folder: Path, work: Path) -> _Beside:
-    """Ask a fresh process whether it can open the exported files, and the stored samples fit."""
-    words = ["-m", __name__, str(folder.absolute())]
-    return _Beside(words, work, _fits, called="the check", limit_s=600.0)
+def _fitting(folder: Path, work: Path, feeds: Feeds, expected: Expected | None) -> _Beside:
+    """Ask a fresh process whether the exported files open, fit together, and run."""
+    work.mkdir(exist_ok=True)
+    feeds.save(work)
+    words = ["-m", __name__, str(folder.absolute()), str(work.absolute())]
+    told = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
+    return _Beside(words, work, told, called="the check", limit_s=600.0)
 
 
-def _fits(printed: Sequence[str]) -> Recheck | None:
+def _fits(
+    path: Path, feeds: Feeds, expected: Expected | None, work: Path, printed: Sequence[str]
+) -> Recheck | None:
     if not printed:
         return None
     # The last line: what Python starts with may print others before it.
     told = json.loads(printed[-1])
     if "trouble" in told:
         return Recheck(outcome="broken", message=str(told["trouble"]))
+    unrun, stored = str(told["unrun"]), int(told["samples"])
+    if expected is not None and (why := differing(path, feeds, expected, work, ran=not unrun)):
+        return Recheck(outcome="differs", message=why)
+    how = f"is valid, but was not run: {unrun}" if unrun else "opens and runs in a fresh process"
+    fits = f", and fits {counted(stored, 'stored sample')}" if stored and not unrun else ""
     return Recheck(
-        outcome="not_judged",
-        message=f"{MIXED_MODEL} is valid in a fresh process, and fits "
-        f"{counted(int(told['samples']), 'stored sample')}; the target has to judge",
+        outcome="not_judged", message=f"{path.name} {how}{fits}; the target has to judge"
     )
 
 
@@ -281,4 +316,4 @@ def from_script(told: Mapping[str, Any]) -> Recheck:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -20,6 +20,7 @@ from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
 from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, subgraphs
 from precision_bisect.graphs.module_names import module_names
+from precision_bisect.graphs.node_order import sort_nodes
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,
@@ -64,12 +65,12 @@ class InFile(NamedTuple):
 class Model:
     """A model as the rest of the package sees it.
 
-    `proto` has unique node names and no local functions. It is FP32 wherever the file had a 16-bit
-    float (`low_tensors` has these tensors), and has stubs for the large weights, which are in
-    `weights`. `elem_types` are ONNX element types by tensor name after widening. `in_file` is the
-    graph before widening, None if the file has no 16-bit float. `digest` is the SHA-256 of the
-    file and of what its tensors are in files of external data. `pytorch` tells that modules have
-    PyTorch's qualified names.
+    `proto` has its nodes in order, unique node names and no local functions. It is FP32 wherever
+    the file had a 16-bit float (`low_tensors` has these tensors), and has stubs for the large
+    weights, which are in `weights`. `elem_types` are ONNX element types by tensor name after
+    widening. `in_file` is the graph before widening, None if the file has no 16-bit float.
+    `digest` is the SHA-256 of the file and of what its tensors are in files of external data.
+    `pytorch` tells that modules have PyTorch's qualified names.
     """
 
     path: Path
@@ -114,6 +115,8 @@ def _load(path: Path) -> Model:
     # A fresh copy: protobuf keeps the memory of removed weights until a model is gone.
     proto = copied(proto)
     _check_text(proto)
+    # Before functions are put in place, which goes by the order of their nodes.
+    sort_nodes(proto)
     # Counted before inlining, which makes up names.
     in_file = Counter(node.name for each in all_graphs(proto.graph) for node in each.node)
     proto = _inline_functions(proto)

@@ -231,6 +231,41 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     return {output.name: output.type for output in session.get_outputs()}
 
 
+class LacksKernel(Exception):
+    """ONNX Runtime knows the operators of a file, and its CPU provider not in these types."""
+
+
+def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.InferenceSession":
+    """Return a session of the CPU provider over a file as it is, whatever its types.
+
+    That of a `large` one rewrites nothing, which would take the weights in FP32 as well. Nor does
+    that of a file which the optimizer breaks: it fuses neighbours of two types into one node.
+    Raises LacksKernel, and ModelError for what does not open otherwise.
+    """
+    ort = runtime()
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    for as_it_is in (True,) if large else (False, True):
+        options = session_options()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        if as_it_is:
+            _leave_as_it_is(options)
+        try:
+            session: onnxruntime.InferenceSession = ort.InferenceSession(
+                str(path), options, providers=list(ON_CPU), enable_fallback=0
+            )
+        except NoKernel as error:
+            raise LacksKernel(ort_message(error)) from error
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            if as_it_is:
+                why = ort_message(error).removeprefix(f"Load model from {path} failed:")
+                raise ModelError(why, "export it again") from error
+        else:
+            return session
+    raise AssertionError
+
+
 _AT_NODE = re.compile(
     r"^Non-zero status code returned while running \S+ node\. Name:'([^']*)' Status Message: "
 )

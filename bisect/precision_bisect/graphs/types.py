@@ -33,7 +33,7 @@ from precision_bisect.graphs.weights import Weights
 ElemTypes = Mapping[str, int]
 
 _KINDS = onnx.TensorProto.DataType.items()
-_BY_ORT_NAME = {f"tensor({name.lower()})": kind for name, kind in _KINDS}
+BY_ORT_NAME = {f"tensor({name.lower()})": kind for name, kind in _KINDS}
 """Element types by what ONNX Runtime and schemas of operators call a tensor of them."""
 
 
@@ -92,21 +92,21 @@ def _spread(proto: onnx.ModelProto, types: dict[str, int]) -> None:
         schema = onnx.defs.get_schema(node.op_type, version)
         bound = {
             formal.type_str: types[name]
-            for name, formal in zip(node.input, _formals(schema.inputs), strict=False)
+            for name, formal in zip(node.input, formals(schema.inputs), strict=False)
             if name in types
         }
-        for name, formal in zip(node.output, _formals(schema.outputs), strict=False):
-            found = bound.get(formal.type_str, _BY_ORT_NAME.get(formal.type_str))
+        for name, formal in zip(node.output, formals(schema.outputs), strict=False):
+            found = bound.get(formal.type_str, BY_ORT_NAME.get(formal.type_str))
             if name and found is not None:
                 types.setdefault(name, found)
 
 
-def _formals(formals: Sequence[Any]) -> Iterator[Any]:
+def formals(every: Sequence[Any]) -> Iterator[Any]:
     """Return the formal parameters; the last one again and again if it stands for any number."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    last = formals[-1:] if formals and formals[-1].option == many else ()
+    last = every[-1:] if every and every[-1].option == many else ()
     homogeneous = [each for each in last if each.is_homogeneous]
-    return chain(formals if homogeneous or not last else formals[:-1], cycle(homogeneous))
+    return chain(every if homogeneous or not last else every[:-1], cycle(homogeneous))
 
 
 def _ask_runtime(
@@ -120,7 +120,7 @@ def _ask_runtime(
         found = output_types(shown, weights)
     except PrecisionBisectError:
         return {}
-    return {name: _BY_ORT_NAME[kind] for name, kind in found.items() if kind in _BY_ORT_NAME}
+    return {name: BY_ORT_NAME[kind] for name, kind in found.items() if kind in BY_ORT_NAME}
 
 
 _FLOAT = onnx.TensorProto.FLOAT

@@ -119,7 +119,9 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     answer = plan if ending.status.answers else None
     latencies = run.answer.timed.medians or {}
     with (
-        deploying(prepared, exported, run.folder, judge, check=check) as completed,
+        deploying(
+            prepared, exported, run.folder, judge, check=check, passed=_passed(run)
+        ) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -143,6 +145,11 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         # The files are checked by now, mostly: what is timed has the device to itself.
         told.costs = costs()
         told.written = completed(told.findings.kept)
+
+
+def _passed(run: _Ended) -> bool:
+    """Whether the plan that a run ends with is within the limits."""
+    return run.answer.plan is not None and run.ending.status is not Status.STOPPED
 
 
 def _explainable(run: _Ended) -> bool:

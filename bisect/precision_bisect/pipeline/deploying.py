@@ -18,6 +18,7 @@ from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check
+from precision_bisect.exports.rerun import Expected, Feeds
 from precision_bisect.exports.trtexec import without_command
 from precision_bisect.exports.trtexec_names import layer_precisions
 from precision_bisect.exports.write import (
@@ -28,8 +29,10 @@ from precision_bisect.exports.write import (
     write_told,
 )
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
@@ -65,12 +68,18 @@ class Written:
 
 @contextmanager
 def deploying(
-    prepared: Prepared, held: ExportedPoint | None, folder: RunFolder, judge: Judge, *, check: bool
+    prepared: Prepared,
+    held: ExportedPoint | None,
+    folder: RunFolder,
+    judge: Judge,
+    *,
+    check: bool,
+    passed: bool,
 ) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
     """Write the model of an answer; yield what completes the files, given the diagnosis.
 
-    With `check` a fresh process judges the model meanwhile. `held` is None where there is no plan
-    to export. Raises RunFolderError.
+    With `check` a fresh process judges the model meanwhile; that of an answer that has `passed`
+    must pass there. `held` is None where there is no plan to export. Raises RunFolderError.
     """
     if held is None:
         remove_exports(folder)
@@ -96,7 +105,11 @@ def deploying(
     with ExitStack() as held_open:
         checking = None
         if deployed.deployment is not None and check:
-            checking = held_open.enter_context(_check(prepared, folder))
+            expected = None
+            if passed and held.point == ANSWER:
+                expected = Expected(reference=prepared.reference, comparator=prepared.comparator)
+            stored = deployed.deployment.samples > 0
+            checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
         def ended(diagnosis: Sequence[Diagnosis]) -> Written:
             told = replace(export, diagnosis=diagnosis)
@@ -156,15 +169,31 @@ def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions
     )
 
 
-def _check(prepared: Prepared, folder: RunFolder) -> Check:
+def _check(
+    prepared: Prepared, folder: RunFolder, expected: Expected | None, *, stored: bool
+) -> Check:
     """Begin the check of the files; ONNX Runtime judges if it has judged the run on this machine.
 
-    Only this opens them by themselves, as they are deployed.
+    Only this opens them by themselves, as they are deployed. `stored` tells whether samples are
+    beside the model.
     """
     options = prepared.options
-    judges = prepared.backend.name == "onnxruntime" and not options.elsewhere
-    gpu = options.gpus[0] if options.gpus else None
-    return Check(folder.path, prepared.work, judges=judges, gpu=gpu)
+    feeds = Feeds(
+        samples=prepared.samples,
+        stored=stored,
+        custom_ops=options.engine.ort_custom_ops,
+        threads=options.threads,
+        known=prepared.runs,
+        large=total_bytes(prepared.model.weights) > LARGE_BYTES,
+    )
+    return Check(
+        folder.path,
+        prepared.work,
+        judges=stored and prepared.backend.name == "onnxruntime" and not options.elsewhere,
+        gpu=options.gpus[0] if options.gpus else None,
+        feeds=feeds,
+        expected=expected,
+    )
 
 
 def _limits(comparator: Comparator) -> Mapping[str, Any]:

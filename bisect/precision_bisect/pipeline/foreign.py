@@ -1,4 +1,4 @@
-"""Operators that ONNX has no schema for: which engines lack them, and what to do then."""
+"""Nodes that engines refuse, and what to do then: unknown operators, types that do not fit."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,12 @@ from pathlib import Path
 import onnx
 
 from precision_bisect.backends.backend_plugin import availabilities
-from precision_bisect.errors import RefusedError
+from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.graph import captured
+from precision_bisect.graphs.ill_typed import IllTyped, ill_typed_nodes
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import LacksKernel, open_file
+from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.settings.targets import TargetName
 
 _CONTRIB = "com.microsoft"
@@ -50,6 +53,34 @@ def refused(path: Path, model: Model) -> RefusedError:
         f"runs here ({why})",
         f"register the operators by --ort-custom-ops LIB.so, or run where TensorRT has them{cut}",
     )
+
+
+def refuse_ill_typed(model: Model) -> None:
+    """Raise ModelError for a file with 16-bit floats that does not open, for its types."""
+    if model.in_file is None:
+        return
+    faults = list(ill_typed_nodes(model.in_file.proto, model.in_file.elem_types))
+    # What is said of types that an unknown operator gives is not certain.
+    if not faults or foreign(model.proto):
+        return
+    try:
+        open_file(model.path, threads=1, large=True)
+    except LacksKernel:
+        return
+    except ModelError as error:
+        more = f", and {counted(len(faults) - 1, 'more node')} likewise" * (len(faults) > 1)
+        raise ModelError(
+            f"{model.path} is ill-typed: {_in_words(faults[0], model.in_file.elem_types)}{more}",
+            "ONNX Runtime does not open it; export it in FP32, without autocast: the search "
+            "decides what runs in FP16",
+        ) from error
+
+
+def _in_words(fault: IllTyped, types: ElemTypes) -> str:
+    """Say of a node which types it takes that it cannot take."""
+    tensors = [each for each in (fault.other, fault.tensor) if each]
+    kinds = [f"{name!r} in {onnx.TensorProto.DataType.Name(types[name])}" for name in tensors]
+    return f"node {fault.node.name!r} ({fault.node.op_type}) has {' and '.join(kinds)}"
 
 
 def _parts(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:

@@ -40,6 +40,7 @@ from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
+from precision_bisect.pipeline.foreign import refuse_ill_typed
 from precision_bisect.pipeline.known_layers import Known, with_known
 from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.plugins import load_strategy
@@ -128,6 +129,7 @@ def load_run(
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
     original = _shared(load_model(options.model), work)
+    refuse_ill_typed(original)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)

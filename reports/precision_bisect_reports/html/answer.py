@@ -11,7 +11,14 @@ from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
 from precision_bisect_reports.html.source import Source, best, candidates_of, figure
-from precision_bisect_reports.promise import deployed_rows, made_up, predicted, proof, unseen
+from precision_bisect_reports.promise import (
+    deployed_rows,
+    made_up,
+    must_not_be_used,
+    predicted,
+    proof,
+    unseen,
+)
 from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
@@ -182,6 +189,8 @@ def _deployed(result: Result) -> Iterator[list[str]]:
 
 
 def _remarks(result: Result, message: str) -> Iterator[str]:
+    if said := must_not_be_used(result):
+        yield f"{said}."
     if result.status is Status.FOUND and message:
         yield f"{message[:1].upper()}{message[1:]}."
     if result.rungs and (said := unseen(result)):

@@ -255,7 +255,8 @@ def _islands(result: Result | None) -> dict[str, Any]:
 
 def _confirm(result: Result | None) -> str:
     """Return what judges the answer with TensorRT, "" where nothing does or needs to."""
-    deployment = result.deployment if result and result.emulated else None
+    judged = result and result.emulated and not result.refuted
+    deployment = result.deployment if result and judged else None
     return (deployment and deployment.polygraphy) or ""
 
 

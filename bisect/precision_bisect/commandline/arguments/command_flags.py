@@ -37,6 +37,7 @@ exit codes, the first that applies:
   130  interrupted; what was found so far is written
   70   an internal error ended a job
   2    wrong usage or bad input, or a job could not run, or crashed
+  6    an exported model of a job must not be used: it does not open, or gives something else
   4    not even FP32 builds for a job
   1    a job ended without a plan: limits that cannot be met, or no precision problem; or its
        answer keeps more than --max-kept or --baseline allow
@@ -203,6 +204,8 @@ def export_parser() -> Parser:
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
         "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
         "judges the answer stays as the run wrote it.",
+        epilog="exit codes: 0 written; 2 wrong usage, or there is no plan to write; 6 "
+        "model.mixed.onnx must not be used: in a fresh process it does not open",
     )
     _model_and_plan(parser)
     parser.add_argument(

@@ -38,6 +38,8 @@ exit codes:
   3    ended early: budget or disk spent, or crash after crash; the best plan so far is
        written, if one has passed that runs a layer low
   4    not even FP32 builds, or runs
+  6    model.mixed.onnx must not be used: opened by itself, in a fresh process, it does not
+       open, or gives something else than was judged; the layers and the other files stand
   70   an internal error, of which one line tells
   130  interrupted; the best plan so far is written likewise
 

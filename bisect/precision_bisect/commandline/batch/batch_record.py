@@ -33,10 +33,10 @@ class JobState(StrEnum):
 
 
 _WITHOUT_ENDING = frozenset(state.value for state in JobState)
-_FINAL = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT)
+_FINAL = (ExitCode.OK, ExitCode.NO_PLAN, ExitCode.NOT_BUILT, ExitCode.BAD_EXPORT)
 _WORST_FIRST = (
-    *(ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NOT_BUILT, ExitCode.NO_PLAN),
-    ExitCode.BUDGET,
+    *(ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.BAD_EXPORT, ExitCode.NOT_BUILT),
+    *(ExitCode.NO_PLAN, ExitCode.BUDGET),
 )
 
 
@@ -98,7 +98,9 @@ class Batch:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The worst ending: interrupted, could not run, no build, no plan, no budget, all well."""
+        """The worst ending: interrupted, could not run, an export that must not be used, no build,
+        no plan, no budget, all well.
+        """
         if self.interrupted:
             return ExitCode.INTERRUPTED
         codes = {job.verdict for job in self.jobs}
@@ -135,6 +137,7 @@ def read_batch(folder: Path) -> Batch | None:
 SUMMARY, JUNIT = "summary.md", "junit.xml"
 _MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~$"})
 _ELEMENTS = {
+    ExitCode.BAD_EXPORT: "failure",
     ExitCode.NO_PLAN: "failure",
     ExitCode.NOT_BUILT: "failure",
     ExitCode.BUDGET: "skipped",

@@ -154,11 +154,12 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     judge = judge_of(last.prepared, climbed.comparator, options)
     held = ExportedPoint(kept=last.kept) if last.answered else None
     others = []
-    with deploying(last.prepared, held, folder, judge, check=not climbed.interrupted) as completed:
+    whole = replace(last.prepared, comparator=climbed.comparator)
+    check = not climbed.interrupted
+    with deploying(whole, held, folder, judge, check=check, passed=True) as completed:
         if last.answered:
             findings = explain_ladder(climbed, late=budget.late)
         if last.answered and last.result.status.answers and not climbed.interrupted:
-            whole = replace(last.prepared, comparator=climbed.comparator)
             others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
         diagnosis = [each.short for name, each in nearest(findings).items() if name in chosen]
         written = completed(diagnosis)

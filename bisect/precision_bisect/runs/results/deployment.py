@@ -7,7 +7,7 @@ from typing import Literal, Self, TypeAlias
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
-OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken"]
+OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken", "differs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,9 @@ class ByDefaults:
 class Recheck:
     """What a fresh process made of the exported files.
 
-    `pass` and `fail` are verdicts by ONNX Runtime on CUDA; `not_judged`: the files fit together;
-    `broken`: they do not. `message` is a sentence, `error` the worst output's.
+    `pass` and `fail` are verdicts by ONNX Runtime on CUDA; `not_judged`: the files fit together,
+    and nothing contradicts them; `broken`: they do not, or do not open; `differs`: the model gives
+    something else than what was judged. `message` is a sentence, `error` the worst output's.
     """
 
     outcome: OutcomeName
@@ -48,14 +49,20 @@ class Recheck:
     error: Figure | None = None
     library_defaults: ByDefaults | None = None
 
+    @property
+    def refutes(self) -> bool:
+        """Whether the exported model must not be deployed."""
+        return self.outcome in ("fail", "broken", "differs")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment(SessionOptions):
     """How the answer is opened, and judged, where it is deployed.
 
     The options judged the answer where ONNX Runtime did; else they are what this package would
-    judge with. `samples` of all `samples_total` are stored. `polygraphy` judges with TensorRT, in
-    the run folder; None where Polygraphy cannot. `recheck` is None where nothing was checked.
+    judge with. `samples` of all `samples_total` are stored; none where nothing judges on a target.
+    `polygraphy` judges with TensorRT, in the run folder; None where Polygraphy cannot. `recheck`
+    is None where nothing was checked.
     """
 
     samples: Count = 0

@@ -21,12 +21,13 @@ from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.runs.results.deployment import Deployment
+from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
+from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
@@ -344,9 +345,15 @@ class Result:
         return f"{runs(self.fingerprint)} in {self.low.upper()}"
 
     @property
+    def refuted(self) -> Recheck | None:
+        """What the last check says of an exported model that must not be deployed."""
+        recheck = self.deployment.recheck if self.deployment else None
+        return recheck if recheck is not None and recheck.refutes else None
+
+    @property
     def exit_code(self) -> ExitCode:
         """What a command that ends with this result returns."""
-        return _EXIT_CODES[self.status]
+        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[self.status]
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of `result.json`; infinite figures become the string "inf"."""
@@ -365,6 +372,8 @@ class Result:
             said += f": {printable(self.message)}"
         if self.error is not None:
             said += f", error {self.error:.4g}"
+        if self.refuted is not None:
+            said = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {said}"
         if self.inputs is not None and self.inputs.synthetic:
             said += ", on made-up inputs"
         return f"{said}, in {self.out}" if self.out is not None else said

@@ -1,0 +1,181 @@
+"""What an exported file computes here: run as it is, and held against what the run has judged.
+
+ONNX Runtime's CPU computes most operators of FP16 in FP32, some in FP16, and lacks others. So no
+figure of it is a verdict on precision, but a file that is another network shows. Where it is over
+the limit, or does not run, the file is computed in FP32 with every tensor rounded to its type:
+what is far over the limit then, too, is not what was judged.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.errors import ModelError, PrecisionBisectError
+from precision_bisect.graphs.constant_values import as_declared
+from precision_bisect.graphs.graph import copied, refill
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import (
+    LacksKernel,
+    Session,
+    open_file,
+    ort_message,
+    use_custom_ops,
+)
+from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.trial import Verdict
+
+FAR = 2.0
+"""Multiple of the tolerance from which an error is no matter of how one and the same network is
+rounded. A bound: on 75 plans of random graphs the file so computed has the emulator's error, and
+as it is, on the CPU, up to 1.5 times that."""
+_GIVEN, _CAME = "rerun.pickle", "rerun.npz"
+
+
+class NotRun(Exception):
+    """This ONNX Runtime cannot run a file that may be right; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeds:
+    """What a fresh process runs a file on.
+
+    Without `samples` it takes those that are `stored` beside the file, if any are. `known` tells
+    that ONNX Runtime runs the given model here, so that it has all operators. `large` is as of
+    `open_file`.
+    """
+
+    samples: Sequence[Sample] | None = None
+    stored: bool = True
+    custom_ops: Sequence[Path] = ()
+    threads: int = 0
+    known: bool = True
+    large: bool = False
+
+    def save(self, work: Path) -> None:
+        """Have the process find this in its folder."""
+        (work / _GIVEN).write_bytes(pickle.dumps(self))
+
+
+def feeds_in(work: Path) -> Feeds:
+    """Return what the process that began this one has left in its own folder."""
+    feeds: Feeds = pickle.loads((work / _GIVEN).read_bytes())
+    return feeds
+
+
+def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) -> None:
+    """Run a file on samples, and leave the outputs in a folder.
+
+    Raises ModelError where it does not open, NotRun where that is for want of operators or
+    kernels, or where it opens and does not run.
+    """
+    use_custom_ops(feeds.custom_ops)
+    try:
+        session = open_file(path, feeds.threads, large=feeds.large)
+    except LacksKernel as error:
+        raise NotRun(f"ONNX Runtime's CPU lacks a kernel: {error}") from error
+    except ModelError as error:
+        if feeds.known:
+            raise
+        raise NotRun(f"ONNX Runtime opens neither it nor the model: {error.message}") from error
+    types = {value.name: value.type for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    arrays: list[NDArray[Any]] = []
+    for sample in samples:
+        try:
+            values = session.run(names, {n: _as_taken(sample[n], types[n]) for n in types})
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise NotRun(f"ONNX Runtime's CPU does not run it: {ort_message(error)}") from error
+        arrays += map(np.asarray, values)
+    np.savez(work / _CAME, np.array(names, np.str_), *arrays)
+
+
+def _as_taken(array: NDArray[Any], kind: str) -> NDArray[Any]:
+    """Return an array in the float type that an input has."""
+    taken = {"tensor(float16)": np.float16, "tensor(float)": np.float32}.get(kind)
+    return array if taken is None or array.dtype.kind != "f" else array.astype(taken)
+
+
+def outputs_in(work: Path) -> list[Sample]:
+    """Return what the process has left. Raises OSError, ValueError or LookupError."""
+    with np.load(work / _CAME, allow_pickle=False) as archive:
+        named, *rest = [archive[key] for key in archive.files]
+        names = [str(name) for name in named]
+        starts = range(0, len(rest), len(names))
+        return [
+            dict(zip(names, rest[start : start + len(names)], strict=True)) for start in starts
+        ]
+
+
+def rounded_outputs(path: Path, feeds: Feeds) -> Iterator[Sample]:
+    """Yield what a file gives in FP32 with every 16-bit tensor rounded to its type.
+
+    Raises PrecisionBisectError, or RuntimeError where the run fails.
+    """
+    model = load_model(path)
+    proto = copied(model.proto)
+    refill(proto.graph.node, [n for node in proto.graph.node for n in as_declared(model, node)])
+    session = Session(proto, model.weights, feeds.threads, optimised=not feeds.large)
+    names = [spec.name for spec in model.inputs]
+    for sample in feeds.samples or ():
+        yield session.run({n: _rounded(sample[n], model.low_tensors.get(n)) for n in names})
+
+
+def _rounded(array: NDArray[Any], kind: int | None) -> NDArray[Any]:
+    if kind is None:
+        return array
+    half = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    with np.errstate(over="ignore"):
+        return array.astype(half).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the outputs of a file are held against; its plan is within the comparator's limits."""
+
+    reference: Sequence[Sample]
+    comparator: Comparator
+
+    def judged(self, outputs: Sequence[Sample]) -> Judgement:
+        """Judge outputs in the types of the reference; one that is missing is a failure."""
+        missing = sorted(self.reference[0].keys() - outputs[0].keys())
+        if missing:
+            return Judgement(verdict=Verdict.FAIL, error=None, message=f"no output {missing[0]!r}")
+        typed = [
+            {name: sample[name].astype(array.dtype, copy=False) for name, array in known.items()}
+            for sample, known in zip(outputs, self.reference, strict=True)
+        ]
+        return self.comparator.judge(typed, self.reference)
+
+    def refutes(self, judgement: Judgement) -> bool:
+        """Tell whether the outputs are not those of the plan, however it is rounded."""
+        limit, error = self.comparator.tolerance, judgement.error
+        if judgement.verdict is not Verdict.FAIL or error is None or limit is None:
+            return judgement.verdict is Verdict.FAIL
+        return not error <= FAR * limit
+
+
+def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: bool) -> str:
+    """Return why a file is not what was judged, "" where nothing says so.
+
+    `ran` tells that a process has left outputs.
+    """
+    try:
+        if ran and expected.judged(outputs_in(work)).verdict is Verdict.PASS:
+            return ""
+        judgement = expected.judged(list(rounded_outputs(path, feeds)))
+    except RuntimeError as error:
+        return f"it does not run: {error}" if feeds.known else ""
+    # A check of the user's may fail, a library lack an operator in FP32, too.
+    except (PrecisionBisectError, OSError, ValueError, LookupError):
+        return ""
+    if not expected.refutes(judgement):
+        return ""
+    figure = "" if judgement.error is None else f"error {judgement.error:.4g}"
+    what = ", ".join(filter(None, (figure, judgement.message))) or "the check says so"
+    return f"it computes something else than what was judged: {what}"

@@ -1,0 +1,59 @@
+"""Nodes whose inputs and outputs have types that their operator does not take together.
+
+Exporters under autocast write them: a LayerNormalization of FP16 values with an FP32 scale, a Conv
+with FP32 weights. ONNX's plain checker does not look, engines refuse the file.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from precision_bisect.graphs.graph import all_graphs, opset
+from precision_bisect.graphs.types import BY_ORT_NAME, ElemTypes, formals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IllTyped:
+    """A node, with a tensor whose type does not fit.
+
+    `other` is one that must have the same type; "" where the operator does not take this type.
+    """
+
+    node: onnx.NodeProto
+    tensor: str
+    other: str = ""
+
+
+def ill_typed_nodes(proto: onnx.ModelProto, types: ElemTypes) -> Iterator[IllTyped]:
+    """Yield the nodes of standard operators that are ill-typed, inner ones too, in order.
+
+    `types` are those of a file as it is. Where they are not known nothing is said.
+    """
+    version = opset(proto)
+    for graph in all_graphs(proto.graph):
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, version):
+                fault = _fault(node, onnx.defs.get_schema(node.op_type, version), types)
+                if fault is not None:
+                    yield fault
+
+
+def _fault(node: onnx.NodeProto, schema: Any, types: ElemTypes) -> IllTyped | None:
+    allowed = {
+        each.type_param_str: {BY_ORT_NAME.get(kind) for kind in each.allowed_type_strs}
+        for each in schema.type_constraints
+    }
+    first: dict[str, str] = {}
+    sides = (node.input, schema.inputs), (node.output, schema.outputs)
+    for name, formal in (pair for n, s in sides for pair in zip(n, formals(s), strict=False)):
+        if name not in types:
+            continue
+        kinds = allowed.get(formal.type_str, {BY_ORT_NAME.get(formal.type_str)})
+        other = first.setdefault(formal.type_str, name)
+        if types[other] != types[name]:
+            return IllTyped(node=node, tensor=name, other=other)
+        if types[name] not in kinds:
+            return IllTyped(node=node, tensor=name)
+    return None
