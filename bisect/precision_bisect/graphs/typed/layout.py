@@ -49,6 +49,13 @@ Seen with TensorRT-RTX 1.7.1, and read for 10.0 to 10.10 in onnxOpImporters.cpp 
 github.com/onnx/onnx-tensorrt.
 """
 
+AT_THE_BORDER = frozenset(["TensorScatter"])
+"""Operators that share the memory of an input of the network with an output of it.
+
+TensorRT-RTX 1.7.1 builds them with no Cast between their first input and that of the network, and
+none behind them (benchmarks/results/rtx_conditions.md).
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowForm:
@@ -78,6 +85,11 @@ def low_form(
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
     if low is BF16 and node.op_type in _NO_BF16:
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
+    if node.op_type in AT_THE_BORDER:
+        raise NoLowForm(
+            f"TensorRT-RTX takes no Cast between the cache of {node.op_type} and an input or output "
+            "of the network, which keep their type with --io-types, too"
+        )
     wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
     inputs, variables = set(), set()

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 
 import onnx
 
-from precision_bisect.graphs.graph import Names, attribute, copied, refill
+from precision_bisect.graphs.graph import HALF_TYPES, Names, attribute, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.quantization.scales import Scales
@@ -34,28 +34,32 @@ _BATCH = 1
 
 
 def islands(
-    model: Model, placement: Placement, constants: Set[str]
+    model: Model, placement: Placement, constants: Set[str], handed_low: Set[str] = frozenset()
 ) -> dict[LayerName, tuple[int, ...]]:
     """Return the FP32 layers that need guards, each with the positions of the inputs to guard.
 
-    A guard is an addition of zero on an FP32 input from low layers. TensorRT-RTX 1.7.1 turns Cast
-    to FP32, matrix product or convolution, Cast to the low type into one low kernel. It rounds the
-    weights and says nothing. It also cannot build a recurrent layer right behind a Cast. An
-    Attention there becomes a low kernel, or its build fails or crashes. An addition of zero
-    prevents all that; Identity and a product with one do not.
+    A guard is the maximum of an FP32 input from low layers and itself. TensorRT-RTX 1.7.1 turns
+    Cast to FP32, matrix product or convolution, Cast to the low type into one low kernel. It
+    rounds the weights and says nothing. It also cannot build a recurrent layer right behind a
+    Cast. An Attention there becomes a low kernel, or its build fails or crashes. A guard prevents
+    all that, and gives every value as it is, NaN too, however an engine compares. Simplifiers
+    leave it alone, where they remove an addition of zero and a product with one.
 
-    The value of such an input comes from low layers, directly or through nodes that only move
-    values or may turn out to do nothing. It does not matter whether another FP32 layer reads the
-    result: some of those are folded into this layer and do not protect it.
+    The value of such an input comes from low layers, from a Cast of the file's own, or from an
+    input of the graph that is `handed_low`, directly or through nodes that only move values or may
+    turn out to do nothing. It does not matter whether another FP32 layer reads the result: some of
+    those are folded into this layer and do not protect it.
     """
     followers = {
         layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
     }
-    rounded = set(placement.tensors)
+    rounded = {*placement.tensors, *handed_low}
     found = {}
     for node in model.proto.graph.node:
         if node.name in placement.nodes or node.name in placement.quantized:
             continue
+        if node.op_type == "Cast" and model.elem_types.get(node.input[0]) in HALF_TYPES:
+            rounded.update(node.output)
         data = [
             i
             for i, name in enumerate(node.input)
@@ -88,9 +92,11 @@ class Writing:
         self._added = Added(model, layout.constants, scales, names)
         self._nodes = self._added.nodes
 
-    def write(self, guard_islands: bool) -> TypedGraph:
+    def write(self, guard_islands: bool, handed_low: Set[str]) -> TypedGraph:
         constants = self._layout.constants.names
-        guards = islands(self._model, self._placement, constants) if guard_islands else {}
+        guards = (
+            islands(self._model, self._placement, constants, handed_low) if guard_islands else {}
+        )
         for node in self._model.proto.graph.node:
             self._write(node, guards.get(LayerName(node.name), ()))
         proto = copied(self._model.proto)
