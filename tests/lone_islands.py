@@ -36,8 +36,13 @@ class Island:
 
     def proto(self) -> onnx.ModelProto:
         """Return the FP32 model."""
-        arrays = {n: np.full(shape, value, np.float32) for n, (shape, value) in self.weights.items()}
-        return with_weights(parse(f"{self.ends} {{ {self.body} }}", opset=18, ir=10), arrays)
+        arrays = {
+            n: np.full(shape, value, np.float32) for n, (shape, value) in self.weights.items()
+        }
+        proto = parse(f"{self.ends} {{ {self.body} }}", opset=18, ir=10)
+        for node in proto.graph.node:
+            node.name = node.name or node.output[0]
+        return with_weights(proto, arrays)
 
     def write(self, folder: Path, *, guard: bool = True) -> Path:
         """Write the typed model of the plan."""

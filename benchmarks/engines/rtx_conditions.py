@@ -3,9 +3,10 @@
     python benchmarks/engines/rtx_conditions.py --out benchmarks/results
 
 Every operator of ONNX with a version of opset 22 or newer is built, by ONNX's own test cases: in
-FP32 alone and between two others, and as the typed model of a plan has it (FORMS). It needs no GPU.
+FP32 alone and between two others, and as the typed model of a plan has it (FORMS). No GPU is used.
 `rtx_conditions.json` has every operator, `rtx_conditions.md` those that build in FP32 and not in
-all forms of the same graph. Each is built in a process that may crash.
+all forms of the same graph, written as if the tool knew of no such condition; the last column says
+whether the file that it does write is built. Builds are in a process that may crash.
 """
 
 import argparse
@@ -18,27 +19,53 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from unittest.mock import patch
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from models import parse
+from operator_cases import MORE
+from precision_bisect.backends.tensorrt.build import Recipe
+from precision_bisect.backends.tensorrt.build import build as build_engine
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.exports.mixed import mixed_model
+from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed import layout
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin_formless
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HalfName, Pair
+from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 
 Place: TypeAlias = Literal["alone", "between"]
 FIRST_OPSET = 22
-CASES = 2
-"""Cases of one operator, at most: the first of each set of attributes and number of inputs."""
+LOWEST_OPSET = 9
+"""The first that the tool reads."""
+CASES, TRIES = 2, 8
+"""Cases of one operator that are built in FP32, and that are tried, at most.
+
+They differ in their attributes or in the number of inputs.
+"""
+EXTRA: Mapping[str, str] = {
+    **MORE,
+    "LpPool": "(float[1,2,4,4] x) => (float[1,2,n,m] y)"
+    " { y = LpPool <kernel_shape = [2, 2], p = 2> (x) }",
+    "Loop": "(float[4] x) => (float[4] y) <int64 n = {3}, bool c = {1}> { y = Loop(n, c, x)"
+    " <body = b (int64 i, bool k, float[4] s) => (bool kk, float[4] t)"
+    " { kk = Identity(k) t = Neg(s) }> }",
+    "Cast": "(float[2,4] x) => (int32[2,4] y) { y = Cast <to = 6> (x) }",
+}
+"""Cases of operators of which ONNX has none that the parser takes, or none in FP32."""
 NODE = "node"
 
 
@@ -51,15 +78,18 @@ class Form:
 
     place: Place
     kept: bool
-    half_interface: bool
+    half_interface: bool = False
+    low: HalfName = "fp16"
 
 
 FORMS: Mapping[str, Form] = {
-    "low": Form(place="alone", kept=False, half_interface=False),
+    "low": Form(place="alone", kept=False),
     "low, FP16 interface": Form(place="alone", kept=False, half_interface=True),
     "kept, FP16 interface": Form(place="alone", kept=True, half_interface=True),
-    "low between low": Form(place="between", kept=False, half_interface=False),
-    "kept between low": Form(place="between", kept=True, half_interface=False),
+    "low between low": Form(place="between", kept=False),
+    "kept between low": Form(place="between", kept=True),
+    "low in BF16": Form(place="alone", kept=False, low="bf16"),
+    "kept between BF16": Form(place="between", kept=True, low="bf16"),
 }
 
 
@@ -67,7 +97,8 @@ FORMS: Mapping[str, Form] = {
 class Row:
     """What came of one case of an operator, by form; "" where it was built.
 
-    `fed` counts the float inputs that are no constants. `fp32` has both places.
+    `fed` counts the float inputs that are no constants. `fp32` has both places. `forms` are
+    written as if the tool knew no conditions; `pinned` has those that fail so, as it writes them.
     """
 
     operator: str
@@ -76,12 +107,11 @@ class Row:
     fed: int
     fp32: Mapping[Place, str]
     forms: Mapping[str, str]
+    pinned: Mapping[str, str]
 
     def broken(self) -> dict[str, str]:
-        """Return the forms that fail where FP32 in the same place is built."""
-        return {
-            form: why for form, why in self.forms.items() if why and not self.fp32[FORMS[form].place]
-        }
+        """Return the forms that fail though FP32 in the same place is built."""
+        return {form: why for form, why in self.forms.items() if why}
 
 
 @cache
@@ -104,9 +134,13 @@ def node_cases() -> Mapping[str, list[tuple[str, onnx.ModelProto, Sequence[Any]]
         values = case.data_sets[0][0]
         key = (node.op_type, frozenset(a.name for a in node.attribute), len(node.input))
         plain = all(isinstance(value, np.ndarray | np.generic) for value in values)
-        if plain and not node.domain and key not in seen:
+        if plain and not node.domain and key not in seen and opset(case.model) >= LOWEST_OPSET:
             seen.add(key)
             found[node.op_type].append((case.name, case.model, values))
+    newest = onnx.defs.onnx_opset_version()
+    for operator, text in EXTRA.items():
+        model = parse(text, opset=newest, ir=onnx.IR_VERSION)
+        found[operator].append(("written here", model, ()))
     return found
 
 
@@ -156,51 +190,44 @@ def between(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def built(path: Path) -> str:
     """Return why TensorRT-RTX does not build a file, "" if it does."""
-    import tensorrt_rtx as trt
-
-    messages: list[str] = []
-
-    class Log(trt.ILogger):  # type: ignore[misc] # the bindings have no types
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity <= trt.ILogger.ERROR:
-                messages.append(message)
-
-    log = Log()
-    builder = trt.Builder(log)
-    network = builder.create_network(0)
-    parser = trt.OnnxParser(network, log)
-    if not parser.parse_from_file(str(path)):
-        return f"not parsed: {parser.get_error(0).desc()}"[:300]
-    config = builder.create_builder_config()
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
-    if builder.build_serialized_network(network, config) is None:
-        return f"not built: {messages[0] if messages else ''}"[:300]
+    recipe = Recipe(settings=EngineSettings(compute_capability="8.6"), ranges={})
+    try:
+        build_engine(load_flavour("tensorrt-rtx"), path, recipe)
+    except BackendFailure as failure:
+        return " ".join(failure.outcome.message.split())[:300]
     return ""
+
+
+def unpinned() -> ExitStack:
+    """Return what, while it is open, makes the tool forget the conditions that it knows."""
+    stack = ExitStack()
+    for module, name in (
+        *((layout, name) for name in ("AT_THE_BORDER", "NOT_PARSED", "NO_BF16")),
+        (mixed, "AT_THE_BORDER"),
+    ):
+        stack.enter_context(patch.object(module, name, frozenset()))
+    return stack
 
 
 def written(model: onnx.ModelProto, form: Form, folder: Path) -> str:
     """Build the typed model of a plan; return why that does not go, "" if it does."""
     path = folder / "model.onnx"
     onnx.save(model, path)
-    pair = Pair(low="fp16", high="fp32")
+    pair = Pair(low=form.low, high="fp32")
     loaded = pin_formless(load_model(path), pair)
     kept = [name for name in loaded.table.names if form.kept and name == NODE]
     settings = EngineSettings(io_types="fp16" if form.half_interface else "model")
     try:
-        typed = mixed_model(Export(model=loaded, kept=kept, pair=pair, settings=settings))
+        typed = mixed.mixed_model(Export(model=loaded, kept=kept, pair=pair, settings=settings))
     except NotWritable as error:
         return f"not written: {error}"
     save_typed(typed, folder / "typed.onnx")
     return built(folder / "typed.onnx")
 
 
-def one(model: onnx.ModelProto, form: str) -> str:
+def one(model: onnx.ModelProto, form: str, pins: bool) -> str:
     """Build one form of a case, or FP32 for a form that is called after its place."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, ExitStack() if pins else unpinned():
         folder = Path(place)
         if form in FORMS:
             return written(model, FORMS[form], folder)
@@ -215,12 +242,12 @@ class Builds:
         self._timeout_s = timeout_s
         self._pool: ProcessPoolExecutor | None = None
 
-    def __call__(self, model: onnx.ModelProto, form: str) -> str:
+    def __call__(self, model: onnx.ModelProto, form: str, *, pins: bool = False) -> str:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, mp_context=spawn)
         try:
-            return self._pool.submit(one, model, form).result(self._timeout_s)
+            return self._pool.submit(one, model, form, pins).result(self._timeout_s)
         except BrokenProcessPool:
             self._pool = None
             return "the process crashed"
@@ -235,25 +262,34 @@ class Builds:
 
 def rows(operators: Mapping[str, int], build: Builds) -> Iterator[Row]:
     """Yield what came of the cases of operators."""
-    for operator, opset in operators.items():
-        for name, case, values in node_cases().get(operator, [])[:CASES]:
-            all_fed, fp32 = -1, {}
+    for operator, version in operators.items():
+        left = CASES
+        for name, case, values in node_cases().get(operator, [])[:TRIES]:
+            row = Row(
+                operator=operator, opset=version, case=name, fed=-1, fp32={}, forms={}, pinned={}
+            )
             for whole in (True, False):
                 alone, fed = with_constants(case, values, whole)
                 # Operators that want constants get them.
-                if fed == all_fed or fp32.get("alone") == "":
-                    continue
-                all_fed = fed
-                places: dict[Place, onnx.ModelProto] = {"alone": alone, "between": between(alone)}
-                fp32 = {place: build(model, place) for place, model in places.items()}
-                forms = {
-                    form: build(places[how.place], form)
-                    for form, how in FORMS.items()
-                    if not fp32[how.place]
-                }
-                yield Row(
-                    operator=operator, opset=opset, case=name, fed=fed, fp32=fp32, forms=forms
-                )
+                if left and fed != row.fed and row.fp32.get("alone") != "":
+                    row = forms_of_case(replace(row, fed=fed), alone, build)
+                    yield row
+            left -= row.fp32.get("alone") == ""
+
+
+def forms_of_case(row: Row, alone: onnx.ModelProto, build: Builds) -> Row:
+    """Return the row with what came of one model."""
+    places: dict[Place, onnx.ModelProto] = {"alone": alone, "between": between(alone)}
+    fp32 = {place: build(model, place) for place, model in places.items()}
+    forms = {
+        form: build(places[how.place], form) for form, how in FORMS.items() if not fp32[how.place]
+    }
+    pinned = {
+        form: build(places[FORMS[form].place], form, pins=True)
+        for form, why in forms.items()
+        if why
+    }
+    return replace(row, fp32=fp32, forms=forms, pinned=pinned)
 
 
 def heading() -> str:
@@ -276,11 +312,13 @@ def table(found: Sequence[Row]) -> str:
     untried = newer_operators().keys() - {row.operator for row in found}
     lines += [
         f"{len(bases)} operators of opset {FIRST_OPSET} and newer are built in FP32 in some case.",
+        "",
         f"Not built in FP32 in any: {', '.join(sorted(never))}.",
+        "",
         f"No case with FP32 in ONNX's tests: {', '.join(sorted(untried))}.",
         "",
-        "| operator | case | float inputs | place or form | what TensorRT-RTX says |",
-        "|---|---|---:|---|---|",
+        "| operator | case | float inputs | place or form | what TensorRT-RTX says | as written |",
+        "|---|---|---:|---|---|---|",
     ]
     for row in found:
         broken = row.broken()
@@ -288,7 +326,8 @@ def table(found: Sequence[Row]) -> str:
             broken = {"FP32 between others": row.fp32["between"], **broken}
         for form, why in broken.items():
             said = " ".join(why.replace("|", "/").split())
-            lines.append(f"| {row.operator} | {row.case} | {row.fed} | {form} | {said} |")
+            now = {None: "", "": "built"}.get(row.pinned.get(form), "fails, too")
+            lines.append(f"| {row.operator} | {row.case} | {row.fed} | {form} | {said} | {now} |")
     return "\n".join(lines) + "\n"
 
 
@@ -305,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = []
     for row in rows(operators, Builds(arguments.timeout)):
         found.append(row)
-        print(row.operator, row.case, row.fed, dict(row.fp32), row.broken(), file=sys.stderr)
+        print(row.operator, row.case, row.fed, row.fp32, row.broken(), row.pinned, file=sys.stderr)
     data = {"versions": heading(), "rows": [asdict(row) for row in found]}
     written_to = arguments.out / "rtx_conditions.json"
     written_to.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour, refused_by_every_parser
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend, refusals
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.layout import _NO_BF16
+from precision_bisect.graphs.typed.layout import NO_BF16
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, HalfName, Pair
@@ -142,7 +142,7 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(_NO_BF16 - {"GRU"}))
+@pytest.mark.parametrize("op", sorted(NO_BF16 - {"GRU"}))
 def test_the_parser_refuses_these_in_bf16(rtx: Flavour, tmp_path: Path, op: str) -> None:
     """What has no form in BF16 for TensorRT's sake is refused by a real parser."""
     settings = "<kernel_shape = [2, 2]>" if op == "LpPool" else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import UsageError, printable
+from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
@@ -15,16 +16,17 @@ from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.verifying.verify import model_and_result
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.runfolder import RunFolder, point_folder, refuse_links
+from precision_bisect.runs.runfolder import AUTOCAST, RunFolder, point_folder, refuse_links
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The folder that was written to, and for each file why it could not be, or None."""
+    """The folder that was written to, for each file why it could not be, or None, and a remark."""
 
     folder: Path
     reasons: Mapping[str, str | None]
+    remark: str = ""
 
     def to_text(self) -> str:
         """Return one line per file, those that could not be written last, with the reason."""
@@ -33,10 +35,12 @@ class Exported:
         missing = [(name, why) for name, why in self.reasons.items() if why is not None]
         if missing:
             lines += ["not written", *(f"  {name}: {printable(why)}" for name, why in missing)]
+        lines += [f"remark: {printable(self.remark)}"] * bool(self.remark)
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
-        plain = {"folder": str(self.folder), "files": dict(self.reasons)}
+        plain: dict[str, object] = {"folder": str(self.folder), "files": dict(self.reasons)}
+        plain |= {"remark": self.remark} if self.remark else {}
         return json.dumps(plain, indent=2) + "\n"
 
 
@@ -71,4 +75,5 @@ def export(
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
-        return Exported(folder=folder.path, reasons={**reasons, **judging})
+        remark = autocast_remark(wanted) if reasons[AUTOCAST] is None else ""
+        return Exported(folder=folder.path, reasons={**reasons, **judging}, remark=remark)

@@ -23,7 +23,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
-from precision_bisect.graphs.typed.writing import Writing
+from precision_bisect.graphs.typed.writing import Writing, islands
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
@@ -103,6 +103,11 @@ class TypedWriter:
         placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
         return writing.write(guard_islands, handed_low)
+
+    def lone_islands(self, plan: Plan) -> Sequence[LayerName]:
+        """Return the layers of a plan that `write` guards, in order."""
+        placement = self._layout.place(self._assignment(plan))
+        return tuple(islands(self._converted, placement, self._layout.constants.names))
 
     def high_nodes(self, plan: Plan) -> Mapping[LayerName, HighNode]:
         """Return every node that the typed graph of a plan has above the low type, in order.
