@@ -68,9 +68,10 @@ def autocast_remark(export: Export) -> str:
     names = writer.lone_islands(export.plan)
     if not names:
         return ""
+    layers, low = first_of(names, _MOST_NAMED), export.pair.low.upper()
     return (
-        f"{AUTOCAST}: TensorRT-RTX runs {first_of(names, _MOST_NAMED)} of AutoCast's model in {export.pair.low.upper()} "
-        f"all the same; {MIXED_MODEL} prevents that"
+        f"{AUTOCAST}: TensorRT-RTX runs {layers} of AutoCast's model in {low} all the same; "
+        f"{MIXED_MODEL} prevents that"
     )
 
 

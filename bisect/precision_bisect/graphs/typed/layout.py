@@ -92,8 +92,8 @@ def low_form(
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
     if node.op_type in AT_THE_BORDER:
         raise NoLowForm(
-            f"TensorRT-RTX takes no Cast between the cache of {node.op_type} and an input or output "
-            "of the network, which keep their type with --io-types, too"
+            f"TensorRT-RTX takes no Cast before or behind the cache of {node.op_type}; that input "
+            "and output of the network keep their type with --io-types, too"
         )
     wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
