@@ -144,6 +144,16 @@ ISLANDS: Mapping[str, Island] = {
         "a = Sigmoid(x) [k0] c = Mul(a, one) [k] b = MatMul(c, w) y = Tanh(b)",
         {"w": (SQUARE, BIG)},
     ),
+    "a kept Add of zero before": Island(
+        ROWS + " <float zero = {0}>",
+        "a = Sigmoid(x) [k0] c = Add(zero, a) [k] b = MatMul(c, w) y = Tanh(b)",
+        {"w": (SQUARE, BIG)},
+    ),
+    "a Cast from FP32 to FP32 before": Island(
+        ROWS,
+        "a = Sigmoid(x) c = Cast<to = 1>(a) [k] b = MatMul(c, w) y = Tanh(b)",
+        {"w": (SQUARE, BIG)},
+    ),
     "at the start": Island(ROWS, "[k] b = MatMul(x, w) y = Tanh(b)", {"w": (SQUARE, BIG)}),
     "at the start, handed over in FP16": Island(
         ROWS, "[k] b = MatMul(x, w) y = Tanh(b)", {"w": (SQUARE, BIG)}, half=True
@@ -173,6 +183,6 @@ ISLANDS: Mapping[str, Island] = {
 }
 IN_FP32_ANYWAY: Sequence[str] = (
     *("Gemm, transposed, with a bias", "MatMul and a kept Add", "at the start", "at the end"),
-    *("two products", "in the body of an If"),
+    *("two products", "in the body of an If", "a kept Add of zero before"),
 )
 """Islands that TensorRT-RTX 1.7.1 keeps without a guard, too."""

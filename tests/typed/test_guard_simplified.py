@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from effort import nightly
 from lone_islands import IN_FP32_ANYWAY, ISLANDS
+from precision_bisect.graphs.ort import runtime
 from rtx import build_bytes
 
 
@@ -74,6 +76,28 @@ def test_an_engine_has_the_weights_in_fp32(tmp_path: Path, name: str) -> None:
     bare = lost_after(name, left_alone, tmp_path, guard=False)
     needed = name not in IN_FP32_ANYWAY and bool(ISLANDS[name].weights)
     assert (list(ISLANDS[name].weights) if needed else []) == bare
+
+
+def test_a_guard_gives_every_value_as_it_is(tmp_path: Path) -> None:
+    """NaN, infinities, both zeros, the largest and the smallest: the same bits in ONNX Runtime."""
+    model = onnx.load(ISLANDS["Gemm"].write(tmp_path))
+    (guard,) = (n for n in model.graph.node if n.name.startswith("precision_bisect/guard/"))
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None])
+        for name in (guard.input[0], guard.output[0])
+    ]
+    del model.graph.node[:], model.graph.input[:], model.graph.output[:]
+    model.graph.node.append(guard)
+    model.graph.input.append(ends[0])
+    model.graph.output.append(ends[1])
+    del model.graph.initializer[:], model.graph.value_info[:]
+    edges = (np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4028235e38, -3.4028235e38, 1e-45, 1.0)
+    values = np.array(edges, np.float32)
+    session = runtime().InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {ends[0].name: values})
+    assert values.tobytes() == found.tobytes()
 
 
 @pytest.mark.models

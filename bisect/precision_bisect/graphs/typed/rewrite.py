@@ -107,7 +107,7 @@ class TypedWriter:
     def lone_islands(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers of a plan that `write` guards, in order."""
         placement = self._layout.place(self._assignment(plan))
-        return tuple(islands(self._converted, placement, self._layout.constants.names))
+        return tuple(islands(self._converted, placement, self._layout.constants))
 
     def high_nodes(self, plan: Plan) -> Mapping[LayerName, HighNode]:
         """Return every node that the typed graph of a plan has above the low type, in order.

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence, Set
 
+import numpy as np
 import onnx
 
+from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import HALF_TYPES, Names, attribute, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
@@ -22,7 +24,15 @@ _ATTENDED = frozenset((0, 1, 2))
 _MAY_BE_IDENTITY = frozenset(
     (
         *("Mul", "Div", "Pow", "Sum", "Mean", "Max", "Min", "AveragePool", "LpPool", "MaxPool"),
-        *("GlobalAveragePool", "GlobalMaxPool", "Resize", "Upsample", "CumSum"),
+        *(
+            "GlobalAveragePool",
+            "GlobalMaxPool",
+            "Resize",
+            "Upsample",
+            "CumSum",
+            "Cast",
+            "CastLike",
+        ),
     )
 )
 """Operators that builders remove for certain constants or shapes, as a product with one."""
@@ -34,7 +44,10 @@ _BATCH = 1
 
 
 def islands(
-    model: Model, placement: Placement, constants: Set[str], handed_low: Set[str] = frozenset()
+    model: Model,
+    placement: Placement,
+    constants: TypedConstants,
+    handed_low: Set[str] = frozenset(),
 ) -> dict[LayerName, tuple[int, ...]]:
     """Return the FP32 layers that need guards, each with the positions of the inputs to guard.
 
@@ -63,20 +76,29 @@ def islands(
         data = [
             i
             for i, name in enumerate(node.input)
-            if name not in constants and model.elem_types.get(name) == onnx.TensorProto.FLOAT
+            if name not in constants.names and model.elem_types.get(name) == onnx.TensorProto.FLOAT
         ]
         from_low = [i for i in data if node.input[i] in rounded]
         if not from_low:
             continue
-        idle = node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")
-        # A node that a builder may remove leaves the next layer right behind the Cast.
-        if node.name in followers or (data == from_low[:1] and idle):
+        # A node that a builder or simplifier may remove leaves the next layer behind the Cast.
+        if node.name in followers or (data == from_low[:1] and _may_go(node, constants)):
             rounded.update(node.output)
         elif node.op_type in _DEMOTED | _NOT_BUILT:
             found[LayerName(node.name)] = tuple(from_low[:1])
         elif node.op_type == "Attention" and (attended := _ATTENDED.intersection(from_low)):
             found[LayerName(node.name)] = tuple(sorted(attended))
     return found
+
+
+def _may_go(node: onnx.NodeProto, constants: TypedConstants) -> bool:
+    """Tell whether builders may remove a node, or simplifiers: they do so where a term is zero."""
+    if node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce"):
+        return True
+    terms = (constants.array(name) for name in node.input if name in constants.names)
+    return node.op_type in ("Add", "Sub") and any(
+        term is not None and not np.any(term) for term in terms
+    )
 
 
 class Writing:
@@ -93,7 +115,7 @@ class Writing:
         self._nodes = self._added.nodes
 
     def write(self, guard_islands: bool, handed_low: Set[str]) -> TypedGraph:
-        constants = self._layout.constants.names
+        constants = self._layout.constants
         guards = (
             islands(self._model, self._placement, constants, handed_low) if guard_islands else {}
         )
