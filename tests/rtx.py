@@ -33,6 +33,14 @@ def build(
 
     `shapes` are those of inputs whose shape is dynamic, `target` the GPU to build for.
     """
+    build_bytes(path, shapes, target)
+    return next(text for text in LOG.messages if text.startswith("Layers:"))
+
+
+def build_bytes(
+    path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None, target: str = "SM86"
+) -> bytes:
+    """Build an engine as `build` does, and return it."""
     LOG.messages.clear()
     builder = trt.Builder(LOG)
     network = builder.create_network(0)
@@ -47,8 +55,9 @@ def build(
         for name, shape in shapes.items():
             profile.set_shape(name, shape, shape, shape)
         config.add_optimization_profile(profile)
-    assert builder.build_serialized_network(network, config) is not None, LOG.messages[-1]
-    return next(text for text in LOG.messages if text.startswith("Layers:"))
+    engine = builder.build_serialized_network(network, config)
+    assert engine is not None, LOG.messages[-1]
+    return bytes(engine)
 
 
 def weight_types(text: str, layer: str, shape: Sequence[int]) -> set[str]:

@@ -1,5 +1,6 @@
 """model.mixed.onnx with inputs and outputs in FP16."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,18 @@ from exports_models import export_of
 from models import normal, parse, save
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.exports.mixed import mixed_model, save_mixed
 from precision_bisect.exports.recheck import fit
 from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import write_exports
+from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import runtime
+from precision_bisect.graphs.typed.pinning import pin_formless, pinned_layers
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RunFolder
-from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.engine_settings import EngineSettings, IoTypes
+from rtx import build
 
 FLOAT16 = onnx.TensorProto.FLOAT16
 HALF = EngineSettings(io_types="fp16")
@@ -140,3 +146,36 @@ def test_other_types_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         EngineSettings(io_types="int8")  # type: ignore[arg-type]
     assert "io_types cannot be 'int8'; choose model, fp16" == caught.value.one_line()
+
+
+CACHE = (
+    "(float[1, 2, 4, 16] x, float[1, 2, 8, 16] old{})"
+    " => (float[n, m, o, p] y, float[1, 2, 8, 16] new)"
+    " {{ [a] u = Tanh(x) [s] new = TensorScatter(old, u{}) [b] y = Sigmoid(new) }}"
+)
+CACHES = {
+    "at the start": CACHE.format("", ""),
+    "at places": CACHE.format(", int64[1] i", ", i"),
+}
+
+
+@pytest.mark.parametrize("io_types", ["model", "fp16"])
+@pytest.mark.parametrize("kept", [[], ["a", "b"]], ids=["low", "kept"])
+@pytest.mark.parametrize("text", CACHES.values(), ids=CACHES)
+def test_no_cast_stands_at_a_cache(
+    tmp_path: Path, text: str, kept: list[str], io_types: IoTypes
+) -> None:
+    """TensorRT-RTX builds a TensorScatter: its cache and result keep the type of the model."""
+    path = save(parse(text, opset=24, ir=12), tmp_path)
+    settings = EngineSettings(io_types=io_types)
+    model = pin_formless(load_model(path), Pair(low="fp16", high="fp32"))
+    assert {"s"} == pinned_layers(model).keys()
+    save_mixed(
+        RunFolder(tmp_path), mixed_model(replace(export_of(path, kept, settings), model=model))
+    )
+    build(tmp_path / MIXED_MODEL)
+    graph = onnx.load(tmp_path / MIXED_MODEL).graph
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
+    free = FLOAT16 if io_types == "fp16" else onnx.TensorProto.FLOAT
+    shared = dict.fromkeys(("old", "new"), onnx.TensorProto.FLOAT)
+    assert {"x": free, "y": free, **shared} == {n: types[n] for n in ("x", "y", "old", "new")}

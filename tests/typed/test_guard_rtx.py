@@ -131,7 +131,7 @@ def types_with(case: Case, folder: Path, low: LowName, *, guard: bool) -> tuple[
 @pytest.mark.parametrize("low", HALF_NAMES)
 @pytest.mark.parametrize("case", DEMOTED.values(), ids=DEMOTED)
 def test_a_guard_keeps_a_lone_layer(tmp_path: Path, case: Case, low: LowName) -> None:
-    """Alone between low layers it is demoted, weights and all; behind an Add of zero it is not."""
+    """Alone between low layers it is demoted, weights and all; behind a guard it is not."""
     demoted, _ = types_with(case, tmp_path, low, guard=False)
     assert {{"fp16": "Half", "bf16": "BFloat16"}[low]} == demoted
     assert ({"Float"}, 1) == types_with(case, tmp_path, low, guard=True)
@@ -183,7 +183,7 @@ def test_the_second_of_a_chain_needs_no_guard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_a_guard_lets_a_kept_recurrent_layer_build(tmp_path: Path, op: str, gates: int) -> None:
-    """Right behind a Cast it cannot be built; behind an Add of zero it can."""
+    """Right behind a Cast it cannot be built; behind a guard it can."""
     case = Case(
         "(float[5, 2, 8] x) => (float[5, 1, 2, 4] y)"
         f"{{ a = Relu(x) [k] b = {op}<hidden_size = 4>(a, w, r) y = Relu(b) }}",

@@ -14,12 +14,13 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour, refused_by_every_parser
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend, refusals
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.layout import _NO_BF16
+from precision_bisect.graphs.typed.layout import NO_BF16, NOT_PARSED
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, HalfName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.targets import TARGETS
 
 STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -136,16 +137,43 @@ def test_sequences_of_their_own_length_stay_high(
         assert {"k"} == EmulatedBackend(model, low).unbuildable().keys()
 
 
+LOWS: tuple[tuple[HalfName, int], ...] = (("fp16", 10), ("bf16", 16))
 SIGNATURES = {
     "GlobalLpPool": "(float[1, 2, 4, 4] x) => (float[1, 2, 1, 1] y)",
     "LpPool": "(float[1, 2, 4, 4] x) => (float[1, 2, 3, 3] y)",
 }
 
 
-@pytest.mark.parametrize("op", sorted(_NO_BF16 - {"GRU"}))
+@pytest.mark.parametrize("op", sorted(NO_BF16 - {"GRU"}))
 def test_the_parser_refuses_these_in_bf16(rtx: Flavour, tmp_path: Path, op: str) -> None:
     """What has no form in BF16 for TensorRT's sake is refused by a real parser."""
     settings = "<kernel_shape = [2, 2]>" if op == "LpPool" else ""
     signature = SIGNATURES.get(op, "(float[2, 4] x) => (float[2, 4] y)")
     body = f"{signature} {{ c = Cast<to = 16>(x) d = {op}{settings}(c) y = Cast<to = 1>(d) }}"
     assert refusals(rtx, save(parse(body, opset=22, ir=10), tmp_path))
+
+
+def test_the_parser_refuses_these_in_sixteen_bits(rtx: Flavour, tmp_path: Path) -> None:
+    """ONNX has them in both types since opset 28, and no file has them so."""
+    for low, kind in LOWS:
+        for op in sorted(NOT_PARSED):
+            body = f"(float[2, 4] x) => (float[2, 4] y) {{ c = Cast<to = {kind}>(x)"
+            low_body = f"{body} d = {op}(c) y = Cast<to = 1>(d) }}"
+            assert refusals(rtx, save(parse(low_body, opset=28, ir=14), tmp_path))
+            high = f"(float[2, 4] x) => (float[2, 4] y) {{ [k] y = {op}(x) }}"
+            model = load_model(save(parse(high, opset=28, ir=14), tmp_path))
+            writer = TypedWriter(model, Pair(low=low, high="fp32"))
+            assert {"k": f"TensorRT's parser takes no {op} in {low}"} == writer.not_low
+
+
+def test_predictions_for_rtx_keep_what_it_has_no_kernel_for(tmp_path: Path) -> None:
+    """The emulator says of a transposed convolution in BF16 what the backend would."""
+    body = "(float[1, 4, 8, 8] x) => (float[1, 4, n, m] y) { [k] y = ConvTranspose(x, w) }"
+    proto = with_weights(parse(body, opset=22, ir=10), {"w": normal(4, 4, 2, 2)})
+    model = load_model(save(proto, tmp_path))
+    found = {
+        target: EmulatedBackend(model, "bf16", targets=[target], late=True).unbuildable()
+        for target in TARGETS
+    }
+    reason = {"k": "tensorrt-rtx has no bf16 kernel for ConvTranspose"}
+    assert {"tensorrt": {}, "tensorrt-rtx": reason, "onnxruntime": {}} == found

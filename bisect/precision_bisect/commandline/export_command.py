@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_bisect.errors import ExitCode, UsageError, printable
+from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.judging import carry_judging
@@ -23,19 +24,26 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.deployment import Recheck
-from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder, point_folder, refuse_links
+from precision_bisect.runs.runfolder import (
+    AUTOCAST,
+    MIXED_MODEL,
+    RunFolder,
+    point_folder,
+    refuse_links,
+)
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The folder that was written to, and for each file why it could not be, or None.
+    """The folder that was written to, for each file why it could not be, or None, and a remark.
 
     `recheck` is what a fresh process made of the typed model, None where there is none.
     """
 
     folder: Path
     reasons: Mapping[str, str | None]
+    remark: str = ""
     recheck: Recheck | None = None
 
     @property
@@ -53,11 +61,13 @@ class Exported:
         missing = [(name, why) for name, why in self.reasons.items() if why is not None]
         if missing:
             lines += ["not written", *(f"  {name}: {printable(why)}" for name, why in missing)]
+        lines += [f"remark: {printable(self.remark)}"] * bool(self.remark)
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
-        plain = {"folder": str(self.folder), "files": dict(self.reasons)}
+        plain: dict[str, object] = {"folder": str(self.folder), "files": dict(self.reasons)}
         plain["recheck"] = plain_json.plain(self.recheck)
+        plain |= {"remark": self.remark} if self.remark else {}
         return json.dumps(plain, indent=2) + "\n"
 
 
@@ -95,6 +105,7 @@ def export(
         return Exported(
             folder=folder.path,
             reasons={**reasons, **judging},
+            remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(folder.path, wanted, judging),
         )
 

@@ -9,13 +9,17 @@ can be handed over by `$(cat autocast-exclude.txt)` under `set -f`, in any local
 from collections.abc import Iterable, Iterator
 from string import ascii_letters, digits
 
+from precision_bisect.errors import first_of
 from precision_bisect.exports.export import Export, NotWritable, named_nodes
 from precision_bisect.graphs.fusing.norms import norms
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.high_nodes import FLOATS
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.runs.runfolder import AUTOCAST, MIXED_MODEL
 
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
 """Characters that mean themselves to `re` as well as to a shell."""
+_MOST_NAMED = 5
 
 
 def write_autocast(names: Iterable[str]) -> str:
@@ -52,6 +56,23 @@ def autocast_exclude(export: Export) -> str:
         if name not in casts or any(found.get(each) in FLOATS for each in node.reads)
     )
     return write_autocast((*told, *_norms(export)))
+
+
+def autocast_remark(export: Export) -> str:
+    """Return a sentence on kept layers that engines of AutoCast's model run low, "" for none.
+
+    AutoCast puts nothing between its Casts and a lone product, and TensorRT-RTX makes one low
+    kernel of them; with an FP32 high type and a list of nodes only.
+    """
+    writer = TypedWriter(export.model, export.pair, export.scales)
+    names = writer.lone_islands(export.plan)
+    if not names:
+        return ""
+    layers, low = first_of(names, _MOST_NAMED), export.pair.low.upper()
+    return (
+        f"{AUTOCAST}: TensorRT-RTX runs {layers} of AutoCast's model in {low} all the same; "
+        f"{MIXED_MODEL} prevents that"
+    )
 
 
 def _norms(export: Export) -> Iterator[str]:

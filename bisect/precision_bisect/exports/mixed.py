@@ -13,6 +13,7 @@ from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, attribute, refill, rename_tensors
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.typed.layout import AT_THE_BORDER
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
@@ -48,13 +49,15 @@ def mixed_model(export: Export) -> TypedGraph:
     """Return the typed model of a plan. Raises NotWritable where there is none."""
     try:
         writer = TypedWriter(export.model, export.pair, export.scales)
-        typed = writer.write(export.plan, guard_islands=export.settings.guard_islands)
+        half = export.settings.io_types == "fp16"
+        inputs = {v.name for v in export.model.proto.graph.input if half and _is_float(v)}
+        typed = writer.write(export.plan, export.settings.guard_islands, inputs)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
     for name in not_as_planned(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
-    if export.settings.io_types == "fp16":
+    if half:
         take_half(typed.proto)
     annotate(typed.proto, export)
     return typed
@@ -152,11 +155,14 @@ def _set(
 def take_half(proto: onnx.ModelProto) -> None:
     """Declare the FP32 inputs and outputs of a typed model FP16, and cast at the border.
 
-    What reads an input in FP16, or gives an output from FP16, needs no cast.
+    What reads an input in FP16, or gives an output from FP16, needs no cast. Inputs and outputs
+    that an operator wants without a cast stay FP32.
     """
     graph, types = proto.graph, infer_elem_types(proto, {})
-    takes = {v.name: v for v in graph.input if _is_float(v)}
-    gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in takes}
+    shared = [node for node in graph.node if node.op_type in AT_THE_BORDER]
+    uncast = {name for node in shared for name in (*node.input[:1], *node.output)}
+    takes = {v.name: v for v in graph.input if _is_float(v) and v.name not in uncast}
+    gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in {*takes, *uncast}}
     for value in (*takes.values(), *gives.values()):
         value.type.tensor_type.elem_type = FLOAT16
     names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}

@@ -15,6 +15,7 @@ from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, ONE_BY_ONE
 from precision_bisect.backends.cuda.provider import deployed_provider as deployed_options
 from precision_bisect.errors import RunFolderError, shortened
+from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check
@@ -40,7 +41,13 @@ from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.runs.results.result import Diagnosis, TrtexecMode
-from precision_bisect.runs.runfolder import LAYER_PRECISIONS, MIXED_MODEL, RUN_SCRIPT, RunFolder
+from precision_bisect.runs.runfolder import (
+    AUTOCAST,
+    LAYER_PRECISIONS,
+    MIXED_MODEL,
+    RUN_SCRIPT,
+    RunFolder,
+)
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.island_costs import island_costs
@@ -132,6 +139,8 @@ def _written(
     notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
     if deployment is not None and deployment.left_out:
         notes.append(deployment.left_out)
+    if reasons[AUTOCAST] is None and (remark := autocast_remark(export)):
+        notes.append(remark)
     if deployment is not None and verdict is not None:
         deployment = replace(deployment, recheck=verdict)
     return Written(

@@ -105,8 +105,9 @@ class EngineSettings:
     """Settings of every engine of a run.
 
     `typing`: write the precision into the graph (strong), or mark layers (weak, TensorRT 8.6 to
-    10.x); auto takes strong where the library can. `guard_islands`: add zero to the FP32 input of
-    a kept MatMul, Gemm or Conv that stands alone, so that builders do not turn it back into half.
+    10.x); auto takes strong where the library can. `guard_islands`: take the maximum of the FP32
+    input of a kept MatMul, Gemm or Conv that stands alone and itself, so that builders do not turn
+    it back into half.
     `compute_capability`: as "8.6", to build for another GPU than the one at hand. `workspace_mib`
     in MiB; `optimization_level` 0 to 5; None leaves the library's default. The three shapes are
     the dynamic-shape profile, as in trtexec. `ort_options` are the user's own of ONNX Runtime's
@@ -125,8 +126,8 @@ class EngineSettings:
     )
     guard_islands: bool = _engine(
         True,
-        "add zero to the FP32 input of a kept MatMul, Gemm or Conv that stands alone, which "
-        "TensorRT would turn back into half (on)",
+        "put Max(x, x) before a kept MatMul, Gemm or Conv that stands alone, which TensorRT would "
+        "turn back into half; simplifiers leave it in the file (on)",
     )
     tf32: bool = _engine(False, "allow TF32 in what stays FP32 (off, unlike trtexec)")
     ort_options: Mapping[str, str] = _engine(

@@ -24,7 +24,7 @@ from precision_bisect.backends.emulation.switched import (
     Switches,
     switch,
 )
-from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser
+from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser, without_kernel
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.load import Model, at_least_opset, hint_to_export
 from precision_bisect.graphs.lowtypes import KINDS
@@ -72,6 +72,8 @@ class EmulatedBackend:
     ) -> None:
         pair = Pair(low=low, high=high)
         self._refused = refused_by_every_parser(model, low)
+        if "tensorrt-rtx" in targets:
+            self._refused |= without_kernel("tensorrt-rtx", model, low)
         graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.

@@ -27,7 +27,7 @@ _CUDAS = ("", "_cu11", "_cu12", "_cu13")
 _PARTS = ("", "_bindings", "_libs")
 FP8_CAPABILITY = "8.9"
 """The lowest compute capability with FP8; for lower ones every build fails."""
-_WITHOUT_KERNEL = {"int8": "ConvTranspose", "fp8": "ConvTranspose", "bf16": "ConvTranspose"}
+WITHOUT_KERNEL = {"int8": "ConvTranspose", "fp8": "ConvTranspose", "bf16": "ConvTranspose"}
 """Operators that TensorRT-RTX 1.7.1 parses in a type, and does not build or builds in another."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _LENGTHS = 4
@@ -226,7 +226,7 @@ def without_kernel(name: FlavourName, model: Model, kind: PrecisionName) -> dict
     return {
         layer.name: f"{name} has no {kind} kernel for {layer.op_type}"
         for layer in model.table.candidates
-        if name == "tensorrt-rtx" and layer.op_type == _WITHOUT_KERNEL.get(kind)
+        if name == "tensorrt-rtx" and layer.op_type == WITHOUT_KERNEL.get(kind)
     }
 
 

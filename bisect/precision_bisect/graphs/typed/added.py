@@ -129,12 +129,9 @@ class Added:
         return self._dequantize(tensor, name, kind, to, scale)
 
     def guard(self, wish: str, source: str) -> str:
-        """Append an addition of zero to the FP32 tensor `source`; return its result."""
-        zero = self._names(f"{PREFIX}/guard/zero")
-        if zero not in self.initializers:
-            self.initializers[zero] = helper.make_tensor(zero, _FLOAT, [], [0.0])
+        """Append the maximum of the FP32 tensor `source` and itself; return its result."""
         out = self._names(f"{PREFIX}/guard/{wish}")
-        self.nodes.append(helper.make_node("Add", [source, zero], [out], name=out))
+        self.nodes.append(helper.make_node("Max", [source, source], [out], name=out))
         return out
 
     def _quantize(

@@ -42,11 +42,23 @@ _ANY_TYPE = frozenset(("Shape", "Size"))
 _FLOAT = onnx.TensorProto.FLOAT
 _FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
 """Operators whose ONNX definition adds an FP32 constant to what they read."""
-_NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"])
+NOT_PARSED = frozenset(["Celu"])
+"""Operators that ONNX has in 16 bits and TensorRT's parser refuses in them.
+
+Seen with TensorRT-RTX 1.7.1 (benchmarks/results/rtx_conditions.md).
+"""
+NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"])
 """Operators that ONNX has in bfloat16 and TensorRT's parser refuses in it.
 
 Seen with TensorRT-RTX 1.7.1, and read for 10.0 to 10.10 in onnxOpImporters.cpp of
 github.com/onnx/onnx-tensorrt.
+"""
+
+AT_THE_BORDER = frozenset(["TensorScatter"])
+"""Operators that share the memory of an input of the network with an output of it.
+
+TensorRT-RTX 1.7.1 builds them with no Cast between their first input and that of the network, and
+none behind them (benchmarks/results/rtx_conditions.md).
 """
 
 
@@ -76,8 +88,13 @@ def low_form(
         raise NoLowForm(f"onnx {onnx.__version__} does not know {node.op_type}") from error
     if node.op_type in _FP32_INSIDE:
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
-    if low is BF16 and node.op_type in _NO_BF16:
+    if low is BF16 and node.op_type in NO_BF16:
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
+    if node.op_type in AT_THE_BORDER:
+        raise NoLowForm(
+            f"TensorRT-RTX takes no Cast before or behind the cache of {node.op_type}; that input "
+            "and output of the network keep their type with --io-types, too"
+        )
     wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
     inputs, variables = set(), set()
@@ -92,6 +109,8 @@ def low_form(
             )
         inputs.add(i)
         variables.add(variable)
+    if node.op_type in NOT_PARSED:
+        raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in {low.name}")
     # An output is low if its type variable is that of a low input.
     outputs = {
         i

@@ -7,7 +7,7 @@ QuantizeLinear and DequantizeLinear; their weights are stored quantized. The gra
 the emulator predicts, up to the order and precision of sums inside an operator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
-from precision_bisect.graphs.typed.writing import Writing
+from precision_bisect.graphs.typed.writing import Writing, islands
 from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
@@ -91,15 +91,23 @@ class TypedWriter:
         )
         return tuple(self._layout.constants.out_of_range(read, low))
 
-    def write(self, plan: Plan, guard_islands: bool = True) -> TypedGraph:
+    def write(
+        self, plan: Plan, guard_islands: bool = True, handed_low: Set[str] = frozenset()
+    ) -> TypedGraph:
         """Return the typed graph of a plan.
 
-        With `guard_islands` zero is added to an FP32 input of each kept layer that builders would
-        turn back into a low one, or fail to build: see `islands`.
+        With `guard_islands` an FP32 input of each kept layer that builders would turn back into a
+        low one, or fail to build, gets a guard: see `islands`. `handed_low` are the inputs of the
+        graph that callers hand over in 16 bits.
         """
         placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
-        return writing.write(guard_islands)
+        return writing.write(guard_islands, handed_low)
+
+    def lone_islands(self, plan: Plan) -> Sequence[LayerName]:
+        """Return the layers of a plan that `write` guards, in order."""
+        placement = self._layout.place(self._assignment(plan))
+        return tuple(islands(self._converted, placement, self._layout.constants))
 
     def high_nodes(self, plan: Plan) -> Mapping[LayerName, HighNode]:
         """Return every node that the typed graph of a plan has above the low type, in order.

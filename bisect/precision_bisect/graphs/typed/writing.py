@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence, Set
 
+import numpy as np
 import onnx
 
-from precision_bisect.graphs.graph import Names, attribute, copied, refill
+from precision_bisect.graphs.constant_values import TypedConstants
+from precision_bisect.graphs.graph import HALF_TYPES, Names, attribute, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.quantization.scales import Scales
@@ -22,7 +24,15 @@ _ATTENDED = frozenset((0, 1, 2))
 _MAY_BE_IDENTITY = frozenset(
     (
         *("Mul", "Div", "Pow", "Sum", "Mean", "Max", "Min", "AveragePool", "LpPool", "MaxPool"),
-        *("GlobalAveragePool", "GlobalMaxPool", "Resize", "Upsample", "CumSum"),
+        *(
+            "GlobalAveragePool",
+            "GlobalMaxPool",
+            "Resize",
+            "Upsample",
+            "CumSum",
+            "Cast",
+            "CastLike",
+        ),
     )
 )
 """Operators that builders remove for certain constants or shapes, as a product with one."""
@@ -34,45 +44,61 @@ _BATCH = 1
 
 
 def islands(
-    model: Model, placement: Placement, constants: Set[str]
+    model: Model,
+    placement: Placement,
+    constants: TypedConstants,
+    handed_low: Set[str] = frozenset(),
 ) -> dict[LayerName, tuple[int, ...]]:
     """Return the FP32 layers that need guards, each with the positions of the inputs to guard.
 
-    A guard is an addition of zero on an FP32 input from low layers. TensorRT-RTX 1.7.1 turns Cast
-    to FP32, matrix product or convolution, Cast to the low type into one low kernel. It rounds the
-    weights and says nothing. It also cannot build a recurrent layer right behind a Cast. An
-    Attention there becomes a low kernel, or its build fails or crashes. An addition of zero
-    prevents all that; Identity and a product with one do not.
+    A guard is the maximum of an FP32 input from low layers and itself. TensorRT-RTX 1.7.1 turns
+    Cast to FP32, matrix product or convolution, Cast to the low type into one low kernel. It
+    rounds the weights and says nothing. It also cannot build a recurrent layer right behind a
+    Cast. An Attention there becomes a low kernel, or its build fails or crashes. A guard prevents
+    all that, and gives every value as it is, NaN too, however an engine compares. Simplifiers
+    leave it alone, where they remove an addition of zero and a product with one.
 
-    The value of such an input comes from low layers, directly or through nodes that only move
-    values or may turn out to do nothing. It does not matter whether another FP32 layer reads the
-    result: some of those are folded into this layer and do not protect it.
+    The value of such an input comes from low layers, from a Cast of the file's own, or from an
+    input of the graph that is `handed_low`, directly or through nodes that only move values or may
+    turn out to do nothing. It does not matter whether another FP32 layer reads the result: some of
+    those are folded into this layer and do not protect it.
     """
     followers = {
         layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
     }
-    rounded = set(placement.tensors)
+    rounded = {*placement.tensors, *handed_low}
     found = {}
     for node in model.proto.graph.node:
         if node.name in placement.nodes or node.name in placement.quantized:
             continue
+        if node.op_type == "Cast" and model.elem_types.get(node.input[0]) in HALF_TYPES:
+            rounded.update(node.output)
         data = [
             i
             for i, name in enumerate(node.input)
-            if name not in constants and model.elem_types.get(name) == onnx.TensorProto.FLOAT
+            if name not in constants.names and model.elem_types.get(name) == onnx.TensorProto.FLOAT
         ]
         from_low = [i for i in data if node.input[i] in rounded]
         if not from_low:
             continue
-        idle = node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce")
-        # A node that a builder may remove leaves the next layer right behind the Cast.
-        if node.name in followers or (data == from_low[:1] and idle):
+        # A node that a builder or simplifier may remove leaves the next layer behind the Cast.
+        if node.name in followers or (data == from_low[:1] and _may_go(node, constants)):
             rounded.update(node.output)
         elif node.op_type in _DEMOTED | _NOT_BUILT:
             found[LayerName(node.name)] = tuple(from_low[:1])
         elif node.op_type == "Attention" and (attended := _ATTENDED.intersection(from_low)):
             found[LayerName(node.name)] = tuple(sorted(attended))
     return found
+
+
+def _may_go(node: onnx.NodeProto, constants: TypedConstants) -> bool:
+    """Tell whether builders may remove a node, or simplifiers: they do so where a term is zero."""
+    if node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce"):
+        return True
+    terms = (constants.array(name) for name in node.input if name in constants.names)
+    return node.op_type in ("Add", "Sub") and any(
+        term is not None and not np.any(term) for term in terms
+    )
 
 
 class Writing:
@@ -88,9 +114,11 @@ class Writing:
         self._added = Added(model, layout.constants, scales, names)
         self._nodes = self._added.nodes
 
-    def write(self, guard_islands: bool) -> TypedGraph:
-        constants = self._layout.constants.names
-        guards = islands(self._model, self._placement, constants) if guard_islands else {}
+    def write(self, guard_islands: bool, handed_low: Set[str]) -> TypedGraph:
+        constants = self._layout.constants
+        guards = (
+            islands(self._model, self._placement, constants, handed_low) if guard_islands else {}
+        )
         for node in self._model.proto.graph.node:
             self._write(node, guards.get(LayerName(node.name), ()))
         proto = copied(self._model.proto)

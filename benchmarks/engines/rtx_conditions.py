@@ -1,0 +1,364 @@
+"""What TensorRT-RTX asks of an operator's place that the types of a plan may break.
+
+    python benchmarks/engines/rtx_conditions.py --out benchmarks/results
+
+Every operator of ONNX with a version of opset 22 or newer is built, by ONNX's own test cases: in
+FP32 alone and between two others, and as the typed model of a plan has it (FORMS). No GPU is used.
+`rtx_conditions.json` has every operator, `rtx_conditions.md` those that build in FP32 and not in
+all forms of the same graph, written as if the tool knew of no such condition; the last column says
+whether the file that it does write is built. Builds are in a process that may crash.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from models import parse
+from operator_cases import MORE
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.tensorrt.build import Recipe
+from precision_bisect.backends.tensorrt.build import build as build_engine
+from precision_bisect.backends.tensorrt.flavour import load_flavour
+from precision_bisect.exports import mixed
+from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.graphs.graph import opset
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.lowtypes import BF16
+from precision_bisect.graphs.typed import layout
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.pinning import pin, pin_formless
+from precision_bisect.precisions import HalfName, Pair
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.settings.engine_settings import EngineSettings
+
+Place: TypeAlias = Literal["alone", "between"]
+FIRST_OPSET = 22
+LOWEST_OPSET = 9
+"""The first that the tool reads."""
+CASES, TRIES = 2, 8
+"""Cases of one operator that are built in FP32, and that are tried, at most.
+
+They differ in their attributes or in the number of inputs.
+"""
+EXTRA: Mapping[str, str] = {
+    **MORE,
+    "LpPool": "(float[1,2,4,4] x) => (float[1,2,n,m] y)"
+    " { y = LpPool <kernel_shape = [2, 2], p = 2> (x) }",
+    "Loop": "(float[4] x) => (float[4] y) <int64 n = {3}, bool c = {1}> { y = Loop(n, c, x)"
+    " <body = b (int64 i, bool k, float[4] s) => (bool kk, float[4] t)"
+    " { kk = Identity(k) t = Neg(s) }> }",
+    "Cast": "(float[2,4] x) => (int32[2,4] y) { y = Cast <to = 6> (x) }",
+}
+"""Cases of operators of which ONNX has none that the parser takes, or none in FP32."""
+NODE = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a plan has the operator: its place, whether it is kept, and the types of the interface.
+
+    Between two others these run low.
+    """
+
+    place: Place
+    kept: bool
+    half_interface: bool = False
+    low: HalfName = "fp16"
+
+
+FORMS: Mapping[str, Form] = {
+    "low": Form(place="alone", kept=False),
+    "low, FP16 interface": Form(place="alone", kept=False, half_interface=True),
+    "kept, FP16 interface": Form(place="alone", kept=True, half_interface=True),
+    "low between low": Form(place="between", kept=False),
+    "kept between low": Form(place="between", kept=True),
+    "low in BF16": Form(place="alone", kept=False, low="bf16"),
+    "kept between BF16": Form(place="between", kept=True, low="bf16"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What came of one case of an operator, by form; "" where it was built.
+
+    `fed` counts the float inputs that are no constants. `fp32` has both places. `forms` are
+    written as if the tool knew no conditions; `pinned` has those that fail so, as it writes them.
+    """
+
+    operator: str
+    opset: int
+    case: str
+    fed: int
+    fp32: Mapping[Place, str]
+    forms: Mapping[str, str]
+    pinned: Mapping[str, str]
+
+    def broken(self) -> dict[str, str]:
+        """Return the forms that fail though FP32 in the same place is built."""
+        return {form: why for form, why in self.forms.items() if why}
+
+
+@cache
+def node_cases() -> Mapping[str, list[tuple[str, onnx.ModelProto, Sequence[Any]]]]:
+    """Return ONNX's cases of one node that reads or gives FP32, by operator."""
+    found: dict[str, list[tuple[str, onnx.ModelProto, Sequence[Any]]]] = defaultdict(list)
+    seen = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = collect_testcases("")
+    for case in cases:
+        if case.model is None or len(case.model.graph.node) != 1 or not case.data_sets:
+            continue
+        graph, node = case.model.graph, case.model.graph.node[0]
+        ends = (*graph.input, *graph.output)
+        if TensorProto.FLOAT not in {end.type.tensor_type.elem_type for end in ends}:
+            continue
+        values = case.data_sets[0][0]
+        key = (node.op_type, frozenset(a.name for a in node.attribute), len(node.input))
+        plain = all(isinstance(value, np.ndarray | np.generic) for value in values)
+        if plain and not node.domain and key not in seen and opset(case.model) >= LOWEST_OPSET:
+            seen.add(key)
+            found[node.op_type].append((case.name, case.model, values))
+    newest = onnx.defs.onnx_opset_version()
+    for operator, text in EXTRA.items():
+        model = parse(text, opset=newest, ir=onnx.IR_VERSION)
+        found[operator].append(("written here", model, ()))
+    return found
+
+
+def newer_operators() -> dict[str, int]:
+    """Return the operators that changed at the first opset or later, with their newest version."""
+    schemas = (schema for schema in onnx.defs.get_all_schemas() if not schema.domain)
+    return {s.name: s.since_version for s in schemas if s.since_version >= FIRST_OPSET}
+
+
+def with_constants(
+    case: onnx.ModelProto, values: Sequence[Any], whole: bool
+) -> tuple[onnx.ModelProto, int]:
+    """Return the case with constants for all inputs but FP32 ones, or the first of those."""
+    model = onnx.ModelProto.FromString(case.SerializeToString())
+    graph = model.graph
+    graph.node[0].name = NODE
+    floats = [v.name for v in graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT]
+    fed = floats if whole else floats[:1]
+    for value, array in zip(list(graph.input), values, strict=False):
+        if value.name not in fed:
+            graph.initializer.append(numpy_helper.from_array(np.asarray(array), value.name))
+            graph.input.remove(value)
+    return model, len(fed)
+
+
+def between(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with a Neg before each FP32 input, and behind each FP32 output."""
+    found = onnx.ModelProto.FromString(model.SerializeToString())
+    graph = found.graph
+    node = graph.node[0]
+    before, after = [], []
+    for value in graph.input:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            name = f"fed_{value.name}"
+            before.append(helper.make_node("Neg", [value.name], [name], name=f"before_{name}"))
+            node.input[:] = [name if each == value.name else each for each in node.input]
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            name = f"raw_{value.name}"
+            after.append(helper.make_node("Neg", [name], [value.name], name=f"after_{name}"))
+            node.output[:] = [name if each == value.name else each for each in node.output]
+    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in (*before, node, *after)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return found
+
+
+def built(path: Path) -> str:
+    """Return why TensorRT-RTX does not build a file, "" if it does."""
+    recipe = Recipe(settings=EngineSettings(compute_capability="8.6"), ranges={})
+    try:
+        build_engine(load_flavour("tensorrt-rtx"), path, recipe)
+    except BackendFailure as failure:
+        return " ".join(failure.outcome.message.split())[:300]
+    return ""
+
+
+def unpinned() -> ExitStack:
+    """Return what, while it is open, makes the tool forget the conditions that it knows."""
+    stack = ExitStack()
+    for module, name in (
+        *((layout, name) for name in ("AT_THE_BORDER", "NOT_PARSED", "NO_BF16")),
+        (mixed, "AT_THE_BORDER"),
+    ):
+        stack.enter_context(patch.object(module, name, frozenset()))
+    return stack
+
+
+def written(model: onnx.ModelProto, form: Form, folder: Path, pins: bool) -> str:
+    """Build the typed model of a plan; return why that does not go, "" if it does."""
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    pair = Pair(low=form.low, high="fp32")
+    loaded = pin_formless(load_model(path), pair)
+    if pins:
+        judge = EmulatedBackend(loaded, form.low, targets=("tensorrt-rtx",), late=True)
+        loaded = pin(loaded, judge.unbuildable())
+    kept = [name for name in loaded.table.names if form.kept and name == NODE]
+    settings = EngineSettings(io_types="fp16" if form.half_interface else "model")
+    try:
+        typed = mixed.mixed_model(Export(model=loaded, kept=kept, pair=pair, settings=settings))
+    except NotWritable as error:
+        return f"not written: {error}"
+    save_typed(typed, folder / "typed.onnx")
+    return built(folder / "typed.onnx")
+
+
+def one(model: onnx.ModelProto, form: str, pins: bool) -> str:
+    """Build one form of a case, or FP32 for a form that is called after its place."""
+    with tempfile.TemporaryDirectory() as place, ExitStack() if pins else unpinned():
+        folder = Path(place)
+        if form in FORMS:
+            return written(model, FORMS[form], folder, pins)
+        onnx.save(model, folder / "model.onnx")
+        return built(folder / "model.onnx")
+
+
+class Builds:
+    """Builds in a process that is started anew where it crashed or took too long."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __call__(self, model: onnx.ModelProto, form: str, *, pins: bool = False) -> str:
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(1, mp_context=spawn)
+        try:
+            return self._pool.submit(one, model, form, pins).result(self._timeout_s)
+        except BrokenProcessPool:
+            self._pool = None
+            return "the process crashed"
+        except TimeoutError:
+            for process in list(self._pool._processes.values()):
+                process.kill()
+            self._pool = None
+            return f"not built within {self._timeout_s:g} s"
+        except Exception as error:  # whatever a part raises is what came of it
+            return f"{type(error).__name__}: {error}"[:300]
+
+
+def rows(operators: Mapping[str, int], build: Builds) -> Iterator[Row]:
+    """Yield what came of the cases of operators."""
+    for operator, version in operators.items():
+        left = CASES
+        for name, case, values in node_cases().get(operator, [])[:TRIES]:
+            row = Row(
+                operator=operator, opset=version, case=name, fed=-1, fp32={}, forms={}, pinned={}
+            )
+            for whole in (True, False):
+                alone, fed = with_constants(case, values, whole)
+                # Operators that want constants get them.
+                if left and fed != row.fed and row.fp32.get("alone") != "":
+                    row = forms_of_case(replace(row, fed=fed), alone, build)
+                    yield row
+            left -= row.fp32.get("alone") == ""
+
+
+def forms_of_case(row: Row, alone: onnx.ModelProto, build: Builds) -> Row:
+    """Return the row with what came of one model."""
+    places: dict[Place, onnx.ModelProto] = {"alone": alone, "between": between(alone)}
+    fp32 = {place: build(model, place) for place, model in places.items()}
+    forms = {
+        form: build(places[how.place], form)
+        for form, how in FORMS.items()
+        # The tool refuses BF16 for older files with subgraphs.
+        if not fp32[how.place] and (how.low == "fp16" or opset(alone) >= BF16.lowest_opset)
+    }
+    pinned = {
+        form: build(places[FORMS[form].place], form, pins=True)
+        for form, why in forms.items()
+        if why
+    }
+    return replace(row, fp32=fp32, forms=forms, pinned=pinned)
+
+
+def heading() -> str:
+    """Return the versions that the result holds for."""
+    import tensorrt_rtx
+
+    return f"tensorrt_rtx {tensorrt_rtx.__version__}, onnx {onnx.__version__}, built for 8.6"
+
+
+def table(found: Sequence[Row]) -> str:
+    """Return the page: the operators with a form that is not built."""
+    lines = [
+        "# Operators that TensorRT-RTX builds in FP32, and not as a plan has them",
+        "",
+        f"{heading()}. Written by `benchmarks/engines/rtx_conditions.py`.",
+        "",
+    ]
+    bases = {row.operator for row in found if not row.fp32["alone"]}
+    never = {row.operator for row in found} - bases
+    untried = newer_operators().keys() - {row.operator for row in found}
+    lines += [
+        f"{len(bases)} operators of opset {FIRST_OPSET} and newer are built in FP32 in some case.",
+        "",
+        f"Not built in FP32 in any: {', '.join(sorted(never))}.",
+        "",
+        f"No case with FP32 in ONNX's tests: {', '.join(sorted(untried))}.",
+        "",
+        "| operator | case | float inputs | place or form | what TensorRT-RTX says | as written |",
+        "|---|---|---:|---|---|---|",
+    ]
+    for row in found:
+        broken = row.broken()
+        if row.fp32["between"] and not row.fp32["alone"]:
+            broken = {"FP32 between others": row.fp32["between"], **broken}
+        for form, why in broken.items():
+            said = " ".join(why.replace("|", "/").split())
+            now = {None: "", "": "built"}.get(row.pinned.get(form), "fails, too")
+            lines.append(f"| {row.operator} | {row.case} | {row.fed} | {form} | {said} | {now} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build all, and write the two files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="the folder for the two files")
+    parser.add_argument("--operators", nargs="*", help="these alone")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for one build")
+    arguments = parser.parse_args(argv)
+    operators = newer_operators()
+    if arguments.operators:
+        operators = {name: operators[name] for name in arguments.operators}
+    found = []
+    for row in rows(operators, Builds(arguments.timeout)):
+        found.append(row)
+        print(row.operator, row.case, row.fed, row.fp32, row.broken(), row.pinned, file=sys.stderr)
+    data = {"versions": heading(), "rows": [asdict(row) for row in found]}
+    written_to = arguments.out / "rtx_conditions.json"
+    written_to.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "rtx_conditions.md").write_text(table(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
