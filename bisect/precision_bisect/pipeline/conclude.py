@@ -12,7 +12,7 @@ from precision_bisect.errors import UsageError, counted
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
-from precision_bisect.judging.comparators.comparison_remarks import decided_remark
+from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
@@ -237,14 +237,16 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 
 
 def _notes(run: _Ended, told: _Explanation) -> list[str]:
-    decided = decided_remark(run.prepared.comparator, run.driver.trials)
+    trials = run.driver.trials
+    found = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
     return [
+        # First what a verdict may rest on.
+        *_unfelt(run, told.chart.curve),
         *run.prepared.remarks,
-        *([decided] if decided else []),
+        *filter(None, found),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),
-        *_unfelt(run, told.chart.curve),
         *told.missing,
         *told.written.notes,
     ]

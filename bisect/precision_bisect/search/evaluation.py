@@ -22,6 +22,7 @@ from precision_bisect.protocols import (
     Backend,
     BackendFailure,
     Comparator,
+    DroppedNan,
     Engine,
     Judgement,
     Sample,
@@ -255,7 +256,9 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
         verdict=judgement.verdict,
         error=judgement.error,
         message=judgement.message,
-        evidence=replace(evidence, by_classes=judgement.by_classes),
+        evidence=replace(
+            evidence, by_classes=judgement.by_classes, dropped_nan=judgement.dropped_nan
+        ),
     )
 
 
@@ -299,7 +302,20 @@ def judge_outputs(
     """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
     if trouble := non_finite(outputs) or non_finite(reference):
         return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+    if layers := dropping(outputs):
+        return Judgement(
+            verdict=Verdict.FAIL,
+            error=float("inf"),
+            message=f"{layers[0]!r} reads NaN that FP32 has not, and drops it here",
+            dropped_nan=layers,
+        )
     return numbered(comparator.judge(outputs, reference))
+
+
+def dropping(outputs: Sequence[Sample]) -> Sequence[str]:
+    """Return the layers that drop a NaN which FP32 has not, in any of the samples."""
+    dropped = (sample.layers for sample in outputs if isinstance(sample, DroppedNan))
+    return [*dict.fromkeys(layer for layers in dropped for layer in layers)]
 
 
 def _worst(
@@ -354,7 +370,7 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
     # Few are computed in vain after the first that is not finite.
     for found in side_by_side(engine.run, feeds, count):
         outputs.append(found)
-        if non_finite([found]):
+        if non_finite([found]) or dropping([found]):
             break
     return outputs
 
