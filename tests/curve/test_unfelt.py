@@ -1,6 +1,7 @@
 """What overflows without harm on the samples is told, and kept by the point `margin`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ CONSTANTS = (
 )
 
 
-def searched(folder: Path, body: str) -> Result:
+def searched(folder: Path, body: str, **options: Any) -> Result:
     """Search a model that reads x = 300."""
     graph = f"(float[4] x) => (float[4] y) <{CONSTANTS}> {{ {body} }}"
     sample = {"x": np.full(4, 300, np.float32)}
-    return find(save(parse(graph), folder), tol=1e-2, inputs=sample, out=folder / "run")
+    return find(save(parse(graph), folder), tol=1e-2, inputs=sample, out=folder / "run", **options)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,10 @@ def test_it_is_told_where_nothing_has_to_be_kept(tmp_path: Path) -> None:
     assert not told.kept
     (remark,) = (note for note in told.notes if "do not feel" in note)
     assert "--keep" in remark
+
+
+def test_who_exports_the_margin_is_not_told_to(tmp_path: Path) -> None:
+    """The remark says that the exported plan has it."""
+    told = searched(tmp_path, f"{FELT} {CAPPED} y = Add(f, c)", export_point="margin")
+    (remark,) = (note for note in told.notes if "do not feel" in note)
+    assert "--export-point" not in remark

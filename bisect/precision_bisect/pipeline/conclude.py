@@ -265,6 +265,8 @@ def _unfelt(run: _Ended, curve: Sequence[CurvePoint]) -> list[str]:
     if not left:
         return []
     keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
+    if marked and prepared.options.export_point == "margin":
+        keep = "the exported plan keeps them"
     many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
     return [
         f"{many} that run in {prepared.options.low.upper()} leave its range, {first} first; "

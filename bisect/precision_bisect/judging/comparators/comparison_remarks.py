@@ -121,9 +121,10 @@ def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
     if not decided:
         return ""
     names = ", ".join(map(repr, shares))
+    exact = next((name for name, share in shares.items() if not share), None)
     return (
         f"integer or boolean outputs ({names}) decided: {decided} of {len(failed)} failing trials "
-        f"failed by them alone; {_allowing(next(iter(shares)))}"
+        f"failed by them alone{f'; {_allowing(exact)}' if exact is not None else ''}"
     )
 
 
