@@ -197,6 +197,12 @@ class DroppedNan(dict[str, Any]):
         self.layers = layers
 
 
+def dropping(outputs: Sequence[Sample]) -> Sequence[str]:
+    """Return the layers that drop a NaN which FP32 has not, in any of the samples."""
+    dropped = (sample.layers for sample in outputs if isinstance(sample, DroppedNan))
+    return [*dict.fromkeys(layer for layers in dropped for layer in layers)]
+
+
 class BackendFailure(Exception):
     """A plan that could not be built or run: an outcome, not an error of the tool.
 

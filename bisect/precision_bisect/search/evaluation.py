@@ -22,11 +22,11 @@ from precision_bisect.protocols import (
     Backend,
     BackendFailure,
     Comparator,
-    DroppedNan,
     Engine,
     Judgement,
     Sample,
     Several,
+    dropping,
 )
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.precision_curve import FEW_COPIES
@@ -300,22 +300,13 @@ def judge_outputs(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
     """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
-    if trouble := non_finite(outputs) or non_finite(reference):
-        return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-    if layers := dropping(outputs):
-        return Judgement(
-            verdict=Verdict.FAIL,
-            error=float("inf"),
-            message=f"{layers[0]!r} reads NaN that FP32 has not, and drops it here",
-            dropped_nan=layers,
-        )
+    trouble = non_finite(outputs) or non_finite(reference)
+    layers = () if trouble else dropping(outputs)
+    if layers:
+        trouble = f"{layers[0]!r} reads NaN that FP32 has not, and drops it here"
+    if trouble:
+        return Judgement(verdict=Verdict.FAIL, error=math.inf, message=trouble, dropped_nan=layers)
     return numbered(comparator.judge(outputs, reference))
-
-
-def dropping(outputs: Sequence[Sample]) -> Sequence[str]:
-    """Return the layers that drop a NaN which FP32 has not, in any of the samples."""
-    dropped = (sample.layers for sample in outputs if isinstance(sample, DroppedNan))
-    return [*dict.fromkeys(layer for layers in dropped for layer in layers)]
 
 
 def _worst(

@@ -47,7 +47,8 @@ def products(
                 array.T if (flag := attribute(node, name)) is not None and flag.i else array
                 for array, name in ((first, "transA"), (second, "transB"))
             )
-            return (1.0 if alpha is None else alpha.f) * first[index[0]] * second[:, index[1]]
+            times = 1.0 if alpha is None else alpha.f
+            return np.asarray(times * first[index[0]] * second[:, index[1]])
         case _:
             return _multiplied(first, second, index)
 
