@@ -56,3 +56,20 @@ def test_who_exports_the_margin_is_not_told_to(tmp_path: Path) -> None:
     told = searched(tmp_path, f"{FELT} {CAPPED} y = Add(f, c)", export_point="margin")
     (remark,) = (note for note in told.notes if "do not feel" in note)
     assert "--export-point" not in remark
+
+
+BORN = {
+    "log of what became 0": "t = Mul(x, tiny) l = Log(t) y = Clip(l, low, high)",
+    "a branch not taken": "t = Mul(x, tiny) r = Div(t, t) c = Greater(x, high) y = Where(c, x, r)",
+}
+
+
+@pytest.mark.parametrize("body", BORN.values(), ids=BORN)
+def test_what_is_infinite_though_fp32_stays_in_range_is_told(body: str, tmp_path: Path) -> None:
+    """A value that becomes 0 makes Inf or NaN; that a later operator hides it is no proof."""
+    constants = "float tiny = {1e-12}, float low = {-10}, float high = {10}"
+    graph = f"(float[4] x) => (float[4] y) <{constants}> {{ {body} }}"
+    sample = {"x": np.full(4, 300, np.float32)}
+    told = find(save(parse(graph), tmp_path), tol=1e-2, inputs=sample, out=tmp_path / "run")
+    assert not told.kept
+    assert "make NaN or Inf" in told.notes[0]

@@ -237,3 +237,13 @@ def test_a_hidden_row_of_attention_is_said_once(
     assert ["node_of_y"] == list(told.hidden_rows)
     (remark,) = (note for note in told.notes if "hides whole rows" in note)
     assert "whatever the precision" in remark
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+def test_empty_rows_hide_nothing(shape: tuple[int, int], tmp_path: Path) -> None:
+    """What is empty costs no other tensor its largest value."""
+    text = "(float[N, M] x) => (float[N, M] y) { a = Abs(x) y = Softmax(a) }"
+    feed = {"x": np.zeros(shape, np.float32)}
+    seen = extremes(load_text(text, tmp_path, opset=17), [feed], 1)
+    assert seen is not None
+    assert (["a", "y"], []) == ([name for name, _ in seen.largest], list(seen.hidden))

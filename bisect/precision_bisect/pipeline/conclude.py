@@ -27,6 +27,7 @@ from precision_bisect.pipeline.deploying import (
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.inside_layers import (
+    born_inside,
     hidden_remarks,
     hidden_rows,
     sums_inside,
@@ -46,6 +47,7 @@ from precision_bisect.pipeline.judged_answer import (
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
@@ -86,6 +88,7 @@ class _Explanation:
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
     ranges: Sequence[InputRange] = ()
+    born: Plan = field(default_factory=lambda: Plan.of(()))
     sums: Sequence[InnerSum] = ()
     hidden: Sequence[str] = ()
     costs: Costs | None = None
@@ -152,6 +155,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)
+            told.born = born_inside(prepared, answer, late=late)
             told.sums = sums_inside(prepared, answer, late=late)
             told.hidden = hidden_rows(prepared)
         told.chart = caused(prepared, told.chart, found, ending, late=late)
@@ -254,7 +258,7 @@ def _notes(run: _Ended, told: _Explanation) -> list[str]:
     found = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
     return [
         # First what a verdict may rest on.
-        *unfelt(run.prepared, run.answer.plan, told.chart.curve),
+        *unfelt(run.prepared, run.answer.plan, told.chart.curve, told.born),
         *sums_remarks(told.sums),
         *hidden_remarks(told.hidden),
         *run.prepared.remarks,

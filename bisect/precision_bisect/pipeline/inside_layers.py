@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
-from precision_bisect.errors import counted, first_of
+from precision_bisect.errors import ModelError, counted, first_of
 from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
+from precision_bisect.explaining.diagnosis.instrument import Instrument, births, watched_under
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.runs.results.result import CurvePoint
+
+LOOKED_AT = 2
+"""Samples in which NaN and Inf are looked for inside. A bound on time."""
 
 
 def sums_inside(prepared: Prepared, plan: Plan, *, late: bool) -> list[InnerSum]:
@@ -65,15 +69,46 @@ def hidden_remarks(layers: Sequence[str]) -> list[str]:
     ]
 
 
-def unfelt(prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint]) -> list[str]:
+def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
+    """Return the layers that make NaN or Inf of finite values where every layer may run low.
+
+    What only carries a mask of attention is left out. A plan that keeps layers is not looked at:
+    its diagnosis tells where they are born.
+    """
+    nothing = Plan.of(())
+    large = prepared.problem.large or prepared.options.low not in LOW_TYPES
+    if plan != nothing or not prepared.backend.emulated or large or late:
+        return nothing
+    instrument = Instrument(
+        prepared.model,
+        prepared.pair,
+        prepared.options.threads,
+        prepared.scales,
+        targets=prepared.options.targets,
+    )
+    try:
+        watched = watched_under(instrument, {}, prepared.samples[:LOOKED_AT], plan)
+    except (ModelError, RuntimeError):
+        return nothing
+    found = [birth.layer for birth in births(instrument.view, watched)]
+    masks = prepared.problem.beyond_range() or nothing
+    return Plan.of(instrument.index[name] for name in found if name in instrument.index).without(
+        masks.kept
+    )
+
+
+def unfelt(
+    prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint], born: Plan
+) -> list[str]:
     """Tell of layers that leave the range in the answer without harm: other inputs may feel it.
 
-    An engine that needs no layer high had no inference of another kind, and gets none for this.
+    `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
+    no inference of another kind, and gets none for this.
     """
     marked = "margin" in [each.point for each in curve]
     if plan is None or not (marked or prepared.backend.emulated):
         return []
-    left = (prepared.problem.overflowing() or plan).without(plan.kept)
+    left = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
     if not left:
         return []
     keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
@@ -81,6 +116,7 @@ def unfelt(prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint]) -
         keep = "the exported plan keeps them"
     many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
     return [
-        f"{many} that run in {prepared.options.low.upper()} leave its range, {first} first; "
+        f"{many} that run in {prepared.options.low.upper()} leave its range"
+        f"{' or make NaN or Inf' if born.kept else ''}, {first} first; "
         f"these samples do not feel it, others may: {keep}"
     ]

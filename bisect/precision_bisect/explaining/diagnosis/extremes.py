@@ -1,5 +1,6 @@
 """One run in FP32 with extra outputs: how large tensors are, and which rows masks hide whole."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,8 @@ _LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
 _FLOAT = onnx.TensorProto.FLOAT
 _AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
 """The opsets from which Softmax works along one axis, and ReduceMax reads its axes."""
-_MASK = 3
-"""The place of the mask among the inputs of Attention."""
+_ROWS = {"Softmax": 0, "Attention": 3}
+"""The input whose rows become weights: scores, or their mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +50,28 @@ def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extre
         session = Session(
             check(_with_extremes(model, rows), model.weights), threads=threads, frugal=True
         )
-        found = [item for sample in samples for item in session.run(sample).items()]
+        runs = [session.run(sample) for sample in samples]
     except (ModelError, RuntimeError):
         return None
     # With thousands of layers it is as large as their weights.
     del session
     trim()
-    least = {name for name, value in found if name.startswith(_ROW) and value <= LOWEST}
     return Extremes(
         largest=[
             (name.removeprefix(_LARGEST), float(value))
-            for name, value in found
+            for run in runs
+            for name, value in run.items()
             if name.startswith(_LARGEST)
         ],
-        hidden=[row.layer for i, row in enumerate(rows) if f"{_ROW}{i}" in least],
+        hidden=[
+            row.layer
+            for i, row in enumerate(rows)
+            # Rows of no values have the same largest one: -inf.
+            if any(
+                run[f"{_ROW}{i}"] <= LOWEST and run.get(f"{_LARGEST}{row.tensor}") != -math.inf
+                for run in runs
+            )
+        ],
     )
 
 
@@ -77,21 +86,21 @@ class _Rows:
 
 def _rows(model: Model) -> Iterator[_Rows]:
     """Yield what softmaxes read, and the float masks of Attention."""
-    view = View(model)
+    view, flattens = View(model), opset(model.proto) < _AXIS_MEANS_ONE
     for node in view.nodes:
-        if node.domain not in ("", "ai.onnx"):
+        place = _ROWS.get(node.op_type, len(node.input))
+        if node.domain not in ("", "ai.onnx") or place >= len(node.input):
             continue
-        if node.op_type == "Softmax":
-            axis, shape = attribute(node, "axis"), view.shape(node.input[0])
-            if opset(model.proto) >= _AXIS_MEANS_ONE:
-                yield _Rows(node.name, node.input[0], [-1 if axis is None else axis.i])
-            elif shape is not None:
-                first = 1 if axis is None else axis.i
-                yield _Rows(node.name, node.input[0], [*range(first % len(shape), len(shape))])
-        elif node.op_type == "Attention" and len(node.input) > _MASK:
-            mask = node.input[_MASK]
-            if model.elem_types.get(mask) == _FLOAT:
-                yield _Rows(node.name, mask, [-1])
+        tensor, axis = node.input[place], attribute(node, "axis")
+        if model.elem_types.get(tensor) != _FLOAT:
+            continue
+        axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]
+        if node.op_type == "Softmax" and flattens:
+            shape = view.shape(tensor)
+            if not shape:
+                continue
+            axes = [*range((1 if axis is None else axis.i) % len(shape), len(shape))]
+        yield _Rows(node.name, tensor, axes)
 
 
 def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
