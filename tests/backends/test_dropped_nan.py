@@ -8,9 +8,13 @@ import pytest
 
 from models import load_text, parse, save
 from precision_bisect import find
-from precision_bisect.backends.emulation.dropped_nan import DROPPING
+from precision_bisect.backends.emulation.dropped_nan import DROPPING, watch_dropped
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.segments import FEWEST_SEGMENTS, Segmented, cut
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import DroppedNan, Sample
 from precision_bisect.runs.results.endings import Status
 
@@ -113,3 +117,22 @@ def test_a_search_goes_on_until_no_nan_is_dropped(drops: str, tmp_path: Path) ->
     assert Status.FOUND is told.status
     assert ["node_of_square", "node_of_born"] == told.kept
     assert any("engines that keep it give NaN" in note for note in told.notes)
+
+
+def test_a_graph_in_segments_counts_what_is_dropped(tmp_path: Path) -> None:
+    """The outputs that count belong to the segments in which the operators are."""
+    chain = " ".join(f"a{i} = Tanh(a{i - 1})" for i in range(1, 80))
+    text = f"""(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{
+      {BORN} m = ReduceMax(born, last) z = Mul(m, x) a0 = Tanh(z) {chain}
+      y = ReduceMax(a79, last) }}"""
+    model = load_text(text, tmp_path, opset=18)
+    graph = switch(model, Pair(low="fp16", high="fp32"), Scales())
+    watched = watch_dropped(graph, model)
+    segments = list(cut(graph, model))
+    assert len(segments) >= FEWEST_SEGMENTS
+    session = Segmented(segments, ["y", *watched], 1)
+    for low, count in ((True, 7), (False, 0)):
+        flags = graph.switches.flags(np.full(len(model.table.candidates), low))
+        told = session.run({"x": X, FLAGS_INPUT: flags})
+        assert [count, 0] == [int(told[name]) for name in watched]
+    assert ["node_of_m", "node_of_y"] == list(watched.values())
