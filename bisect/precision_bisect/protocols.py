@@ -156,6 +156,7 @@ class Judgement:
     error: float | None
     message: str = ""
     by_classes: bool = False
+    dropped_nan: Sequence[str] = ()
 
 
 class Comparator(Protocol):
@@ -183,6 +184,23 @@ class JudgesEach(Protocol):
     """A comparator that judges each sample by itself: the worst is verdict and figure."""
 
     judges_each: ClassVar[bool]
+
+
+class DroppedNan(dict[str, Any]):
+    """The outputs of one feed that are finite only because `layers` drop a NaN which FP32 has not.
+
+    An engine that keeps it gives NaN: such outputs never pass.
+    """
+
+    def __init__(self, outputs: Sample, layers: Sequence[str]) -> None:
+        super().__init__(outputs)
+        self.layers = layers
+
+
+def dropping(outputs: Sequence[Sample]) -> Sequence[str]:
+    """Return the layers that drop a NaN which FP32 has not, in any of the samples."""
+    dropped = (sample.layers for sample in outputs if isinstance(sample, DroppedNan))
+    return [*dict.fromkeys(layer for layers in dropped for layer in layers)]
 
 
 class BackendFailure(Exception):

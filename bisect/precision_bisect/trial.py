@@ -180,7 +180,8 @@ class Evidence:
     `listed` says which layers or weights some of them mean. `stability` is there where the plan
     was judged on copies of the samples, `output_errors` where it has passed on the samples,
     `one_by_one` where each was judged by itself. `opening` is ONNX Runtime's. `by_classes` tells
-    of a failure that no other outputs than those judged as classes have a part in.
+    of a failure that no other outputs than those judged as classes have a part in, `dropped_nan`
+    names the layers that drop a NaN which FP32 has not: it fails by that alone.
     """
 
     latency: Latency | None = None
@@ -192,6 +193,7 @@ class Evidence:
     output_errors: Sequence[OutputError] = ()
     one_by_one: OneByOne | None = None
     by_classes: bool = False
+    dropped_nan: Sequence[str] = ()
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:

@@ -1,6 +1,7 @@
 """Outputs that are classes are exact, or may differ in a share of their elements."""
 
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 import models
 import precision_bisect
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.fp32_outputs import class_outputs
+from precision_bisect.graphs.fp32_outputs import class_outputs, sized_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.comparison_remarks import exact_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.share import shared
+from precision_bisect.judging.comparators.tolerance import by_size
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement, Sample
@@ -227,3 +229,82 @@ def test_numbers_are_judged_where_they_are_asked_for(tmp_path: Path) -> None:
     """With a limit in numbers the same model has nothing to keep."""
     result = search(tmp_path, atol={"classes": 10.0})
     assert (result.status, result.kept) == (Status.NOTHING_TO_KEEP, [])
+
+
+def sized(to: int, tail: str, **limits: Any) -> list[str]:
+    """Return the integer outputs that are judged by size: y is a rounded float, c an ArgMax."""
+    body = f"""(float[2,3] x) => (int64[2] c, y, bool[2,3] b)
+    <float zero = {{0}}, float top = {{255}}, int64 two = {{2}}>
+    {{
+        s = Mul(x, top)
+        r = Round(s)
+        q = Cast<to = {to}>(r)
+        {tail}
+        c = ArgMax<axis = 1, keepdims = 0>(x)
+        b = Greater(x, zero)
+    }}"""
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(models.save(models.parse(body), Path(folder)))
+    classes = class_outputs(model)
+    return list(by_size(Options(model=Path("m.onnx"), **limits), sized_outputs(model, classes)))
+
+
+UINT8, INT64 = 2, 7
+TAILS = {
+    "as it is": "y = Identity(q)",
+    "moved": "t = Transpose(q) y = Identity(t)",
+    "as floats": "y = Cast<to = 1>(q)",
+    "of another width": "y = Cast<to = 6>(q)",
+}
+
+
+@pytest.mark.parametrize("kind", [UINT8, INT64])
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+@pytest.mark.parametrize("limits", [{"tol": 2.0}, {"atol": 1.0}, {"tol": {"y": 3.0, "": 1e-2}}])
+def test_rounded_floats_are_judged_by_a_limit_in_their_unit(
+    kind: int, tail: str, limits: dict[str, Any]
+) -> None:
+    """From one step on, by any spelling; what chooses or compares stays exact beside it."""
+    assert ["y"] == sized(kind, tail, **limits)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"tol": 1e-2}, {"tol": 0.5}, {"atol": 0.5}, {"tol": {"y": 0.02}, "atol": 2.0}]
+)
+def test_a_limit_below_one_step_leaves_integers_exact(limits: dict[str, Any]) -> None:
+    """It is a share, or for other outputs."""
+    assert [] == sized(UINT8, TAILS["as it is"], **limits)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    ["i = ArgMax<axis = 1>(x) y = Add(i, two)", "i = ArgMax<axis = 1>(x) y = Cast<to = 6>(i)",
+     "v, y = TopK(x, k)", "y = Greater(s, top)"],
+)  # fmt: skip
+def test_what_a_choice_has_made_is_no_size(tail: str) -> None:
+    """Labels stay exact beside boxes whose limit is two pixels."""
+    if "TopK" in tail:
+        tail = "k = Constant<value = int64[1] {1}>() " + tail
+    assert [] == sized(INT64, tail, tol=2.0)
+
+
+@pytest.mark.parametrize("limits", [{"tol": 2.0}, {"atol": 2.0}])
+def test_a_picture_in_8_bits_may_be_two_steps_off(limits: dict[str, Any], tmp_path: Path) -> None:
+    """With a limit in steps no layer is kept, and no remark tells to judge numbers."""
+    body = """(float[64] x) => (uint8[64] y) <float scale = {20}, float shift = {150}>
+    { l = Log(x) s = Mul(l, scale) t = Add(s, shift) r = Round(t) y = Cast<to = 2>(r) }"""
+    sample = {"x": np.linspace(0.5, 3, 64, dtype=np.float32)}
+    path = models.save(models.parse(body), tmp_path)
+    flags: dict[str, Any] = {"inputs": sample, "threads": 1}
+    exact = precision_bisect.find(path, out=tmp_path / "exact", **flags)
+    steps = precision_bisect.find(path, out=tmp_path / "steps", **flags, **limits)
+    assert exact.kept
+    assert (Status.NOTHING_TO_KEEP, 2.0) == (steps.status, steps.tolerance)
+    assert not any("--atol y" in note or "--tol y" in note for note in steps.notes)
+
+
+def test_advice_that_was_followed_is_not_given_again(tmp_path: Path) -> None:
+    """Where a share may differ already, no remark tells to let one."""
+    result = search(tmp_path, tol={"classes": 0.02})
+    (note,) = [note for note in result.notes if "decided" in note]
+    assert "--tol" not in note

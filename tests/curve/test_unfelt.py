@@ -1,6 +1,7 @@
 """What overflows without harm on the samples is told, and kept by the point `margin`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ CONSTANTS = (
 )
 
 
-def searched(folder: Path, body: str) -> Result:
+def searched(folder: Path, body: str, **options: Any) -> Result:
     """Search a model that reads x = 300."""
     graph = f"(float[4] x) => (float[4] y) <{CONSTANTS}> {{ {body} }}"
     sample = {"x": np.full(4, 300, np.float32)}
-    return find(save(parse(graph), folder), tol=1e-2, inputs=sample, out=folder / "run")
+    return find(save(parse(graph), folder), tol=1e-2, inputs=sample, out=folder / "run", **options)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,27 @@ def test_it_is_told_where_nothing_has_to_be_kept(tmp_path: Path) -> None:
     assert not told.kept
     (remark,) = (note for note in told.notes if "do not feel" in note)
     assert "--keep" in remark
+
+
+def test_who_exports_the_margin_is_not_told_to(tmp_path: Path) -> None:
+    """The remark says that the exported plan has it."""
+    told = searched(tmp_path, f"{FELT} {CAPPED} y = Add(f, c)", export_point="margin")
+    (remark,) = (note for note in told.notes if "do not feel" in note)
+    assert "--export-point" not in remark
+
+
+BORN = {
+    "log of what became 0": "t = Mul(x, tiny) l = Log(t) y = Clip(l, low, high)",
+    "a branch not taken": "t = Mul(x, tiny) r = Div(t, t) c = Greater(x, high) y = Where(c, x, r)",
+}
+
+
+@pytest.mark.parametrize("body", BORN.values(), ids=BORN)
+def test_what_is_infinite_though_fp32_stays_in_range_is_told(body: str, tmp_path: Path) -> None:
+    """A value that becomes 0 makes Inf or NaN; that a later operator hides it is no proof."""
+    constants = "float tiny = {1e-12}, float low = {-10}, float high = {10}"
+    graph = f"(float[4] x) => (float[4] y) <{constants}> {{ {body} }}"
+    sample = {"x": np.full(4, 300, np.float32)}
+    told = find(save(parse(graph), tmp_path), tol=1e-2, inputs=sample, out=tmp_path / "run")
+    assert not told.kept
+    assert "make NaN or Inf" in told.notes[0]

@@ -1,14 +1,19 @@
 """What leaves the range of the low type in one run in FP32."""
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from models import load_text
 from precision_bisect.api import find
+from precision_bisect.explaining.diagnosis.extremes import extremes
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
-from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import TargetName
@@ -26,10 +31,18 @@ def feed(largest: float) -> Sample:
     return {"x": np.array([0, 1, 2, largest], np.float32)}
 
 
+def leaving(
+    model: Model, pair: Pair, feeds: Sequence[Sample], weights: Mapping[str, float], **options: Any
+) -> tuple[Plan | None, Plan | None]:
+    """Return the layers that leave the range, with and without masks."""
+    seen = partial(extremes, model, feeds, 1)
+    return out_of_range(model, pair, feeds, weights, seen, **options)
+
+
 def kept(text: str, folder: Path, *feeds: Sample, pair: Pair = PAIR) -> list[str]:
     """Return the names of the layers that leave the range of the low type."""
     model = load_text(text, folder)
-    found, _ = out_of_range(model, pair, feeds, {}, threads=1)
+    found, _ = leaving(model, pair, feeds, {})
     return [str(model.table.names[i]) for i in found.indices] if found else []
 
 
@@ -52,7 +65,7 @@ def test_a_stored_sum_beyond_the_range_keeps_its_mean_alone(tmp_path: Path) -> N
         ("onnxruntime", ["node_of_m"]),
     )
     for target, names in cases:
-        found, _ = out_of_range(model, PAIR, [sample], {}, threads=1, targets=[target])
+        found, _ = leaving(model, PAIR, [sample], {}, targets=[target])
         assert names == [str(model.table.names[i]) for i in (found.indices if found else ())]
 
 
@@ -66,7 +79,7 @@ def test_an_input_beyond_the_range_counts(tmp_path: Path) -> None:
 def test_weights_that_leave_the_range_keep_their_readers(tmp_path: Path) -> None:
     """They are told by name, and are not looked at again."""
     model = load_text(SQUARES, tmp_path)
-    found, _ = out_of_range(model, PAIR, [feed(1)], {"small": 1e5}, threads=1)
+    found, _ = leaving(model, PAIR, [feed(1)], {"small": 1e5})
     assert found is not None
     assert ["node_of_c"] == [str(model.table.names[i]) for i in found.indices]
 
@@ -88,7 +101,7 @@ def test_on_a_real_network_the_plan_passes_before_any_ranking(tmp_path: Path) ->
     """In NAFNet these are the squares and means of its norms, and they are all that is needed."""
     model = load_model(NAFNET / "nafnet.onnx")
     with np.load(NAFNET / "inputs" / "000.npz") as stored:
-        plan, _ = out_of_range(model, PAIR, [dict(stored)], {}, threads=1)
+        plan, _ = leaving(model, PAIR, [dict(stored)], {})
     assert plan is not None
     assert {"Pow", "ReduceMean_1"} == {
         str(model.table.names[i]).rsplit("/", 1)[1] for i in plan.indices
@@ -109,7 +122,7 @@ def test_masks_of_attention_are_meant_to_leave_the_range(tmp_path: Path) -> None
     body = """(float[4] x) => (float[4] y) <float[4] mask = {-1e9, 0, 0, 0}> {
       s = Mul(x, x) m = Add(x, mask) p = Softmax(m) y = Add(s, p) }"""
     model = load_text(body, tmp_path)
-    plans = out_of_range(model, PAIR, [feed(1e3)], {"mask": 1e9}, threads=1)
+    plans = leaving(model, PAIR, [feed(1e3)], {"mask": 1e9})
     for found, names in zip(plans, (["s", "m", "p", "y"], ["s", "y"]), strict=True):
         assert found is not None
         assert [f"node_of_{name}" for name in names] == [

@@ -8,7 +8,7 @@ BatchNormalization updates its statistics in the session, where nothing else rea
 
 import threading
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -157,6 +157,8 @@ def non_finite(outputs: Sequence[Sample]) -> str:
 
 
 _CASTS = ("Cast", "CastLike")
+_QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear")
+_ARITHMETIC = ("Abs", "Add", "Clip", "Div", "Max", "Min", "Mul", "Neg", "Sub", "Concat", "Pad")
 _MOVES = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 """Operators that move the values of their first input and change none."""
 TRAINED = frozenset(("Dropout", "BatchNormalization"))
@@ -185,6 +187,31 @@ def _origin(name: str, view: View, elem_types: Mapping[str, int]) -> str:
             return name
         name = node.input[0]
     return name
+
+
+def sized_outputs(model: Model, classes: Collection[str]) -> set[str]:
+    """Return those of the outputs whose integers are sizes: rounded floats, as 8-bit pixels are.
+
+    An ArgMax, a TopK, a comparison choose, and what is made of their results is no size.
+    """
+    view = View(model)
+    return {name for name in classes if _is_size(name, view, model.elem_types)}
+
+
+def _is_size(name: str, view: View, elem_types: Mapping[str, int]) -> bool:
+    """Tell whether integers come from floats alone that no choice has made."""
+    name = _origin(name, view, elem_types)
+    kind = _whole(elem_types.get(name))
+    if kind in (None, "bool"):
+        return kind is None
+    if view.made_by(name, *_QUANTIZES) is not None:
+        return True
+    node = view.made_by(name, *_CASTS, *_MOVES)
+    if node is not None:
+        return _is_size(node.input[0], view, elem_types)
+    node = view.made_by(name, *_ARITHMETIC)
+    computed = [each for each in node.input if each in view.maker] if node is not None else []
+    return bool(computed) and all(_is_size(each, view, elem_types) for each in computed)
 
 
 def _whole(elem_type: int | None) -> str | None:

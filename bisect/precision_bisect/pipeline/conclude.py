@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from precision_bisect.errors import UsageError, counted
+from precision_bisect.errors import UsageError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
-from precision_bisect.judging.comparators.comparison_remarks import decided_remark
+from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.layer_table import LayerTable, assigned
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
@@ -26,6 +26,14 @@ from precision_bisect.pipeline.deploying import (
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, allowance, explained
+from precision_bisect.pipeline.inside_layers import (
+    born_inside,
+    hidden_remarks,
+    hidden_rows,
+    sums_inside,
+    sums_remarks,
+    unfelt,
+)
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
@@ -39,14 +47,15 @@ from precision_bisect.pipeline.judged_answer import (
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets
-from precision_bisect.runs.results.result import Asked, CurvePoint, Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
+from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -75,6 +84,9 @@ class _Explanation:
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
     ranges: Sequence[InputRange] = ()
+    born: Plan = field(default_factory=lambda: Plan.of(()))
+    sums: Sequence[InnerSum] = ()
+    hidden: Sequence[str] = ()
     costs: Costs | None = None
     missing: Sequence[str] = ()
 
@@ -141,6 +153,9 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)
+            told.born = born_inside(prepared, answer, late=late)
+            told.sums = sums_inside(prepared, answer, late=late)
+            told.hidden = hidden_rows(prepared)
         told.chart = caused(prepared, told.chart, found, ending, late=late)
         # The files are checked by now, mostly: what is timed has the device to itself.
         told.costs = costs()
@@ -231,6 +246,8 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
             distinct=len({*prepared.sets.new.near}),
         ),
         input_ranges=told.ranges,
+        inner_sums=told.sums,
+        hidden_rows=told.hidden,
         fingerprint=prepared.told_fingerprint,
         message=_message(run, told.findings),
         out=run.folder.path,
@@ -245,36 +262,20 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 
 
 def _notes(run: _Ended, told: _Explanation) -> list[str]:
-    decided = decided_remark(run.prepared.comparator, run.driver.trials)
+    trials = run.driver.trials
+    found = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
     return [
+        # First what a verdict may rest on.
+        *unfelt(run.prepared, run.answer.plan, told.chart.curve, told.born),
+        *sums_remarks(told.sums),
+        *hidden_remarks(told.hidden),
         *run.prepared.remarks,
-        *([decided] if decided else []),
+        *filter(None, found),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),
-        *_unfelt(run, told.chart.curve),
         *told.missing,
         *told.written.notes,
-    ]
-
-
-def _unfelt(run: _Ended, curve: Sequence[CurvePoint]) -> list[str]:
-    """Tell of layers that leave the range in the answer without harm: other inputs may feel it.
-
-    An engine that needs no layer high had no inference of another kind, and gets none for this.
-    """
-    answer, prepared = run.answer.plan, run.prepared
-    marked = "margin" in [each.point for each in curve]
-    if answer is None or not (marked or prepared.backend.emulated):
-        return []
-    left = (prepared.problem.overflowing() or answer).without(answer.kept)
-    if not left:
-        return []
-    keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
-    many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
-    return [
-        f"{many} that run in {prepared.options.low.upper()} leave its range, {first} first; "
-        f"these samples do not feel it, others may: {keep}"
     ]
 
 

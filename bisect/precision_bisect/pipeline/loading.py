@@ -13,7 +13,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs, sized_outputs
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import are_packed, use_custom_ops
@@ -31,6 +31,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     wide_remark,
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
+from precision_bisect.judging.comparators.tolerance import by_size
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.given_outputs import read_outputs
@@ -134,6 +135,8 @@ def load_run(
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
     classes = class_outputs(original)
+    for name in by_size(options, sized_outputs(original, classes)):
+        del classes[name]
     comparator = choose_comparator(options, [each.name for each in original.outputs], classes)
     each = judges_each(comparator)
     _refuse_for_judge(options, comparator, each=each)

@@ -24,6 +24,7 @@ from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor
 from precision_bisect.execution.local_executor import LOCAL
+from precision_bisect.explaining.diagnosis.extremes import Extremes, extremes
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model
@@ -72,7 +73,8 @@ class Prepared(Loaded):
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend. `graph` says what plans cost where speed
-    counts. `beyond_range` and `overflowing` are as in `Problem`. `executor` evaluates the trials.
+    counts. `beyond_range` and `overflowing` are as in `Problem`. `seen` runs the samples
+    once in FP32. `executor` evaluates the trials.
     `refer` computes the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot
     run the model.
     """
@@ -90,6 +92,7 @@ class Prepared(Loaded):
     unknown_to: Sequence[TargetName] = ()
     beyond_range: Callable[[], Plan | None]
     overflowing: Callable[[], Plan | None]
+    seen: Callable[[], Extremes | None]
 
     @property
     def start(self) -> Plan | None:
@@ -271,6 +274,7 @@ def assemble(
         "at_once": max(1, loaded.at_once // options.workers),
         "remarks": [*loaded.remarks, *said],
     }
+    seen = cache(partial(extremes, model, loaded.samples, options.threads))
     outside = cache(
         partial(
             out_of_range,
@@ -278,7 +282,7 @@ def assemble(
             pair,
             loaded.samples,
             {each.name: each.largest for each in beyond},
-            options.threads,
+            seen,
             targets=options.targets,
         )
     )
@@ -296,6 +300,7 @@ def assemble(
         graph=_graph(loaded, model, backend),
         beyond_range=lambda: outside()[0],
         overflowing=lambda: outside()[1],
+        seen=seen,
         executor=executor,
     )
 

@@ -26,6 +26,7 @@ from precision_bisect.protocols import (
     Judgement,
     Sample,
     Several,
+    dropping,
 )
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.precision_curve import FEW_COPIES
@@ -255,7 +256,9 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
         verdict=judgement.verdict,
         error=judgement.error,
         message=judgement.message,
-        evidence=replace(evidence, by_classes=judgement.by_classes),
+        evidence=replace(
+            evidence, by_classes=judgement.by_classes, dropped_nan=judgement.dropped_nan
+        ),
     )
 
 
@@ -297,8 +300,12 @@ def judge_outputs(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
     """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
-    if trouble := non_finite(outputs) or non_finite(reference):
-        return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
+    trouble = non_finite(outputs) or non_finite(reference)
+    layers = () if trouble else dropping(outputs)
+    if layers:
+        trouble = f"{layers[0]!r} reads NaN that FP32 has not, and drops it here"
+    if trouble:
+        return Judgement(verdict=Verdict.FAIL, error=math.inf, message=trouble, dropped_nan=layers)
     return numbered(comparator.judge(outputs, reference))
 
 
@@ -354,7 +361,7 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
     # Few are computed in vain after the first that is not finite.
     for found in side_by_side(engine.run, feeds, count):
         outputs.append(found)
-        if non_finite([found]):
+        if non_finite([found]) or dropping([found]):
             break
     return outputs
 

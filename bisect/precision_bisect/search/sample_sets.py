@@ -52,6 +52,7 @@ def summed_up(
         verdict=Verdict.FAIL if failed else Verdict.PASS,
         error=max(errors, default=None),
         message=f"{len(failed)} of {counted(len(judged), 'sample')} fail" if failed else "",
+        dropped_nan=[*dict.fromkeys(chain.from_iterable(e.dropped_nan for e in judged.values()))],
     ), OneByOne(
         numbers=[*numbers],
         errors=[None if each is None else each.error for each in told],

@@ -87,7 +87,8 @@ class SampleOptions(ImageOptions):
         f"tolerance of all outputs, or per output as logits=1e-2,boxes=0.5 (default "
         f"{DEFAULT_TOLERANCE:g}). Below {WIDE:g} an element passes that is within T absolutely or "
         f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be "
-        "equal; classes=0.02 lets that share of their elements differ",
+        "equal; classes=0.02 lets that share of their elements differ, and from 1 on T is a limit "
+        "for integers that are rounded floats, as pixels are",
         metavar="T",
         gather=limits,
     )

@@ -14,7 +14,9 @@ from threading import Lock
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from precision_bisect.backends.emulation.dropped_nan import watch_dropped
 from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.snippets import self_test
@@ -35,7 +37,7 @@ from precision_bisect.layer_table import LayerName, rounded_to
 from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, LowName, Pair
-from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
@@ -143,9 +145,7 @@ class _Way:
             self._leave_segments(opened)
             opened = self.open()
         try:
-            return opened.session.run(
-                {**self._ones, **feed, FLAGS_INPUT: opened.switches.flags(low)}
-            )
+            return self._run(opened, feed, low)
         except RuntimeError as error:
             # The error may be of the segments' making: the whole graph has the last word.
             if isinstance(opened.session, Segmented):
@@ -154,6 +154,27 @@ class _Way:
             raise BackendFailure(
                 Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
             ) from error
+
+    def _run(self, opened: "_Opened", feed: Sample, low: NDArray[np.bool_]) -> Sample:
+        """Return the outputs; those that no NaN reached because one was dropped say so."""
+
+        def run(low: NDArray[np.bool_]) -> tuple[Sample, Mapping[str, int]]:
+            told = opened.session.run(
+                {**self._ones, **feed, FLAGS_INPUT: opened.switches.flags(low)}
+            )
+            outputs = {name: told[name] for name in told if name not in opened.watched}
+            return outputs, {name: int(told[name]) for name in opened.watched}
+
+        outputs, counts = run(low)
+        if any(counts.values()):
+            # NaN that FP32 has as well is what the model means.
+            _, exact = run(np.zeros_like(low))
+            layers = [
+                opened.watched[name] for name, count in counts.items() if count > exact[name]
+            ]
+            if layers:
+                return DroppedNan(outputs, tuple(dict.fromkeys(layers)))
+        return outputs
 
     def open(self) -> "_Opened":
         """Return the open session, or open it."""
@@ -206,10 +227,14 @@ class EmulatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The session of all plans, whole or in segments, and how a plan sets its switches."""
+    """The session of all plans, whole or in segments, and how a plan sets its switches.
+
+    `watched` are the outputs that count dropped NaN, each with the node that drops them.
+    """
 
     session: Session | Segmented
     switches: Switches
+    watched: Mapping[str, str]
 
 
 def _open(
@@ -233,7 +258,7 @@ def _open(
         usable = at_least_opset(model, newest.lowest_opset, newest.name)
     try:
         graph = switched(usable)
-        switches = graph.switches
+        switches, watched = graph.switches, watch_dropped(graph, usable)
         segments = list(cut(graph, usable)) if in_segments and providers == ON_CPU else []
         checked = check(graph.proto, graph.weights) if not segments else segments[0].checked
         # With thousands of layers the graph takes as much memory as their weights: free it before
@@ -241,7 +266,8 @@ def _open(
         del graph
         session: Session | Segmented
         if segments:
-            session = Segmented(segments, [spec.name for spec in usable.outputs], threads)
+            names = [*(spec.name for spec in usable.outputs), *watched]
+            session = Segmented(segments, names, threads)
         else:
             session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
@@ -258,4 +284,4 @@ def _open(
     # The session has copies of its own.
     del checked, segments
     trim()
-    return _Opened(session, switches)
+    return _Opened(session, switches, watched)

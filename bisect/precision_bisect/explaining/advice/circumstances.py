@@ -7,10 +7,12 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from precision_bisect.errors import PrecisionBisectError, counted, first_of
 from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
+from precision_bisect.explaining.diagnosis.extremes import extremes
 from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import reference_outputs
@@ -137,7 +139,8 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         )
 
     def beyond() -> Plan | None:
-        return out_of_range(model, pair, case.samples, {}, case.threads, targets=case.targets)[0]
+        seen = partial(extremes, model, case.samples, case.threads)
+        return out_of_range(model, pair, case.samples, {}, seen, targets=case.targets)[0]
 
     problem = Problem(
         names=names,

@@ -1,33 +1,22 @@
 """What leaves the range of a 16-bit low type: the first plan to try where values overflow.
 
-One run in FP32 with extra outputs, the largest magnitude of each tensor. It needs no ranking and
-no trial.
+It needs one run in FP32, no ranking and no trial.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
-import onnx
 
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
-from precision_bisect.errors import ModelError
-from precision_bisect.explaining.diagnosis.instrument import computed
-from precision_bisect.graphs.graph import copied
+from precision_bisect.explaining.diagnosis.extremes import NEAR, Extremes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View
-from precision_bisect.graphs.ort import Session, check
-from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
-
-NEAR = 1e-3
-"""What differs from a mask by less, relative to it, is the mask and a score. A bound: masks are
-1e4 and more, scores tens."""
-_LARGEST = "precision_bisect/largest"
 
 
 def out_of_range(
@@ -35,13 +24,13 @@ def out_of_range(
     pair: Pair,
     samples: Sequence[Sample],
     weights: Mapping[str, float],
-    threads: int = 0,
+    seen: Callable[[], Extremes | None],
     *,
     targets: Sequence[TargetName] = DEFAULT_TARGETS,
 ) -> tuple[Plan | None, Plan | None]:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
-    Each sample is run once in FP32. `weights` are constants that leave the range, each with its
+    `seen` runs the samples in FP32. `weights` are constants that leave the range, each with its
     largest magnitude. The rule is that of ModelOpt's AutoCast, with its limits at the type's
     largest value. It also holds for the sums behind means that one of the `targets` stores.
     The second plan leaves out those constants, and what is as far from 0 as one: attention
@@ -49,12 +38,10 @@ def out_of_range(
     nothing depends on these plans.
     """
     # The scales of 8-bit types take care of the range.
-    if pair.low not in LOW_TYPES:
+    shown = seen() if pair.low in LOW_TYPES else None
+    if shown is None:
         return None, None
-    try:
-        values = _largest_values(model, samples, threads)
-    except (ModelError, RuntimeError):
-        return None, None
+    values = shown.largest
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
     levels = {math.inf, *weights.values()}
@@ -92,23 +79,6 @@ def _touching(model: Model, stored: Collection[str], sums: Collection[str]) -> P
     return Plan.of(layers) if layers else None
 
 
-def _largest_values(
-    model: Model, samples: Sequence[Sample], threads: int
-) -> list[tuple[str, float]]:
-    """Return each computed tensor with its largest magnitude, -inf if empty, for each sample."""
-    # The message is gone before the session takes its memory.
-    session = Session(check(_with_largest(model), model.weights), threads=threads, frugal=True)
-    found = [
-        (name.removeprefix(_LARGEST), float(value))
-        for sample in samples
-        for name, value in session.run(sample).items()
-    ]
-    # With thousands of layers it is as large as their weights.
-    del session
-    trim()
-    return found
-
-
 def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[str, int]:
     """Return the number of values in each mean whose sum is stored, by the mean's output."""
     semantics = Semantics(model, distinct(model, pair, targets)[-1])
@@ -120,24 +90,3 @@ def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[
         if semantics.inside(node) is Inside.SUM and (shape := view.shape(node.input[0]))
     }
     return {name: count for name, count in found.items() if count}
-
-
-def _with_largest(model: Model) -> onnx.ModelProto:
-    """Return the model with the largest magnitude of each computed FP32 tensor as its outputs.
-
-    The reduction follows right behind the node that makes the tensor, so no tensor is held longer
-    than in the model itself.
-    """
-    proto = copied(model.proto)
-    graph, wanted = proto.graph, set(computed(model))
-    del graph.node[:]
-    del graph.output[:]
-    for node in model.proto.graph.node:
-        graph.node.append(node)
-        for name in wanted.intersection(node.output):
-            magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
-            graph.node.add(op_type="Abs", input=[name], output=[magnitude])
-            reduced = onnx.helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0)
-            graph.node.append(reduced)
-            graph.output.append(onnx.helper.make_tensor_value_info(largest, 1, []))
-    return proto

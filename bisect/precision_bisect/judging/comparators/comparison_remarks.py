@@ -94,21 +94,37 @@ def exact_remark(comparator: Comparator, kinds: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
+def _failing(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """Return the trials that failed; forecasts do not count."""
+    judged = (trial for trial in trials if trial.proposal.kind is not Kind.PREDICT)
+    return [trial for trial in judged if trial.outcome.verdict is Verdict.FAIL]
+
+
+def dropped_remark(trials: Sequence[Trial]) -> str:
+    """Say how many trials failed only because a NaN was dropped inside; "" for none."""
+    failed = _failing(trials)
+    dropping = [layers for each in failed if (layers := each.outcome.evidence.dropped_nan)]
+    if not dropping:
+        return ""
+    return (
+        f"{len(dropping)} of {len(failed)} failing trials failed by NaN that FP32 has not alone: "
+        f"{dropping[0][0]!r} reads it, and ONNX Runtime drops it there; engines that keep it "
+        "give NaN"
+    )
+
+
 def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
     """Say how many trials failed by classes alone; "" for none. Forecasts do not count."""
     shares = _shares(comparator)
-    failed = [
-        trial.outcome.evidence.by_classes
-        for trial in trials
-        if trial.outcome.verdict is Verdict.FAIL and trial.proposal.kind is not Kind.PREDICT
-    ]
+    failed = [trial.outcome.evidence.by_classes for trial in _failing(trials)]
     decided = sum(failed)
     if not decided:
         return ""
     names = ", ".join(map(repr, shares))
+    exact = next((name for name, share in shares.items() if not share), None)
     return (
         f"integer or boolean outputs ({names}) decided: {decided} of {len(failed)} failing trials "
-        f"failed by them alone; {_allowing(next(iter(shares)))}"
+        f"failed by them alone{f'; {_allowing(exact)}' if exact is not None else ''}"
     )
 
 

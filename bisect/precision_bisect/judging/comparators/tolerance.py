@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from precision_bisect.errors import UsageError
+from precision_bisect.options import Options
 from precision_bisect.settings.sample_options import Limits, relative_of
 
 
@@ -59,3 +60,23 @@ def tolerance_from(limits: Limits) -> Tolerance:
     by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
     found = {name: float(limit) for name, limit in by_name.items() if limit is not None}
     return Tolerance(default=found.pop("", None), per_output=found)
+
+
+STEP = 1.0
+"""The least limit that lets integers differ: those below say nothing of sizes."""
+
+
+def by_size(options: Options, integers: Collection[str]) -> Sequence[str]:
+    """Return the integer outputs that a limit is given for in their unit: one step, or more.
+
+    A limit by the output's name goes before one for all. Below a step --tol means the share of
+    elements that may differ, or the other outputs.
+    """
+    given = (tolerance_from(limits) for limits in (options.tol, options.atol))
+    limits = [(each.per_output, each.default) for each in given]
+
+    def limit(name: str) -> float:
+        named = [some[name] for some, _ in limits if name in some]
+        return max(named or [default or 0.0 for _, default in limits])
+
+    return [name for name in integers if options.check is None and limit(name) >= STEP]

@@ -143,8 +143,10 @@ def can_change(feeds: Sequence[Sample]) -> bool:
 
 
 def _changes(array: NDArray[Any]) -> bool:
-    """Tell whether an input has values to change: what is only 0 and 1 is a mask, and exact."""
-    return array.dtype.kind == "f" and not bool(np.isin(array, (0, 1)).all())
+    """Tell whether an input has values to change: masks are exact, of 0, 1 and the lowest."""
+    if array.dtype.kind != "f":
+        return False
+    return not bool(np.isin(array, (0, 1, np.finfo(array.dtype).min)).all())
 
 
 def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> NDArray[Any]:
@@ -156,7 +158,8 @@ def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> ND
     if exact:
         limited = np.clip(changed, -half.largest, half.largest, out=changed)
         return limited.astype(half.numpy_type).astype(array.dtype)
-    return changed.astype(array.dtype)
+    most = np.finfo(array.dtype).max
+    return np.clip(changed, -most, most, out=changed).astype(array.dtype)
 
 
 def moved(array: NDArray[Any], rng: np.random.Generator, change: float) -> NDArray[np.float64]:

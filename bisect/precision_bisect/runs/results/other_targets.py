@@ -34,6 +34,20 @@ class OnTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InnerSum:
+    """The sums inside a layer that an engine would lose which adds in the low type.
+
+    `partial` is the largest partial sum, in the order of the reduced axis or, of products, in
+    the worst one; `absolute` the largest sum of absolute values, `result` the largest result.
+    """
+
+    layer: str
+    partial: Figure
+    absolute: Figure
+    result: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputRange:
     """An input on whose size the error of an operator depends, and what its range came to.
 

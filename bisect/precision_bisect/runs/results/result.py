@@ -25,7 +25,7 @@ from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets
+from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
@@ -229,7 +229,8 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `modules` has the kept layers' modules by PyTorch's names, where the
+    answer does elsewhere. `hidden_rows` are layers that read a row which a mask hides whole:
+    engines differ in those. `modules` has the kept layers' modules by PyTorch's names, where the
     model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
     among the `kept`. `no_command` has the ways of trtexec.sh that have no command, each with the
     reason. `costs` are of an engine. `message` and `out` are not part of the file.
@@ -286,6 +287,8 @@ class Result:
     advice: Sequence[Advised] = ()
     inputs: Inputs | None = None
     input_ranges: Sequence[InputRange] = ()
+    inner_sums: Sequence[InnerSum] = ()
+    hidden_rows: Sequence[str] = ()
     fingerprint: Mapping[str, Any]
     message: str = ""
     out: Path | None = None

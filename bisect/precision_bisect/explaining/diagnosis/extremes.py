@@ -1,0 +1,152 @@
+"""One run in FP32 with extra outputs: how large tensors are, and which rows masks hide whole."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from precision_bisect.errors import ModelError
+from precision_bisect.explaining.diagnosis.instrument import computed
+from precision_bisect.graphs.graph import attribute, copied, opset
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.ort import Session, check
+from precision_bisect.machine.free_space import trim
+from precision_bisect.protocols import Sample
+
+NEAR = 1e-3
+"""What differs from a mask by less, relative to it, is the mask and a score. A bound: masks are
+1e4 and more, scores tens."""
+LOWEST = (1 - NEAR) * float(np.finfo(np.float32).min)
+"""What hides a place from a softmax, by its own size; -inf does, too."""
+_LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
+_FLOAT = onnx.TensorProto.FLOAT
+_AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
+"""The opsets from which Softmax works along one axis, and ReduceMax reads its axes."""
+_ROWS = {"Softmax": 0, "Attention": 3}
+"""The input whose rows become weights: scores, or their mask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extremes:
+    """What FP32 runs of some samples showed.
+
+    `largest` has each computed tensor with its largest magnitude, -inf if it is empty, for each
+    sample. `hidden` are the layers that read a row which a mask hides whole, in some sample.
+    """
+
+    largest: Sequence[tuple[str, float]]
+    hidden: Sequence[str] = ()
+
+
+def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extremes | None:
+    """Run each sample once in FP32; None if the model cannot be run with extra outputs."""
+    rows = list(_rows(model))
+    try:
+        # The message is gone before the session takes its memory.
+        session = Session(
+            check(_with_extremes(model, rows), model.weights), threads=threads, frugal=True
+        )
+        runs = [session.run(sample) for sample in samples]
+    except (ModelError, RuntimeError):
+        return None
+    # With thousands of layers it is as large as their weights.
+    del session
+    trim()
+    return Extremes(
+        largest=[
+            (name.removeprefix(_LARGEST), float(value))
+            for run in runs
+            for name, value in run.items()
+            if name.startswith(_LARGEST)
+        ],
+        hidden=[
+            row.layer
+            for i, row in enumerate(rows)
+            # Rows of no values have the same largest one: -inf.
+            if any(
+                run[f"{_ROW}{i}"] <= LOWEST and run.get(f"{_LARGEST}{row.tensor}") != -math.inf
+                for run in runs
+            )
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A tensor whose values a layer turns into weights, row by row along these axes."""
+
+    layer: str
+    tensor: str
+    axes: Sequence[int]
+
+
+def _rows(model: Model) -> Iterator[_Rows]:
+    """Yield what softmaxes read, and the float masks of Attention."""
+    view, flattens = View(model), opset(model.proto) < _AXIS_MEANS_ONE
+    for node in view.nodes:
+        place = _ROWS.get(node.op_type, len(node.input))
+        if node.domain not in ("", "ai.onnx") or place >= len(node.input):
+            continue
+        tensor, axis = node.input[place], attribute(node, "axis")
+        if model.elem_types.get(tensor) != _FLOAT:
+            continue
+        axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]
+        if node.op_type == "Softmax" and flattens:
+            shape = view.shape(tensor)
+            if not shape:
+                continue
+            axes = [*range((1 if axis is None else axis.i) % len(shape), len(shape))]
+        yield _Rows(node.name, tensor, axes)
+
+
+def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
+    """Return the model with what is asked of each computed FP32 tensor as its outputs.
+
+    A reduction follows right behind the node that makes the tensor, so no tensor is held longer
+    than in the model itself.
+    """
+    proto = copied(model.proto)
+    graph, wanted = proto.graph, set(computed(model))
+    by_tensor: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        by_tensor.setdefault(row.tensor, []).append(i)
+    made = {name for node in model.proto.graph.node for name in node.output}
+    del graph.node[:]
+    del graph.output[:]
+
+    def reduce(name: str) -> None:
+        if name in wanted:
+            magnitude, largest = f"{_LARGEST}/of{name}", f"{_LARGEST}{name}"
+            graph.node.add(op_type="Abs", input=[name], output=[magnitude])
+            graph.node.append(helper.make_node("ReduceMax", [magnitude], [largest], keepdims=0))
+            graph.output.append(helper.make_tensor_value_info(largest, _FLOAT, []))
+        for i in by_tensor.get(name, ()):
+            out = f"{_ROW}{i}"
+            graph.node.extend(_least_row(graph, rows[i], out, opset(proto)))
+            graph.output.append(helper.make_tensor_value_info(out, _FLOAT, []))
+
+    for name in by_tensor.keys() - made:
+        reduce(name)
+    for node in model.proto.graph.node:
+        graph.node.append(node)
+        for name in node.output:
+            reduce(name)
+    return proto
+
+
+def _least_row(
+    graph: onnx.GraphProto, row: _Rows, out: str, version: int
+) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """Return the nodes that give the largest value of the row where that is least."""
+    most, axes = f"{out}/most", list(row.axes)
+    if version >= _AXES_ARE_INPUTS:
+        along = onnx.numpy_helper.from_array(np.array(axes, np.int64), f"{out}/axes")
+        graph.initializer.append(along)
+        reduced = helper.make_node("ReduceMax", [row.tensor, along.name], [most], keepdims=0)
+    else:
+        reduced = helper.make_node("ReduceMax", [row.tensor], [most], keepdims=0, axes=axes)
+    return reduced, helper.make_node("ReduceMin", [most], [out], keepdims=0)

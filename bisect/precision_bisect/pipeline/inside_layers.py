@@ -1,0 +1,122 @@
+"""What no sample feels inside the layers of an answer, and where engines differ."""
+
+from collections.abc import Sequence
+
+from precision_bisect.errors import ModelError, counted, first_of
+from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
+from precision_bisect.explaining.diagnosis.instrument import Instrument, births, watched_under
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.pipeline.judged_answer import kept_names
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.plan import Plan
+from precision_bisect.runs.results.other_targets import InnerSum
+from precision_bisect.runs.results.result import CurvePoint
+
+LOOKED_AT = 2
+"""Samples in which NaN and Inf are looked for inside. A bound on time."""
+
+
+def sums_inside(prepared: Prepared, plan: Plan, *, late: bool) -> list[InnerSum]:
+    """Return the low layers of an answer whose sums an engine loses that adds in FP16.
+
+    Engines are asked themselves, and no other type is added in.
+    """
+    if not prepared.backend.emulated or prepared.options.low != "fp16" or late:
+        return []
+    seen = prepared.seen()
+    if seen is None:
+        return []
+    kept = set(plan.kept)
+    low = (name for i, name in enumerate(prepared.model.table.names) if i not in kept)
+    return inner_sums(
+        prepared.model,
+        seen,
+        prepared.samples,
+        frozenset(map(str, low)),
+        LOW_TYPES["fp16"].largest,
+        prepared.options.threads,
+    )
+
+
+def sums_remarks(sums: Sequence[InnerSum]) -> list[str]:
+    """Say in which layers sums are lost where they are added in FP16; one sentence or none."""
+    if not sums:
+        return []
+    first = max(sums, key=lambda each: each.partial)
+    within = first.partial <= LOW_TYPES["fp16"].largest
+    lost = "loses their digits" if within else "overflows"
+    return [
+        f"sums inside {counted(len(sums), 'low layer')} are lost by an engine that "
+        f"adds in FP16: in {first.layer} partial sums reach {first.partial:,.0f} for results up "
+        f"to {first.result:.3g}, which {lost} there; they were taken as added in FP32, as in "
+        "tensor cores"
+    ]
+
+
+def hidden_rows(prepared: Prepared) -> Sequence[str]:
+    """Return the layers that read a row which a mask hides whole, if the run has looked."""
+    seen = prepared.seen() if prepared.backend.emulated else None
+    return () if seen is None else seen.hidden
+
+
+def hidden_remarks(layers: Sequence[str]) -> list[str]:
+    """Say that engines differ in rows that a mask hides whole; one sentence or none."""
+    if not layers:
+        return []
+    return [
+        f"a mask hides whole rows from {first_of(layers)}: engines differ there, whatever the "
+        "precision (ONNX Runtime's Attention gives 0, the same written out the mean of all values)"
+    ]
+
+
+def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
+    """Return the layers that make NaN or Inf of finite values where every layer may run low.
+
+    What only carries a mask of attention is left out. A plan that keeps layers is not looked at:
+    its diagnosis tells where they are born.
+    """
+    nothing = Plan.of(())
+    large = prepared.problem.large or prepared.options.low not in LOW_TYPES
+    if plan != nothing or not prepared.backend.emulated or large or late:
+        return nothing
+    instrument = Instrument(
+        prepared.model,
+        prepared.pair,
+        prepared.options.threads,
+        prepared.scales,
+        targets=prepared.options.targets,
+    )
+    try:
+        watched = watched_under(instrument, {}, prepared.samples[:LOOKED_AT], plan)
+    except (ModelError, RuntimeError):
+        return nothing
+    found = [birth.layer for birth in births(instrument.view, watched)]
+    masks = prepared.problem.beyond_range() or nothing
+    return Plan.of(instrument.index[name] for name in found if name in instrument.index).without(
+        masks.kept
+    )
+
+
+def unfelt(
+    prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint], born: Plan
+) -> list[str]:
+    """Tell of layers that leave the range in the answer without harm: other inputs may feel it.
+
+    `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
+    no inference of another kind, and gets none for this.
+    """
+    marked = "margin" in [each.point for each in curve]
+    if plan is None or not (marked or prepared.backend.emulated):
+        return []
+    left = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
+    if not left:
+        return []
+    keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
+    if marked and prepared.options.export_point == "margin":
+        keep = "the exported plan keeps them"
+    many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
+    return [
+        f"{many} that run in {prepared.options.low.upper()} leave its range"
+        f"{' or make NaN or Inf' if born.kept else ''}, {first} first; "
+        f"these samples do not feel it, others may: {keep}"
+    ]
