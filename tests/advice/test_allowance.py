@@ -16,6 +16,7 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import ADVICE, LEAST_ADVICE_S, allowance
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import NODE_WORK
@@ -75,7 +76,9 @@ def test_once_it_is_spent_nothing_more_is_tried(tmp_path: Path, inferences: int)
     """One adviser begins with what is left; with nothing none does."""
     path = save(parse(ATTENTION.format(mask=-1e9)), tmp_path)
     kept = ["node_of_a", "node_of_s"]
-    samples = [{name: np.asarray(array) for name, array in feed.items()} for feed in MASKED]
+    samples: list[Sample] = [
+        {name: np.asarray(array) for name, array in feed.items()} for feed in MASKED
+    ]
     case = case_of(path, samples, kept, tmp_path)
     every = with_allowance(case, float("inf"))
     assert any(each.tried for each in advised(every).advice)

@@ -311,7 +311,7 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
 def test_what_cannot_be_judged_is_no_input_that_passed(tmp_path: Path) -> None:
     """Inputs without FP32 outputs are counted apart: the bound is that of the others alone."""
     ending, driver, sets, _ = searched(tmp_path, needing({}))
-    assert ending.plan is not None if ending else False
+    assert ending is not None and ending.plan is not None
     found = promised(driver.trials, ending.plan, sets)
     lost = [number for number in range(COUNT) if number not in POOL][:9]
 

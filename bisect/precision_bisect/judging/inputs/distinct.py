@@ -52,8 +52,8 @@ class Distinct(NamedTuple):
     def drawn(self, count: int, seed: int) -> Sequence[int]:
         """Return so many distinct samples at random, with all that are as near."""
         firsts = sorted({*self.near})
-        order = np.random.default_rng((seed, len(firsts), count)).permutation(len(firsts))
-        drawn = {firsts[place] for place in order[:count]}
+        order = np.random.default_rng((seed, len(firsts), count)).permutation(firsts)
+        drawn = {*map(int, order[:count])}
         return [number for number, first in enumerate(self.near) if first in drawn]
 
 
@@ -90,7 +90,7 @@ def _leaders(
     inputs = [np.stack(each) for each in zip(*sketches, strict=True)]
     squares = [np.einsum("ij,ij->i", each, each) for each in inputs]
     free = np.ones(len(numbers), bool)
-    leaders = {}
+    leaders: dict[int, int] = {}
     for place in range(len(numbers)):
         if not free[place]:
             continue
@@ -101,7 +101,7 @@ def _leaders(
                 near &= apart <= NEAR**2 * np.maximum(square, square[place])
         near[place] = True
         free &= ~near
-        leaders |= {numbers[each]: numbers[place] for each in np.flatnonzero(near)}
+        leaders |= {numbers[each]: numbers[place] for each in map(int, np.flatnonzero(near))}
     return leaders
 
 
