@@ -1,17 +1,16 @@
 """The strongly typed model as a file, for engines that do what the types say.
 
-A model viewer shows at each layer its precision, and why it needs it. Inputs and outputs may be
-FP16, for pipelines that hand over such tensors.
+A model viewer shows at each layer its precision, and why it needs it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 import onnx
 
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, attribute, refill, rename_tensors
+from precision_bisect.graphs.graph import HALF_TYPES, refill
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -27,8 +26,6 @@ POINT_KEY = f"{METADATA_PREFIX}.point"
 _KEYS = frozenset(f"{METADATA_PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
 _METADATA_SINCE = 10
 """Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
-FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-IO_PREFIX = "precision_bisect/io"
 
 
 def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
@@ -54,8 +51,6 @@ def mixed_model(export: Export) -> TypedGraph:
     for name in not_as_planned(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
-    if export.settings.io_types == "fp16":
-        take_half(typed.proto)
     annotate(typed.proto, export)
     return typed
 
@@ -147,57 +142,3 @@ def _set(
     for key, value in values.items():
         # A result.json may have halves of surrogate pairs, which are no text.
         owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())
-
-
-def take_half(proto: onnx.ModelProto) -> None:
-    """Declare the FP32 inputs and outputs of a typed model FP16, and cast at the border.
-
-    What reads an input in FP16, or gives an output from FP16, needs no cast.
-    """
-    graph, types = proto.graph, infer_elem_types(proto, {})
-    takes = {v.name: v for v in graph.input if _is_float(v)}
-    gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in takes}
-    for value in (*takes.values(), *gives.values()):
-        value.type.tensor_type.elem_type = FLOAT16
-    names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}
-    outputs = {value.name for value in graph.output}
-    nodes = []
-    for node in graph.node:
-        if _casts(node, FLOAT16) and node.input[0] in takes and node.output[0] not in outputs:
-            names[node.output[0]] = node.input[0]
-        else:
-            nodes.append(node)
-    refill(graph.node, nodes)
-    rename_tensors(graph, names)
-    ends = [_given(name, names[name], graph.node, types) for name in gives]
-    begins = [_cast(name, names[name], FLOAT) for name in takes]
-    read = {name for each in all_graphs(graph) for node in each.node for name in node.input}
-    read |= {name for node in ends for name in node.input} | outputs
-    every = (*begins, *graph.node, *ends)
-    useful = [n for n in every if not _casts(n, FLOAT) or n.output[0] in read]
-    refill(graph.node, useful)
-
-
-def _given(
-    name: str, inner: str, nodes: Iterable[onnx.NodeProto], types: Mapping[str, int]
-) -> onnx.NodeProto:
-    """Return the node that gives an output in FP16, which is `inner` in FP32."""
-    maker = next((node for node in nodes if inner in node.output), None)
-    if maker is not None and _casts(maker, FLOAT) and types.get(maker.input[0]) == FLOAT16:
-        source = maker.input[0]
-        return onnx.helper.make_node("Identity", [source], [name], name=f"{inner}/identity")
-    return _cast(inner, name, FLOAT16)
-
-
-def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
-    inner = target if kind == FLOAT else source
-    return onnx.helper.make_node("Cast", [source], [target], name=f"{inner}/cast", to=kind)
-
-
-def _casts(node: onnx.NodeProto, kind: int) -> bool:
-    to = attribute(node, "to") if node.op_type == "Cast" else None
-    return to is not None and to.i == kind
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == FLOAT)

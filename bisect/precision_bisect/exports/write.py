@@ -117,9 +117,7 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
 
 def gains(export: Export) -> bool:
     """Tell whether anything of the plan is below FP32: else the model itself is the plan."""
-    return bool(export.model.low_tensors) or any(
-        name != "fp32" for name in export.precisions.values()
-    )
+    return bool(export.model.in_low) or any(name != "fp32" for name in export.precisions.values())
 
 
 def remove_exports(folder: RunFolder) -> None:

@@ -126,7 +126,8 @@ def load_run(
     if not (options.backend == "auto" or options.elsewhere):
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
-    original = _shared(load_model(options.model), work)
+    given = load_model(options.model).with_io_types(options.engine.io_types)
+    original = _shared(given, work)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
@@ -281,7 +282,7 @@ def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
     """Return the error for a model without FP32 layers: what its nodes are instead."""
     counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
     told = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
-    converted = counts.keys() & {Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION, Exclusion.DOUBLE}
+    converted = counts.keys() & {Exclusion.QUANTIZATION, Exclusion.DOUBLE}
     return ModelError(
         f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",
         "give the FP32 model, not a converted one"

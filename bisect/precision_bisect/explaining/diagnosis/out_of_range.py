@@ -28,6 +28,7 @@ NEAR = 1e-3
 """What differs from a mask by less, relative to it, is the mask and a score. A bound: masks are
 1e4 and more, scores tens."""
 _LARGEST = "precision_bisect/largest"
+_LARGEST_OF = {low.onnx_type: low.largest for low in LOW_TYPES.values()}
 
 
 def out_of_range(
@@ -77,6 +78,29 @@ def out_of_range(
         if not any(math.isclose(value, mask, rel_tol=NEAR) for mask in levels)
     ]
     return beyond(values, weights), beyond(others, ())
+
+
+def overflowing_in_file(
+    model: Model, samples: Sequence[Sample], threads: int = 0
+) -> Mapping[str, int]:
+    """Return the nodes that the file has store what their 16-bit type cannot hold.
+
+    Each comes with the number of such samples, in network order. There are none where the model
+    cannot be run this way.
+    """
+    stored = {node: (low.tensor, _LARGEST_OF[low.kind]) for node, low in model.in_low.items()}
+    try:
+        values = _largest_values(model, samples, threads)
+    except (ModelError, RuntimeError):
+        return {}
+    by_tensor: dict[str, list[float]] = {}
+    for name, value in values:
+        by_tensor.setdefault(name, []).append(value)
+    found = {
+        node: sum(limit < value < math.inf for value in by_tensor.get(tensor, ()))
+        for node, (tensor, limit) in stored.items()
+    }
+    return {node: count for node, count in found.items() if count}
 
 
 def _touching(model: Model, stored: Collection[str], sums: Collection[str]) -> Plan | None:

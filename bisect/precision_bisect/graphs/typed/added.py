@@ -7,6 +7,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.graphs.constant_values import TypedConstants
+from precision_bisect.graphs.fp32_form import GUARD_PREFIX
 from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType, QuantizedType
@@ -130,10 +131,10 @@ class Added:
 
     def guard(self, wish: str, source: str) -> str:
         """Append an addition of zero to the FP32 tensor `source`; return its result."""
-        zero = self._names(f"{PREFIX}/guard/zero")
+        zero = self._names(f"{GUARD_PREFIX}zero")
         if zero not in self.initializers:
             self.initializers[zero] = helper.make_tensor(zero, _FLOAT, [], [0.0])
-        out = self._names(f"{PREFIX}/guard/{wish}")
+        out = self._names(f"{GUARD_PREFIX}{wish}")
         self.nodes.append(helper.make_node("Add", [source, zero], [out], name=out))
         return out
 
