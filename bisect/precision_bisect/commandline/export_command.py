@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import UsageError, printable
+from precision_bisect.errors import printable
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.verifying.verify import model_and_result
+from precision_bisect.pipeline.verifying.verify import interface_as_in_run, model_and_result
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.runfolder import RunFolder, point_folder, refuse_links
@@ -60,13 +60,8 @@ def export(
     finished = read_finished(result, model, point)
     run = finished.path.parent
     refuse_links(run)
-    wanted = finished.to_export(model, settings, point)
+    wanted = finished.to_export(model, interface_as_in_run(finished, settings), point)
     where = out or (run if point == ANSWER else point_folder(run, point))
-    if settings.io_types != "model" and where.resolve() == run.resolve():
-        raise UsageError(
-            f"--io-types rounds the samples that judge, and those in {run} are FP32",
-            "write to another folder by --out",
-        )
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)

@@ -17,7 +17,15 @@ from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.layer_table import LayerName, forms_of
-from precision_bisect.runs.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.runs.runfolder import (
+    FP32_DATA,
+    FP32_MODEL,
+    MIXED_DATA,
+    MIXED_MODEL,
+    RunFolder,
+)
 
 METADATA_PREFIX = "precision_bisect"
 LAYERS_KEY = f"{METADATA_PREFIX}.layers"
@@ -55,13 +63,25 @@ def mixed_model(export: Export) -> TypedGraph:
     return typed
 
 
-def save_mixed(folder: RunFolder, typed: TypedGraph) -> None:
+def write_fp32(folder: RunFolder, export: Export) -> None:
+    """Write the FP32 form that exports by layer name are for, in place of a former one.
+
+    Raises NotWritable where the folder has no room for it.
+    """
+    folder.remove(FP32_MODEL)
+    folder.remove(FP32_DATA)
+    every = Plan.all_high(len(export.model.table.candidates))
+    typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(every, False)
+    save_mixed(folder, typed, FP32_MODEL)
+
+
+def save_mixed(folder: RunFolder, typed: TypedGraph, name: str = MIXED_MODEL) -> None:
     """Write a typed model into a folder. Raises NotWritable where that has no room for it."""
     try:
-        with folder.writing(MIXED_MODEL) as path:
+        with folder.writing(name) as path:
             save_typed(typed, path)
     except RunFolderError as error:
-        folder.remove(MIXED_DATA)
+        folder.remove(f"{name}.data")
         raise NotWritable(error.message) from error
 
 
