@@ -120,24 +120,32 @@ def _pass_by(graph: onnx.GraphProto, idle: Set[str]) -> dict[str, str]:
     """
     outputs = {value.name for value in graph.output}
     made = {name for node in graph.node for name in node.output if name}
+    sources = {node.output[0]: node.input[0] for node in graph.node if node.output[0] in idle}
     passed: dict[str, str] = {}
     ends: dict[str, str] = {}
     kept = []
     for node in graph.node:
-        if idle.isdisjoint(node.output):
+        out = node.output[0] if node.output else ""
+        if out not in sources:
             kept.append(node)
             continue
-        source, out = passed.get(node.input[0], node.input[0]), node.output[0]
+        source = _origin(out, sources)
         if out not in outputs:
             passed[out] = source
-        elif source in made and source not in outputs and source not in ends:
+        elif source in made and source not in {*outputs, *ends, *sources}:
             ends[source] = out
         else:
-            node.op_type = "Identity"
-            del node.attribute[:]
-            del node.input[1:]
+            node.CopyFrom(onnx.helper.make_node("Identity", [source], [out], name=node.name))
             kept.append(node)
     refill(graph.node, kept)
     names = {old: ends.get(new, new) for old, new in (*passed.items(), *ends.items())}
     rename_tensors(graph, names)
     return names
+
+
+def _origin(name: str, sources: Mapping[str, str]) -> str:
+    """Return what a chain of idle nodes passes on. A damaged file may have a circle of them."""
+    seen = {name}
+    while name in sources and (name := sources[name]) not in seen:
+        seen.add(name)
+    return name
