@@ -108,7 +108,7 @@ def test_a_converted_model_computes_what_its_rounded_constants_say(
     blocked: set[int],
 ) -> None:
     """The FP32 form of a conversion is the original with constants rounded to FP16."""
-    names = [node.name for node in proto.graph.node]
+    names = [node.name for node in proto.graph.node if node.op_type != "Constant"]
     converted = convert_float_to_float16(
         _copy(proto),
         keep_io_types=keep,
