@@ -167,13 +167,15 @@ def test_a_run_says_what_the_interface_costs(tmp_path: Path, workers: int) -> No
     path = tiny.write_model(tmp_path / "tiny.onnx")
     result = tiny.search(path, tmp_path / "run", engine=HALF, workers=workers)
     assert result.interface is not None
-    assert result.interface.passed and 0 < result.interface.error <= result.error
+    assert result.interface.passed
+    assert isinstance(result.error, float) and isinstance(result.interface.error, float)
+    assert 0 < result.interface.error <= result.error
     inputs, outputs = stored_samples(tmp_path / "run")
     assert np.float16 == inputs[0]["x"].dtype
     assert result.fingerprint["engine"]["io_types"] == "fp16"
     (found,) = ran(tmp_path / "run" / MIXED_MODEL, inputs[0])
     (wanted,) = outputs[0].values()
-    assert np.abs(found.astype(np.float32) - wanted).max() <= result.tolerance
+    assert np.abs(found.astype(np.float32) - wanted).max() <= 1e-2
     with pytest.raises(RunFolderError, match="io_types"):
         tiny.search(path, tmp_path / "run", resume=True, workers=workers)
 

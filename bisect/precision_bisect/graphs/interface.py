@@ -130,10 +130,16 @@ class Interface:
             for name, low in takes.items()
             for node in round_trip(name, names[name], low.onnx_type)
         ]
+        # The graph may have a round trip of this tensor already, by its own name.
         ends = [
             node
             for name, low in gives.items()
-            for node in round_trip(names[name], name, low.onnx_type)
+            for node in (
+                helper.make_node(
+                    "Cast", [names[name]], [f"{IO_PREFIX}/{name}/16bit"], to=low.onnx_type
+                ),
+                helper.make_node("Cast", [f"{IO_PREFIX}/{name}/16bit"], [name], to=FLOAT),
+            )
         ]
         refill(graph.node, [*begins, *graph.node, *ends])
         return names

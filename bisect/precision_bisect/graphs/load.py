@@ -131,7 +131,8 @@ def _load(path: Path) -> Model:
     outputs = tuple(_spec(value) for value in proto.graph.output)
     _forget_unknown_sizes(proto.graph)
     of_file = Interface.of(proto.graph)
-    elem_types, in_low = infer_elem_types(proto, weights), dict[str, StoredLow]()
+    elem_types: Mapping[str, int] = infer_elem_types(proto, weights)
+    in_low: Mapping[str, StoredLow] = {}
     if low := declared_low(elem_types):
         proto, weights, elem_types, in_low = fp32_form(proto, weights, low)
     modules = module_names(proto)

@@ -126,8 +126,8 @@ def load_run(
     if not (options.backend == "auto" or options.elsewhere):
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
-    given = load_model(options.model).with_io_types(options.engine.io_types)
-    original = _shared(given, work)
+    original = load_model(options.model).with_io_types(options.engine.io_types)
+    original = _shared(original, work)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)

@@ -102,7 +102,7 @@ class RemoteBackend:
         self.lasting = {
             _digest(raw(array))
             for feed in samples
-            for array in model.interface.stored(feed).values()
+            for array in self.model.interface.stored(feed).values()
         }
 
     def versions(self) -> Mapping[str, str]:
