@@ -1,5 +1,6 @@
 """Inputs and outputs in FP16: they are judged, and exported."""
 
+import pickle
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -178,6 +182,16 @@ def test_a_run_says_what_the_interface_costs(tmp_path: Path, workers: int) -> No
     assert np.abs(found.astype(np.float32) - wanted).max() <= 1e-2
     with pytest.raises(RunFolderError, match="io_types"):
         tiny.search(path, tmp_path / "run", resume=True, workers=workers)
+
+
+def test_other_processes_round_the_same(tmp_path: Path) -> None:
+    """What is sent to a worker makes a model with the interface of the run."""
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=path, inputs=tiny.samples(), engine=HALF, out=tmp_path / "run")
+    prepared = prepare(options, ignore, tmp_path)
+    sent = pickle.loads(pickle.dumps(prepared.spec)).made(tmp_path).model
+    assert sent.interface == prepared.model.interface
+    assert ({"x"}, True) == ({*sent.interface.inputs}, sent.rounds_ends)
 
 
 def test_the_interface_of_a_run_goes_with_it(tmp_path: Path) -> None:
