@@ -26,7 +26,7 @@ from precision_bisect.pipeline.deploying import (
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
-from precision_bisect.pipeline.file_types import fp32_search, interface_cost
+from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,

@@ -13,7 +13,7 @@ from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, explained
-from precision_bisect.pipeline.file_types import fp32_search
+from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
