@@ -48,11 +48,12 @@ def chain(names: Sequence[str]) -> onnx.ModelProto:
 
 def export_of(path: Path, kept: Sequence[str], settings: EngineSettings | None = None) -> Export:
     """Return the export of the plan that keeps these layers of the model at `path`, in FP16."""
+    settings = settings or EngineSettings()
     return Export(
-        model=load_model(path),
+        model=load_model(path).with_io_types(settings.io_types),
         kept=[LayerName(name) for name in kept],
         pair=Pair(low="fp16", high="fp32"),
-        settings=settings or EngineSettings(),
+        settings=settings,
     )
 
 

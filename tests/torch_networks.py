@@ -177,13 +177,14 @@ def samples(name: str, count: int = 4) -> list[dict[str, Any]]:
     return [{"x": draw.standard_normal(shape, np.float32)} for _ in range(count)]
 
 
-def exported(name: str, path: Path, *, dynamo: bool) -> Path:
-    """Export a network by one of PyTorch's two exporters."""
+def exported(name: str, path: Path, *, dynamo: bool, half: bool = False) -> Path:
+    """Export a network, or its `half`, by one of PyTorch's two exporters."""
+    kind = torch.float16 if half else torch.float32
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            network(name),
-            (torch.from_numpy(samples(name)[0]["x"]),),
+            network(name).to(kind),
+            (torch.from_numpy(samples(name)[0]["x"]).to(kind),),
             str(path),
             input_names=["x"],
             opset_version=18 if dynamo else 17,

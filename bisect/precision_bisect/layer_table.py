@@ -29,7 +29,6 @@ class Exclusion(StrEnum):
     CONSTANT = "computed from constants only; builders fold it"
     SHAPE = "shape arithmetic"
     NOT_FLOAT = "its outputs are not floating point"
-    ALREADY_LOW = "already computes in a lower precision"
     DOUBLE = "computes in double precision"
     CAST = "a cast: its type is its meaning"
     QUANTIZATION = "quantization: its type is its meaning"

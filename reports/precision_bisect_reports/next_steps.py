@@ -13,7 +13,7 @@ from rich.text import Text
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
-from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, EVERYWHERE
+from precision_bisect.runs.results.advised import CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.deployment import Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result, TrtexecMode
@@ -94,9 +94,11 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             )
         case Status.NOT_PRECISION if not result.trials:
             return  # its message says what to mend
-        case Status.NOT_PRECISION if _advised(result, ALREADY_ROUNDED):
-            yield from _advised(result, ALREADY_ROUNDED)
-            yield from _explain(result, model)
+        case Status.NOT_PRECISION if result.interface is not None:
+            yield NextStep(
+                what="Next: leave --io-types out, or scale the inputs that lose values, before "
+                "the model and back in it"
+            )
         case Status.NOT_PRECISION if result.emulated:
             yield NextStep(
                 what="Next: loosen the tolerance, or see why FP32 itself misses it: the check, "

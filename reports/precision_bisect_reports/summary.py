@@ -13,7 +13,6 @@ from rich.text import Text
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.advised import ALREADY_ROUNDED
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
@@ -80,7 +79,7 @@ _HEADLINES = {
     Status.ABORTED: _Headline("Aborted", "red", "; best so far"),
     Status.STOPPED: _Headline("Culprits only", "yellow", "; not within the tolerance"),
 }
-FILE_ROUNDS = "The file loses precision by itself"
+INTERFACE_ALONE = "The interface alone is over the limit"
 NO_ANSWER = "No answer yet"
 NOTHING_GAINED = "Nothing gained"
 
@@ -137,11 +136,9 @@ def every_layer(result: Result) -> str:
 
 
 def headline_of(result: Result) -> str:
-    """Return how a run ended; a file that rounds by itself is said to."""
-    if result.status is Status.NOT_PRECISION and any(
-        each.id == ALREADY_ROUNDED for each in result.advice
-    ):
-        return FILE_ROUNDS
+    """Return how a run ended; an interface that costs too much is said to."""
+    if result.status is Status.NOT_PRECISION and result.interface is not None:
+        return INTERFACE_ALONE
     return _HEADLINES[result.status].what
 
 
@@ -249,6 +246,10 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield from by_output(result)
     elif answered and not told:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
+    if result.interface is not None and not told:
+        yield "interface", printable(result.interface.words), ALWAYS
+    if result.fp32_form is not None:
+        yield "searched", searched_as(result), ALWAYS
     if result.asked:
         yield "asked for", f"{result.asked_for}; what is proven is of the others", ALWAYS
     if result.kept and answered:
@@ -276,6 +277,25 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
         yield "inputs", said, ALWAYS
     if result.message and not told and answered:
         yield "note", printable(result.message), ALWAYS
+
+
+def searched_as(result: Result) -> str:
+    """Say that a file was searched in its FP32 form, what it computes low, and what breaks there.
+
+    A node that leaves the range in one sample at least is named.
+    """
+    form = result.fp32_form
+    assert form is not None
+    types = " and ".join(kind.upper() for kind in form.types)
+    low = f"{len(form.layers)} of {counted(result.candidates, 'layer')} compute in {types}"
+    said = f"in its FP32 form; in the file {low}"
+    if form.overflowing:
+        nodes = [printable(each.node) for each in form.overflowing]
+        leave = "leaves" if len(nodes) == 1 else "leave"
+        worst = max(each.samples for each in form.overflowing)
+        of = counted(form.of_samples, "sample")
+        said += f", and {first_of(nodes, MOST_PINNED)} {leave} the range in {worst} of {of}"
+    return said
 
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:

@@ -1,7 +1,10 @@
-"""model.mixed.onnx with inputs and outputs in FP16."""
+"""Inputs and outputs in FP16: they are judged, and exported."""
 
+import pickle
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,20 +13,30 @@ import pytest
 import tiny
 from exports_models import export_of
 from models import normal, parse, save
+from precision_bisect import find
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.commandline.export_command import export
-from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.exports.mixed import mixed_model, save_mixed
-from precision_bisect.exports.recheck import fit
+from precision_bisect.exports.recheck import fit, stored_samples
 from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.graphs.typed.pinning import pin_formless, pinned_layers
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.options import Options
+from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.runfolder import GOLDEN_OUTPUTS, MIXED_MODEL, RunFolder
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings, IoTypes
+from precision_bisect_reports.summary import final_screen
 from rtx import build
+from typed_graphs import run_as_written, simulated
 
 FLOAT16 = onnx.TensorProto.FLOAT16
 HALF = EngineSettings(io_types="fp16")
@@ -106,39 +119,110 @@ def test_low_ends_need_no_casts(tmp_path: Path) -> None:
     assert "Cast" not in ops
 
 
-def test_stored_samples_have_the_types_of_the_model(tmp_path: Path) -> None:
-    """In a run's folder, and where it is exported again, in the types of the model or in FP16."""
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_judged_is_what_is_exported(tmp_path: Path, name: str) -> None:
+    """Every plan gives what the exported file gives on the rounded samples, FP16 on FP32 ones."""
+    model = load_model(save(parse(MODELS[name][0]), tmp_path)).with_io_types("fp16")
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    backend = EmulatedBackend(model, threads=1)
+    feed = {value.name: FEEDS[value.name] for value in model.proto.graph.input}
+    stored = {
+        key: array.astype(np.float16).astype(np.float32) if array.dtype == np.float32 else array
+        for key, array in feed.items()
+    }
+    layers = range(len(model.table.candidates))
+    for kept in (each for count in range(4) for each in combinations(layers, count)):
+        typed = writer.write(Plan.of(kept), guard_islands=False).proto
+        plain = simulated(typed)
+        for value in (*plain.graph.input, *plain.graph.output):
+            if value.type.tensor_type.elem_type == FLOAT16:
+                value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        expected = backend.evaluate(Plan.of(kept), feed)
+        for key, array in run_as_written(plain, stored).items():
+            np.testing.assert_array_equal(expected[key], array)
+            if array.dtype == np.float32:
+                np.testing.assert_array_equal(array.astype(np.float16), array)
+
+
+QUIET = """(float[1,8] x) => (float[1,8] y) <float k = {1e-9}, float big = {1e5}> {
+    [scale] a = Mul(x, k) [ratio] r = Div(x, x) [large] l = Mul(r, big) [back] b = Div(l, big)
+    [sum] s = Add(b, a) [end] y = Tanh(s) }"""
+"""A quotient that becomes 0/0 where FP16 flushes its operands to 0, and a product beyond FP16."""
+
+
+def test_an_interface_that_costs_too_much_ends_the_run(tmp_path: Path) -> None:
+    """With every layer FP32 the rounded samples give NaN: one line says so, and what to do."""
+    path = save(parse(QUIET), tmp_path)
+    inputs = [{"x": np.array([[1e-9, 1, 2, 3, 4, 5, 6, 1e-8]], np.float32)}]
+    asked: dict[str, Any] = {"inputs": inputs, "threads": 1, "tol": 1e-2}
+    found = find(path, out=tmp_path / "plain", **asked)
+    assert (Status.FOUND, None) == (found.status, found.interface)
+    result = find(path, out=tmp_path / "half", engine=HALF, **asked)
+    assert (Status.NOT_PRECISION, ExitCode.NO_PLAN) == (result.status, result.exit_code)
+    cost = result.interface
+    assert cost is not None
+    assert ("fp16", False, float("inf")) == (cost.low, cost.passed, cost.error)
+    assert [("x", 0.25, 0.0)] == [(each.name, each.zero, each.infinite) for each in cost.lost]
+    assert not (tmp_path / "half" / MIXED_MODEL).exists()
+    screen = "\n".join(line.plain for line in final_screen(result, path, 200))
+    assert "The interface alone is over the limit: FP16 inputs and outputs" in screen
+    assert "25% of the values of 'x' become 0" in screen
+    assert "Next: leave --io-types out, or scale the inputs" in screen
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_says_what_the_interface_costs(tmp_path: Path, workers: int) -> None:
+    """It is the trial with every layer high; the exported file holds on the stored samples."""
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    result = tiny.search(path, tmp_path / "run", engine=HALF, workers=workers)
+    assert result.interface is not None
+    assert result.interface.passed
+    assert isinstance(result.error, float) and isinstance(result.interface.error, float)
+    assert 0 < result.interface.error <= result.error
+    inputs, outputs = stored_samples(tmp_path / "run")
+    assert np.float16 == inputs[0]["x"].dtype
+    assert result.fingerprint["engine"]["io_types"] == "fp16"
+    (found,) = ran(tmp_path / "run" / MIXED_MODEL, inputs[0])
+    (wanted,) = outputs[0].values()
+    assert np.abs(found.astype(np.float32) - wanted).max() <= 1e-2
+    with pytest.raises(RunFolderError, match="io_types"):
+        tiny.search(path, tmp_path / "run", resume=True, workers=workers)
+
+
+def test_other_processes_round_the_same(tmp_path: Path) -> None:
+    """What is sent to a worker makes a model with the interface of the run."""
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=path, inputs=tiny.samples(), engine=HALF, out=tmp_path / "run")
+    prepared = prepare(options, ignore, tmp_path)
+    sent = pickle.loads(pickle.dumps(prepared.spec)).made(tmp_path).model
+    assert sent.interface == prepared.model.interface
+    assert ({"x"}, True) == ({*sent.interface.inputs}, sent.rounds_ends)
+
+
+def test_the_interface_of_a_run_goes_with_it(tmp_path: Path) -> None:
+    """Exports of a run have the interface that it has judged; another one is refused."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
     for name, engine in (("run", EngineSettings()), ("run16", HALF)):
         assert tiny.search(model, tmp_path / name, engine=engine).exit_code is ExitCode.OK
-    export(model, tmp_path / "run", tmp_path / "model", EngineSettings())
-    export(model, tmp_path / "run", tmp_path / "half", HALF)
-    export(model, tmp_path / "run16", tmp_path / "half16", HALF)
+        export(model, tmp_path / name, tmp_path / f"{name}-again", EngineSettings())
+    export(model, tmp_path / "run16", tmp_path / "asked", HALF)
     whole = onnx.TensorProto.FLOAT
-    kinds = {"run": whole, "model": whole, "run16": FLOAT16, "half": FLOAT16, "half16": FLOAT16}
-    for folder, kind in kinds.items():
+    kinds = {"run": whole, "run-again": whole, "run16": FLOAT16, "run16-again": FLOAT16}
+    for folder, kind in {**kinds, "asked": FLOAT16}.items():
         graph = onnx.load(tmp_path / folder / MIXED_MODEL).graph
         ends = (*graph.input, *graph.output)
         assert {kind} == {value.type.tensor_type.elem_type for value in ends}
         assert {"samples": 1, "unrun": ""} == fit(tmp_path / folder, Feeds(), tmp_path)
+    with pytest.raises(UsageError, match="not what the run has judged"):
+        export(model, tmp_path / "run", tmp_path / "other", HALF)
 
 
-def test_samples_that_were_rounded_are_not_taken_for_exact(tmp_path: Path) -> None:
-    """A run's own samples stay as they are, and rounded ones judge no model of more digits."""
-    model = tiny.write_model(tmp_path / "tiny.onnx")
-    tiny.search(model, tmp_path / "run", engine=HALF)
-    reasons = export(model, tmp_path / "run", tmp_path / "model", EngineSettings()).reasons
-    assert "the run stored 'x' in FP16" in str(reasons[GOLDEN_OUTPUTS])
-    with pytest.raises(UsageError, match="rounds the samples"):
-        export(model, tmp_path / "run", None, HALF)
-
-
-def test_samples_beyond_the_range_of_fp16_are_told(tmp_path: Path) -> None:
-    """What the exported model would give as infinity is no golden output."""
+def test_outputs_beyond_the_range_of_fp16_end_the_run(tmp_path: Path) -> None:
+    """What the exported file would give as infinity is over every limit."""
     model = tiny.write_model(tmp_path / "tiny.onnx", scale=1e6)
     result = tiny.search(model, tmp_path / "run", engine=HALF)
-    assert any("values beyond the range of float16" in note for note in result.notes)
-    assert not (tmp_path / "run" / GOLDEN_OUTPUTS).exists()
+    assert Status.NOT_PRECISION is result.status
+    assert result.interface is not None and result.interface.passed is False
 
 
 def test_other_types_are_refused() -> None:

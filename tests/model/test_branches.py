@@ -149,21 +149,20 @@ def test_layers_inside_a_loop_are_named(tmp_path: Path) -> None:
 
 
 def test_types_and_weights_of_a_branch_stay(tmp_path: Path) -> None:
-    """FP16 of the file stays FP16 once a branch is in place, large weights stay weights."""
-    text = """(float[64] x, bool c) => (float[64] y) {
+    """What the file computes in FP16 is known once a branch is in place, weights stay weights."""
+    text = """(float16[64] x, bool c) => (float[64] y) { [square] s = Mul(x, x)
         [choice] y = If (c) <
             then_branch = yes () => (float[64] a) {
-                h = Cast<to = 10>(x) [low] l = Mul(h, h) f = Cast<to = 1>(l)
+                h = Identity(s) [low] l = Mul(h, h) f = Cast<to = 1>(l)
                 [high] a = MatMul(f, w) },
-            else_branch = no () => (float[64] b) { b = Neg(x) }> }"""
+            else_branch = no () => (float[64] b) { b = Cast<to = 1>(s) }> }"""
     weight = np.eye(64, dtype=np.float32)
     model = load_model(save(with_weights(parse(text), {"w": weight}), tmp_path))
     sample: Sample = {"x": np.linspace(0, 1, 64, dtype=np.float32), "c": np.array(True)}
     found, _ = take_branches(model, [sample], tmp_path)
-    assert (["high"], {"h": 10, "l": 10}) == (
-        list(found.table.names),
-        dict(found.low_tensors),
-    )
+    assert ["square", "low", "high"] == list(found.table.names)
+    assert (["square"], ["x"]) == ([*found.in_low], [*found.interface.inputs])
+    assert onnx.load(found.path).graph.input[0].type == onnx.load(model.path).graph.input[0].type
     np.testing.assert_array_equal(found.weights["w"], weight)
 
 

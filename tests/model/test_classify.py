@@ -20,7 +20,6 @@ CASES = {
     " { [n] b = Exp(a) y = Add(x, b) }",
     Exclusion.SHAPE: "(float[m] x) => (int64[1] y) { s = Shape(x) [n] y = Add(s, s) }",
     Exclusion.NOT_FLOAT: "(float[2] x) => (bool[2] y) { [n] y = Less(x, x) }",
-    Exclusion.ALREADY_LOW: "(float16[2] x) => (float16[2] y) { [n] y = Exp(x) }",
     Exclusion.DOUBLE: "(double[2] x) => (double[2] y) { [n] y = Exp(x) }",
     Exclusion.CAST: "(int64[2] x) => (float[2] y) { [n] y = Cast<to = 1>(x) }",
     Exclusion.QUANTIZATION: "(int8[2] x) => (float[2] y) <float s = {1}>"

@@ -8,8 +8,6 @@ import pytest
 
 import precision_bisect
 from models import normal, parse, save, with_weights
-from precision_bisect.errors import ModelError
-from precision_bisect.graphs.ill_typed import ill_typed_nodes
 from precision_bisect.graphs.load import load_model
 
 NORM = """(float[4,8] x) => (float[4,8] y) { [down] h = Cast<to = 10>(x)
@@ -53,25 +51,25 @@ def write(text: str, folder: Path) -> Path:
     ],
     ids=["norm", "conv", "concat", "body", "declared", "not taken"],
 )
-def test_the_node_is_named_before_a_search(
+def test_the_node_is_named_and_the_fp32_form_is_searched(
     text: str, tensors: Sequence[str], tmp_path: Path
 ) -> None:
-    """One line has the node, what it reads in which type, and the way on; no run begins."""
-    with pytest.raises(ModelError) as caught:
-        precision_bisect.find(write(text, tmp_path), out=tmp_path / "run")
-    assert "is ill-typed: node 'bad' (" in caught.value.message
-    assert all(tensor in caught.value.message for tensor in tensors)
-    assert "without autocast" in caught.value.hint
-    assert not (tmp_path / "run").exists()
+    """A remark has the node, what it reads in which type, and the way on; the export opens."""
+    path = write(text, tmp_path)
+    inputs = {
+        spec.name: np.array(True) if spec.name == "c" else normal(*map(int, spec.shape))
+        for spec in load_model(path).inputs
+    }
+    result = precision_bisect.find(path, inputs=[inputs], threads=1, out=tmp_path / "run")
+    (note,) = [note for note in result.notes if "is ill-typed" in note]
+    assert "is ill-typed: node 'bad' (" in note
+    assert all(tensor in note for tensor in tensors)
+    assert "without autocast" in note
+    assert result.status.answers
+    assert result.deployment is not None and result.deployment.recheck is not None
+    assert not result.deployment.recheck.refutes
 
 
 def test_types_that_an_operator_takes_apart_are_none(tmp_path: Path) -> None:
-    """A BatchNormalization has a type of its own for its statistics, and is searched."""
-    path = write(SCALE_APART, tmp_path)
-    model = load_model(path)
-    assert model.in_file is not None
-    assert [] == list(ill_typed_nodes(model.in_file.proto, model.in_file.elem_types))
-    found = precision_bisect.find(
-        path, inputs=[{"x": normal(1, 2, 4, 8)}], threads=1, out=tmp_path / "run"
-    )
-    assert found.status.answers
+    """A BatchNormalization has a type of its own for its statistics."""
+    assert () == tuple(load_model(write(SCALE_APART, tmp_path)).ill_typed)

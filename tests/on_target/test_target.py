@@ -316,7 +316,7 @@ def test_what_cannot_be_judged_is_said(
     (run / GOLDEN_INPUTS).unlink()
     assert 2 == main(["target", str(run), "--read", str(folder)])
     rounds, gone_on, no_samples = capsys.readouterr().err.splitlines()
-    assert "rounds the samples" in rounds
+    assert "not what the run has judged" in rounds
     assert "has gone on since" in gone_on
     assert "has no samples to judge by" in no_samples
 

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import precision_bisect
 from precision_bisect.exports.one_file import one_file
+from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.load import load_model
 from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import TORCH_AUTOCAST
+from precision_bisect.runs.runfolder import MIXED_MODEL, TORCH_AUTOCAST
 
 pytestmark = pytest.mark.models
 pytest.importorskip("onnxscript", reason="pip install --group models")
@@ -54,6 +57,30 @@ def test_the_modules_that_overflow_are_told(runs: Any, name: str, dynamo: bool) 
     assert told.minimal and told.error <= TOLERANCE and told.layers >= len(result.kept) > 0
     named = {name for name, _ in networks.network(name).named_modules()}
     assert {*told.names, *result.modules.values()} <= named
+
+
+@every
+@both
+def test_half_networks_are_searched_in_fp32(name: str, dynamo: bool, tmp_path: Path) -> None:
+    """The FP32 form of `.half()` gives what PyTorch does with its weights, and the same answer."""
+    path = networks.exported(name, tmp_path / "half.onnx", dynamo=dynamo, half=True)
+    given = [{"x": sample["x"].astype(np.float16)} for sample in networks.samples(name)]
+    model = load_model(path)
+    (found,) = reference_outputs(model, [{"x": given[0]["x"].astype(np.float32)}])
+    with torch.no_grad():
+        expected = networks.network(name).half().float()(torch.from_numpy(given[0]["x"]).float())
+    computed = [expected] if isinstance(expected, torch.Tensor) else expected
+    for output, wanted in zip(found.values(), computed, strict=True):
+        np.testing.assert_allclose(wanted.numpy(), output, atol=1e-3 * np.abs(output).max())
+    result = precision_bisect.find(path, tol=TOLERANCE, inputs=given, out=tmp_path / "run")
+    assert result.by_modules is not None
+    assert KEPT[name] == list(result.by_modules.names)
+    assert result.fp32_form is not None
+    assert ["fp16"] == result.fp32_form.types and result.fp32_form.overflowing
+    assert [10] == [
+        value.type.tensor_type.elem_type
+        for value in onnx.load(tmp_path / "run" / MIXED_MODEL).graph.input
+    ]
 
 
 @every

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from precision_bisect.commandline.arguments.parser import NEAR
-from precision_bisect.errors import ModelError, UsageError
+from precision_bisect.errors import ModelError, UsageError, counted
 from precision_bisect.explaining.diagnosis.diagnose import diagnose
 from precision_bisect.explaining.diagnosis.findings import Findings, read_diagnosis
 from precision_bisect.graphs.load import Model
@@ -16,7 +16,7 @@ from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import question, with_advice, worst_layers
 from precision_bisect.pipeline.prepare import Prepared, prepare
-from precision_bisect.runs.monitoring.events import Observer
+from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.results.model_layers import read_modules
 
 
@@ -39,6 +39,10 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
             named.extend(_named(layers, {each.name: each.module for each in table.candidates}))
 
         prepared = prepare(options, observer, work, check)
+        if low := [name for name in prepared.model.table.names if name in prepared.model.in_low]:
+            of = counted(len(prepared.model.table.names), "layer")
+            said = f"explained in its FP32 form: the file computes {len(low)} of {of} in 16 bits"
+            observer(Warned(message=said))
         try:
             errors = {} if named else dict(worst_layers(prepared, worst))
             prepared.rest()

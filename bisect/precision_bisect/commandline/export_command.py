@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from precision_bisect.errors import ExitCode, UsageError, printable
+from precision_bisect.errors import ExitCode, printable
 from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.finished import read_finished
@@ -19,7 +19,7 @@ from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.foreign import foreign
-from precision_bisect.pipeline.verifying.verify import model_and_result
+from precision_bisect.pipeline.verifying.verify import interface_as_in_run, model_and_result
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
@@ -91,13 +91,8 @@ def export(
     finished = read_finished(result, model, point)
     run = finished.path.parent
     refuse_links(run)
-    wanted = finished.to_export(model, settings, point)
+    wanted = finished.to_export(model, interface_as_in_run(finished, settings), point)
     where = out or (run if point == ANSWER else point_folder(run, point))
-    if settings.io_types != "model" and where.resolve() == run.resolve():
-        raise UsageError(
-            f"--io-types rounds the samples that judge, and those in {run} are FP32",
-            "write to another folder by --out",
-        )
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)

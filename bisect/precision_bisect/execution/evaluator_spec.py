@@ -173,7 +173,7 @@ class EvaluatorSpec:
         from precision_bisect.graphs.ort import use_custom_ops
 
         use_custom_ops(self.options.engine.ort_custom_ops)
-        model = load_model(self.options.model)
+        model = load_model(self.options.model).with_io_types(self.options.engine.io_types)
         if model.digest != self.digest:
             raise ModelError(
                 f"{self.options.model} has changed since the run began",

@@ -22,6 +22,7 @@ from precision_bisect.options import ANSWER
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.runfolder import FP32_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
@@ -57,6 +58,16 @@ class Export:
     modules: Sequence[str] = ()
     folder: Path = Path()
     no_mixed: str | None = None
+
+    @property
+    def needs_fp32_form(self) -> bool:
+        """Whether the file has 16-bit floats, or another interface than what was judged."""
+        return bool(self.model.in_low) or self.model.rounds_ends
+
+    @property
+    def by_name(self) -> Path:
+        """The model that exports by layer name are for: the file, or its FP32 form beside them."""
+        return self.folder / FP32_MODEL if self.needs_fp32_form else self.model.path
 
     @property
     def plan(self) -> Plan:

@@ -74,7 +74,7 @@ class Finished:
             _, outputs = stored_samples(self.path.parent)
             model, _ = with_true_shapes(model, outputs)
         return Export(
-            model=self.with_pinned(model),
+            model=self.with_pinned(model.with_io_types(settings.io_types)),
             kept=self.kept,
             point=point,
             pair=self.pair,

@@ -188,7 +188,6 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
         graph = onnx.load(folder.path / MIXED_MODEL, load_external_data=False).graph
         with quiet(), without_torch():
             inputs, outputs = stored_samples(run)
-        _not_rounded(graph, [*inputs, *outputs])
         golden = golden_of(graph, inputs, outputs)
     except UnicodeDecodeError:
         return dict.fromkeys(JUDGING, f"{RUN_SCRIPT} of the run is no text; a new run writes it")
@@ -198,16 +197,6 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
     folder.write(GOLDEN_OUTPUTS, golden.outputs_text())
     folder.write(RUN_SCRIPT, _of_plan(script, export))
     return dict.fromkeys(JUDGING)
-
-
-def _not_rounded(graph: onnx.GraphProto, stored: Sequence[Sample]) -> None:
-    """Raise NotWritable where samples were stored in FP16, and the graph has more digits."""
-    for value in (*graph.input, *graph.output):
-        halves = any(each[value.name].itemsize == 2 for each in stored if value.name in each)
-        if halves and value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            raise NotWritable(
-                f"the run stored {value.name!r} in FP16, give --io-types fp16 or run it again"
-            )
 
 
 def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | None:

@@ -1,25 +1,31 @@
 """The strongly typed model as a file, for engines that do what the types say.
 
-A model viewer shows at each layer its precision, and why it needs it. Inputs and outputs may be
-FP16, for pipelines that hand over such tensors.
+A model viewer shows at each layer its precision, and why it needs it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 import onnx
 
 from precision_bisect.errors import PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs, attribute, refill, rename_tensors
+from precision_bisect.graphs.graph import HALF_TYPES, refill
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.typed.layout import AT_THE_BORDER
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.layer_table import LayerName, forms_of
-from precision_bisect.runs.runfolder import MIXED_DATA, MIXED_MODEL, RunFolder
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.runs.runfolder import (
+    FP32_DATA,
+    FP32_MODEL,
+    MIXED_DATA,
+    MIXED_MODEL,
+    RunFolder,
+)
 
 METADATA_PREFIX = "precision_bisect"
 LAYERS_KEY = f"{METADATA_PREFIX}.layers"
@@ -28,8 +34,6 @@ POINT_KEY = f"{METADATA_PREFIX}.point"
 _KEYS = frozenset(f"{METADATA_PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
 _METADATA_SINCE = 10
 """Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
-FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-IO_PREFIX = "precision_bisect/io"
 
 
 def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
@@ -49,27 +53,35 @@ def mixed_model(export: Export) -> TypedGraph:
     """Return the typed model of a plan. Raises NotWritable where there is none."""
     try:
         writer = TypedWriter(export.model, export.pair, export.scales)
-        half = export.settings.io_types == "fp16"
-        inputs = {v.name for v in export.model.proto.graph.input if half and _is_float(v)}
-        typed = writer.write(export.plan, export.settings.guard_islands, inputs)
+        typed = writer.write(export.plan, export.settings.guard_islands)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
     for name in not_as_planned(export, typed):
         why = writer.not_low.get(name, "its types say otherwise than the plan")
         raise NotWritable(f"layer {name!r} of the typed model: {why}")
-    if half:
-        take_half(typed.proto)
     annotate(typed.proto, export)
     return typed
 
 
-def save_mixed(folder: RunFolder, typed: TypedGraph) -> None:
+def write_fp32(folder: RunFolder, export: Export) -> None:
+    """Write the FP32 form that exports by layer name are for, in place of a former one.
+
+    Raises NotWritable where the folder has no room for it.
+    """
+    folder.remove(FP32_MODEL)
+    folder.remove(FP32_DATA)
+    every = Plan.all_high(len(export.model.table.candidates))
+    typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(every, False)
+    save_mixed(folder, typed, FP32_MODEL)
+
+
+def save_mixed(folder: RunFolder, typed: TypedGraph, name: str = MIXED_MODEL) -> None:
     """Write a typed model into a folder. Raises NotWritable where that has no room for it."""
     try:
-        with folder.writing(MIXED_MODEL) as path:
+        with folder.writing(name) as path:
             save_typed(typed, path)
     except RunFolderError as error:
-        folder.remove(MIXED_DATA)
+        folder.remove(f"{name}.data")
         raise NotWritable(error.message) from error
 
 
@@ -150,60 +162,3 @@ def _set(
     for key, value in values.items():
         # A result.json may have halves of surrogate pairs, which are no text.
         owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())
-
-
-def take_half(proto: onnx.ModelProto) -> None:
-    """Declare the FP32 inputs and outputs of a typed model FP16, and cast at the border.
-
-    What reads an input in FP16, or gives an output from FP16, needs no cast. Inputs and outputs
-    that an operator wants without a cast stay FP32.
-    """
-    graph, types = proto.graph, infer_elem_types(proto, {})
-    shared = [node for node in graph.node if node.op_type in AT_THE_BORDER]
-    uncast = {name for node in shared for name in (*node.input[:1], *node.output)}
-    takes = {v.name: v for v in graph.input if _is_float(v) and v.name not in uncast}
-    gives = {v.name: v for v in graph.output if _is_float(v) and v.name not in {*takes, *uncast}}
-    for value in (*takes.values(), *gives.values()):
-        value.type.tensor_type.elem_type = FLOAT16
-    names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}
-    outputs = {value.name for value in graph.output}
-    nodes = []
-    for node in graph.node:
-        if _casts(node, FLOAT16) and node.input[0] in takes and node.output[0] not in outputs:
-            names[node.output[0]] = node.input[0]
-        else:
-            nodes.append(node)
-    refill(graph.node, nodes)
-    rename_tensors(graph, names)
-    ends = [_given(name, names[name], graph.node, types) for name in gives]
-    begins = [_cast(name, names[name], FLOAT) for name in takes]
-    read = {name for each in all_graphs(graph) for node in each.node for name in node.input}
-    read |= {name for node in ends for name in node.input} | outputs
-    every = (*begins, *graph.node, *ends)
-    useful = [n for n in every if not _casts(n, FLOAT) or n.output[0] in read]
-    refill(graph.node, useful)
-
-
-def _given(
-    name: str, inner: str, nodes: Iterable[onnx.NodeProto], types: Mapping[str, int]
-) -> onnx.NodeProto:
-    """Return the node that gives an output in FP16, which is `inner` in FP32."""
-    maker = next((node for node in nodes if inner in node.output), None)
-    if maker is not None and _casts(maker, FLOAT) and types.get(maker.input[0]) == FLOAT16:
-        source = maker.input[0]
-        return onnx.helper.make_node("Identity", [source], [name], name=f"{inner}/identity")
-    return _cast(inner, name, FLOAT16)
-
-
-def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
-    inner = target if kind == FLOAT else source
-    return onnx.helper.make_node("Cast", [source], [target], name=f"{inner}/cast", to=kind)
-
-
-def _casts(node: onnx.NodeProto, kind: int) -> bool:
-    to = attribute(node, "to") if node.op_type == "Cast" else None
-    return to is not None and to.i == kind
-
-
-def _is_float(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == FLOAT)

@@ -17,9 +17,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
-from precision_bisect.graphs.constant_values import as_declared
-from precision_bisect.graphs.graph import copied, refill
-from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.graph import refill
+from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.ort import (
     LacksKernel,
     Session,
@@ -27,6 +26,13 @@ from precision_bisect.graphs.ort import (
     ort_message,
     use_custom_ops,
 )
+from precision_bisect.graphs.types import (
+    declared_low,
+    in_fp32,
+    infer_elem_types,
+    rounded_where_declared,
+)
+from precision_bisect.graphs.weights import take_weights
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
 
@@ -34,6 +40,7 @@ FAR = 2.0
 """Multiple of the tolerance from which an error is no matter of how one and the same network is
 rounded. A bound: on 75 plans of random graphs the file so computed has the emulator's error, and
 as it is, on the CPU, up to 1.5 times that."""
+_EXACT = "precision_bisect/exact"
 _GIVEN, _CAME = "rerun.pickle", "rerun.npz"
 
 
@@ -117,21 +124,17 @@ def rounded_outputs(path: Path, feeds: Feeds) -> Iterator[Sample]:
 
     Raises PrecisionBisectError, or RuntimeError where the run fails.
     """
-    model = load_model(path)
-    proto = copied(model.proto)
-    refill(proto.graph.node, [n for node in proto.graph.node for n in as_declared(model, node)])
-    session = Session(proto, model.weights, feeds.threads, optimised=not feeds.large)
-    names = [spec.name for spec in model.inputs]
+    file = onnx.load(path, load_external_data=False)
+    weights = take_weights(file, path.parent)
+    interface = Interface.of(file.graph)
+    low = declared_low(infer_elem_types(file, weights))
+    proto, weights = in_fp32(file, weights)
+    nodes = proto.graph.node
+    refill(nodes, [n for node in nodes for n in rounded_where_declared(node, low, _EXACT)])
+    session = Session(proto, weights, feeds.threads, optimised=not feeds.large)
+    names = [value.name for value in file.graph.input]
     for sample in feeds.samples or ():
-        yield session.run({n: _rounded(sample[n], model.low_tensors.get(n)) for n in names})
-
-
-def _rounded(array: NDArray[Any], kind: int | None) -> NDArray[Any]:
-    if kind is None:
-        return array
-    half = onnx.helper.tensor_dtype_to_np_dtype(kind)
-    with np.errstate(over="ignore"):
-        return array.astype(half).astype(np.float32)
+        yield session.run(interface.rounded({name: sample[name] for name in names}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

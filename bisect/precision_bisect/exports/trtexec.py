@@ -25,7 +25,7 @@ from precision_bisect.graphs.graph import operators, opset
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.runs.results.result import TrtexecMode
-from precision_bisect.runs.runfolder import MIXED_MODEL, TRTEXEC_ENGINE
+from precision_bisect.runs.runfolder import FP32_MODEL, MIXED_MODEL, TRTEXEC_ENGINE
 
 _HEAD = """\
 #!/bin/sh
@@ -236,14 +236,18 @@ def _head(export: Export, folder: Path) -> str:
         summary=export.summary(),
         strong=lowest(export, (10, 0), typed=True),
         named=lowest(export, (8, 6), typed=False),
-        weak=MIXED_MODEL if export.quantized else "the model itself",
+        weak=MIXED_MODEL if export.quantized else _unquantized(export),
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
-        path=_located(export.model.path, folder),
+        path=_located(export.by_name, folder),
         knows=KNOWS,
         read_options=READ_OPTIONS,
         engine=TRTEXEC_ENGINE,
     )
+
+
+def _unquantized(export: Export) -> str:
+    return FP32_MODEL if export.needs_fp32_form else "the model itself"
 
 
 def _located(model: Path, folder: Path) -> str:

@@ -11,13 +11,20 @@ from dataclasses import dataclass, replace
 from precision_bisect.errors import PluginError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.judging import Judge, write_judging
-from precision_bisect.exports.mixed import write_causes, write_mixed
+from precision_bisect.exports.mixed import write_causes, write_fp32, write_mixed
 from precision_bisect.graphs.quantization.scales import write_scales
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.plugins import EXPORTERS, load
 from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.results.deployment import Deployment
-from precision_bisect.runs.runfolder import EXPORTS, MIXED_DATA, MIXED_MODEL, RunFolder
+from precision_bisect.runs.runfolder import (
+    EXPORTS,
+    FP32_DATA,
+    FP32_MODEL,
+    MIXED_DATA,
+    MIXED_MODEL,
+    RunFolder,
+)
 
 
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
@@ -68,6 +75,12 @@ def write_texts(
     """
     reasons: dict[str, str | None] = {}
     export = replace(export, folder=folder.path, no_mixed=no_mixed)
+    if export.needs_fp32_form:
+        try:
+            write_fp32(folder, export)
+            reasons[FP32_MODEL] = None
+        except NotWritable as reason:
+            reasons[FP32_MODEL] = str(reason)
     for name in exported_texts():
         try:
             folder.write(name, _text(name, export))
@@ -111,15 +124,14 @@ def write_gain(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
     if gains(export):
         return write_exports(folder, export)
     remove_exports(folder)
-    names = [name for name in (*EXPORTS, *exported_texts()) if name != MIXED_DATA]
+    beside = (MIXED_DATA, FP32_MODEL, FP32_DATA)
+    names = [name for name in (*EXPORTS, *exported_texts()) if name not in beside]
     return dict.fromkeys(names, "every layer stays FP32, which the model itself is")
 
 
 def gains(export: Export) -> bool:
     """Tell whether anything of the plan is below FP32: else the model itself is the plan."""
-    return bool(export.model.low_tensors) or any(
-        name != "fp32" for name in export.precisions.values()
-    )
+    return bool(export.model.in_low) or any(name != "fp32" for name in export.precisions.values())
 
 
 def remove_exports(folder: RunFolder) -> None:

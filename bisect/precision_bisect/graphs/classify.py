@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from precision_bisect.graphs.graph import HALF_TYPES, RANDOM, attribute, subgraphs
+from precision_bisect.graphs.graph import RANDOM, attribute, subgraphs
 from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable, scope_of
 
@@ -37,9 +37,8 @@ def layer_table(
 ) -> LayerTable:
     """Return the layer table of a graph whose node names are unique.
 
-    `elem_types` maps tensor names to ONNX element types where they are known, 16-bit floats as the
-    file declares them. `modules` are the nodes' by name, None where nothing but name scopes tells
-    them.
+    `elem_types` maps tensor names to ONNX element types where they are known. `modules` are the
+    nodes' by name, None where nothing but name scopes tells them.
     """
     constants = {tensor.name for tensor in graph.initializer}
     shapes: set[str] = set()
@@ -123,8 +122,6 @@ def _by_type(node: onnx.NodeProto, elem_types: ElemTypes) -> Exclusion | None:
     outputs = [name for name in node.output if name]
     types = {elem_types.get(name, 0) for name in outputs}
     first = elem_types.get(outputs[0], 0) if outputs else 0
-    if types.intersection(HALF_TYPES):
-        return Exclusion.ALREADY_LOW
     if first == onnx.TensorProto.DOUBLE:
         return Exclusion.DOUBLE
     if onnx.TensorProto.FLOAT not in types:

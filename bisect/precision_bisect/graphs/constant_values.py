@@ -17,11 +17,9 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.typed_graph import THREADS, chunks
-from precision_bisect.graphs.types import rounded_where_declared
 from precision_bisect.layer_table import Exclusion
 
 _FLOAT = onnx.TensorProto.FLOAT
-_MARKER = "precision_bisect/declared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +31,6 @@ class Constants:
 
     values: Mapping[str, NDArray[np.generic]]
     folded: frozenset[str]
-
-
-def as_declared(model: Model, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """Return the node as the file means it: rounded if its outputs are declared 16-bit."""
-    return rounded_where_declared(node, dict(model.low_tensors), _MARKER)
 
 
 def read_constants(model: Model, readers: frozenset[str]) -> Constants:
@@ -87,7 +80,7 @@ def folded(model: Model, wanted: set[str]) -> dict[str, NDArray[np.generic]]:
     # Backwards from what is wanted: only nodes that contribute are run.
     for node in reversed(model.proto.graph.node):
         if needed.intersection(node.output):
-            chain.extend(reversed(as_declared(model, node)))
+            chain.append(node)
             needed.update(node.input)
     # No inputs: ONNX Runtime computes the chain as it would in the model.
     graph = onnx.GraphProto(name="constants")
@@ -139,9 +132,7 @@ class TypedConstants:
         self.names.update(floats)
         if not floats or node.domain not in ("", "ai.onnx"):
             return
-        widened = node.op_type == "Cast" and model.elem_types.get(node.input[0]) == _FLOAT
-        # A Cast of weights that the file has in 16 bits keeps them, too.
-        if node.op_type == "Identity" or widened:
+        if node.op_type == "Identity":
             self._same_as[floats[0]] = self.source(node.input[0])
         elif node.op_type == "Constant":
             self._nodes[floats[0]] = node

@@ -44,7 +44,7 @@ def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0)
     numbers.
     """
     graph = check(model.proto, model.weights)
-    return timed_outputs(graph, samples, threads)[0]
+    return timed_outputs(graph, [*map(model.of_file.rounded, samples)], threads)[0]
 
 
 def distances(found: Sample, expected: Sample) -> dict[str, float]:
@@ -138,7 +138,7 @@ class ReferenceSession:
                     optimised=self.optimised,
                 )
             session = self._session
-        return session.run(feed)
+        return session.run(self._model.of_file.rounded(feed))
 
     def rest(self) -> None:
         """Give the session's memory back; the next call opens it again."""

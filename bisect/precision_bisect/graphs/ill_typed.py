@@ -4,7 +4,7 @@ Exporters under autocast write them: a LayerNormalization of FP16 values with an
 with FP32 weights. ONNX's plain checker does not look, engines refuse the file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,21 @@ from precision_bisect.graphs.types import BY_ORT_NAME, ElemTypes, formals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IllTyped:
-    """A node, with a tensor whose type does not fit.
+    """A node, with two tensors whose types differ, or one whose type its operator does not take.
 
-    `other` is one that must have the same type; "" where the operator does not take this type.
+    `tensors` has their ONNX element types by name.
     """
 
-    node: onnx.NodeProto
-    tensor: str
-    other: str = ""
+    node: str
+    op_type: str
+    tensors: Mapping[str, int]
+
+    def __str__(self) -> str:
+        kinds = (
+            f"{name!r} in {onnx.TensorProto.DataType.Name(kind)}"
+            for name, kind in self.tensors.items()
+        )
+        return f"node {self.node!r} ({self.op_type}) has {' and '.join(kinds)}"
 
 
 def ill_typed_nodes(proto: onnx.ModelProto, types: ElemTypes) -> Iterator[IllTyped]:
@@ -52,8 +59,11 @@ def _fault(node: onnx.NodeProto, schema: Any, types: ElemTypes) -> IllTyped | No
             continue
         kinds = allowed.get(formal.type_str, {BY_ORT_NAME.get(formal.type_str)})
         other = first.setdefault(formal.type_str, name)
-        if types[other] != types[name]:
-            return IllTyped(node=node, tensor=name, other=other)
-        if types[name] not in kinds:
-            return IllTyped(node=node, tensor=name)
+        if types[other] != types[name] or types[name] not in kinds:
+            tensors = dict.fromkeys((other, name) if types[other] != types[name] else (name,))
+            return IllTyped(
+                node=node.name,
+                op_type=node.op_type,
+                tensors={tensor: types[tensor] for tensor in tensors},
+            )
     return None

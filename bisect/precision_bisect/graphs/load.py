@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -18,7 +18,11 @@ import onnx.version_converter
 
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
+from precision_bisect.graphs.fp32_form import StoredLow, fp32_form
 from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, subgraphs
+from precision_bisect.graphs.ill_typed import IllTyped, ill_typed_nodes
+from precision_bisect.graphs.interface import Interface
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.node_order import sort_nodes
 from precision_bisect.graphs.soundness import (
@@ -27,7 +31,7 @@ from precision_bisect.graphs.soundness import (
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.types import TensorSpec, declared_low, in_fp32, infer_elem_types
+from precision_bisect.graphs.types import TensorSpec, declared_low, infer_elem_types
 from precision_bisect.graphs.weights import (
     Part,
     Weights,
@@ -37,6 +41,7 @@ from precision_bisect.graphs.weights import (
 )
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.settings.engine_settings import IoTypes
 
 _HIGHEST_IR = 10
 """The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
@@ -53,24 +58,20 @@ _EXPORT = {
 """What makes an ONNX model of another file, by its ending."""
 
 
-class InFile(NamedTuple):
-    """What widening changes of a model, as the file has it."""
-
-    proto: onnx.ModelProto
-    weights: Weights
-    elem_types: Mapping[str, int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model as the rest of the package sees it.
 
-    `proto` has its nodes in order, unique node names and no local functions. It is FP32 wherever
-    the file had a 16-bit float (`low_tensors` has these tensors), and has stubs for the large
-    weights, which are in `weights`. `elem_types` are ONNX element types by tensor name after
-    widening. `in_file` is the graph before widening, None if the file has no 16-bit float.
-    `digest` is the SHA-256 of the file and of what its tensors are in files of external data.
-    `pytorch` tells that modules have PyTorch's qualified names.
+    `proto` has its nodes in order, unique node names and no local functions. It is the FP32 form
+    of a file with 16-bit floats, in which the nodes of `in_low` store these; there `inputs` and
+    `outputs` are as in the file. It has stubs for the large weights, which are in `weights`.
+    `elem_types` are ONNX element types by tensor name. The nodes of `ill_typed` have types in
+    the file that ONNX does not allow. `digest` is the SHA-256 of the file and of
+    what its tensors are in files of external data. `pytorch` tells that modules have PyTorch's
+    qualified names.
+
+    `of_file` is the file's interface, in which samples come. `interface` is that of what is judged
+    and exported.
     """
 
     path: Path
@@ -80,16 +81,24 @@ class Model:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     elem_types: Mapping[str, int]
-    low_tensors: Mapping[str, int]
+    in_low: Mapping[str, StoredLow]
+    ill_typed: Sequence[IllTyped]
     digest: str
-    in_file: InFile | None = None
+    of_file: Interface
+    interface: Interface
     pytorch: bool = False
 
-    def typed_as_in_file(self) -> "Model":
-        """Return the model with the 16-bit floats that its file has; itself where it has none."""
-        if self.in_file is None:
+    def with_io_types(self, io_types: IoTypes) -> "Model":
+        """Return the model to be judged and exported with FP32 inputs and outputs in this type."""
+        if io_types == "model":
             return self
-        return replace(self, low_tensors={}, in_file=None, **self.in_file._asdict())
+        interface = self.of_file.with_floats(self.proto.graph, LOW_TYPES[io_types])
+        return replace(self, interface=interface)
+
+    @property
+    def rounds_ends(self) -> bool:
+        """Whether what is judged has an interface that rounds samples."""
+        return self.interface != self.of_file
 
 
 def load_model(path: Path) -> Model:
@@ -128,25 +137,27 @@ def _load(path: Path) -> Model:
     inputs = tuple(_spec(value) for value in proto.graph.input)
     outputs = tuple(_spec(value) for value in proto.graph.output)
     _forget_unknown_sizes(proto.graph)
-    elem_types = infer_elem_types(proto, weights)
-    low_tensors = declared_low(elem_types)
-    unwidened = None
-    if low_tensors:
-        unwidened = InFile(proto=proto, weights=weights, elem_types=elem_types)
-        proto, weights = in_fp32(proto, weights)
-        elem_types = infer_elem_types(proto, weights)
+    of_file = Interface.of(proto.graph)
+    elem_types: Mapping[str, int] = infer_elem_types(proto, weights)
+    in_low: Mapping[str, StoredLow] = {}
+    ill_typed: tuple[IllTyped, ...] = ()
+    if low := declared_low(elem_types):
+        ill_typed = tuple(ill_typed_nodes(proto, elem_types))
+        proto, weights, elem_types, in_low = fp32_form(proto, weights, low)
     modules = module_names(proto)
     return Model(
         path=path,
         proto=proto,
         weights=weights,
-        table=layer_table(proto.graph, {**elem_types, **low_tensors}, named_in_model, modules),
+        table=layer_table(proto.graph, elem_types, named_in_model, modules),
         inputs=inputs,
         outputs=outputs,
         elem_types=elem_types,
-        low_tensors=low_tensors,
+        in_low=in_low,
+        ill_typed=ill_typed,
         digest=digest,
-        in_file=unwidened,
+        of_file=of_file,
+        interface=of_file,
         pytorch=modules is not None,
     )
 

@@ -287,7 +287,7 @@ def refuse_half_compute(proto: onnx.ModelProto) -> None:
         raise RefusedError(
             f"{offending!r} has a 16-bit float type: ONNX Runtime's CPU provider would "
             "compute it in FP32 and the verdict would be false",
-            "judge FP16 graphs on a GPU, or give the FP32 model and let the emulator round",
+            "judge FP16 graphs on a GPU",
         )
 
 

@@ -3,9 +3,7 @@
 These are known as far as ONNX, or else ONNX Runtime, infers them.
 
 ONNX Runtime's CPU provider computes FP16-typed operators in FP32 without saying so, so nothing
-there can judge a graph with such types. Widening makes it explicit: the reference computes
-everything in FP32, and the emulator rounds exactly the tensors that the file declares in a 16-bit
-type.
+there can judge a graph with such types. Widening makes it explicit (see `fp32_form`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +122,13 @@ def _ask_runtime(
 
 
 _FLOAT = onnx.TensorProto.FLOAT
-_TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "stash_type"))
+_TYPE_ATTRIBUTES = frozenset(
+    (
+        *("to", "dtype", "output_dtype", "output_datatype"),
+        *("stash_type", "precision", "softmax_precision"),
+    )
+)
+"""Attributes of the standard's operators that name an element type."""
 
 
 def round_trip(source: str, out: str, low_type: int) -> list[onnx.NodeProto]:
@@ -181,6 +185,8 @@ def in_fp32(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, 
         for node in graph.node:
             for attribute in node.attribute:
                 _widen_attribute(attribute)
+        for sparse in graph.sparse_initializer:
+            _widen_tensor(sparse.values)
     return model, weights
 
 
@@ -189,6 +195,8 @@ def _widen_attribute(attribute: onnx.AttributeProto) -> None:
         _widen_tensor(tensor)
     if attribute.HasField("t"):
         _widen_tensor(attribute.t)
+    if attribute.HasField("sparse_tensor"):
+        _widen_tensor(attribute.sparse_tensor.values)
     if attribute.HasField("tp"):
         _widen_type(attribute.tp)
     if attribute.name in _TYPE_ATTRIBUTES and attribute.i in HALF_TYPES:

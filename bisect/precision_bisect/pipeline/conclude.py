@@ -26,6 +26,7 @@ from precision_bisect.pipeline.deploying import (
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
 from precision_bisect.pipeline.explanation import Answer, Explained, allowance, explained
+from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
     hidden_remarks,
@@ -53,6 +54,7 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
+from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
 from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
@@ -88,6 +90,7 @@ class _Explanation:
     sums: Sequence[InnerSum] = ()
     hidden: Sequence[str] = ()
     costs: Costs | None = None
+    fp32_form: Fp32Search | None = None
     missing: Sequence[str] = ()
 
 
@@ -125,6 +128,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     prepared, ending, plan, late = run.prepared, run.ending, run.answer.plan, run.budget.late
     curve = retraced(prepared, run.driver, ending)
     told.chart = charted(prepared, run.driver, curve, ending, plan)
+    told.fp32_form = fp32_search(prepared, late=late)
     exported, told.missing = _exported(run, told.chart)
     found = Explained(told.findings)
     check = ending.status is not Status.INTERRUPTED
@@ -172,9 +176,6 @@ def _explainable(run: _Ended) -> bool:
     match run.ending.status:
         case Status.FOUND | Status.STOPPED:
             return run.answer.plan is not None
-        case Status.NOT_PRECISION:
-            # Without a trial the reference itself is to blame.
-            return bool(run.driver.trials and run.prepared.model.low_tensors)
         case status:
             return status is Status.INFEASIBLE
 
@@ -189,6 +190,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
+    interface = interface_cost(prepared, driver)
     return Result(
         status=ending.status,
         backend=backend.name,
@@ -205,6 +207,8 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         unseen=unseen,
         layers_total=len(table.layers),
         candidates=len(table.candidates),
+        fp32_form=told.fp32_form,
+        interface=interface,
         kept=answer.kept,
         modules=_modules(run),
         by_modules=ending.by_modules,
@@ -249,7 +253,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         inner_sums=told.sums,
         hidden_rows=told.hidden,
         fingerprint=prepared.told_fingerprint,
-        message=_message(run, told.findings),
+        message=_message(run, told.findings, interface),
         out=run.folder.path,
     )
 
@@ -322,7 +326,7 @@ def _unseen(run: _Ended) -> Unseen | None:
     return replace(found, estimate=told)
 
 
-def _message(run: _Ended, findings: Findings) -> str:
+def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
     if ending.status is Status.NOTHING_TO_KEEP and run.prepared.model.table.asked:
@@ -334,10 +338,10 @@ def _message(run: _Ended, findings: Findings) -> str:
             said = [*choices, ending.message]
         elif ending.spread:
             said += choices
-        elif ending.status is Status.NOT_PRECISION and findings.file is not None:
-            said = [findings.file.words, ending.message]
         elif ending.unsteady:
             said.append(BUILDS_DIFFER)
+        elif ending.status is Status.NOT_PRECISION and cost is not None:
+            said = [cost.words]
         return "; ".join(part for part in said if part)
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""

@@ -9,10 +9,8 @@ import onnx
 from precision_bisect.backends.backend_plugin import availabilities
 from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.graph import captured
-from precision_bisect.graphs.ill_typed import IllTyped, ill_typed_nodes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import LacksKernel, open_file
-from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.settings.targets import TargetName
 
 _CONTRIB = "com.microsoft"
@@ -55,32 +53,23 @@ def refused(path: Path, model: Model) -> RefusedError:
     )
 
 
-def refuse_ill_typed(model: Model) -> None:
-    """Raise ModelError for a file with 16-bit floats that does not open, for its types."""
-    if model.in_file is None:
-        return
-    faults = list(ill_typed_nodes(model.in_file.proto, model.in_file.elem_types))
+def ill_typed_remark(model: Model) -> str:
+    """Say that a file with 16-bit floats does not open for its types, "" where it does."""
+    faults = model.ill_typed
     # What is said of types that an unknown operator gives is not certain.
     if not faults or foreign(model.proto):
-        return
+        return ""
     try:
         open_file(model.path, threads=1, large=True)
     except LacksKernel:
-        return
-    except ModelError as error:
+        return ""
+    except ModelError:
         more = f", and {counted(len(faults) - 1, 'more node')} likewise" * (len(faults) > 1)
-        raise ModelError(
-            f"{model.path} is ill-typed: {_in_words(faults[0], model.in_file.elem_types)}{more}",
-            "ONNX Runtime does not open it; export it in FP32, without autocast: the search "
-            "decides what runs in FP16",
-        ) from error
-
-
-def _in_words(fault: IllTyped, types: ElemTypes) -> str:
-    """Say of a node which types it takes that it cannot take."""
-    tensors = [each for each in (fault.other, fault.tensor) if each]
-    kinds = [f"{name!r} in {onnx.TensorProto.DataType.Name(types[name])}" for name in tensors]
-    return f"node {fault.node.name!r} ({fault.node.op_type}) has {' and '.join(kinds)}"
+        return (
+            f"{model.path} is ill-typed: {faults[0]}{more}; ONNX Runtime does not open it, so its "
+            "FP32 form is searched; export it without autocast to deploy it as it is"
+        )
+    return ""
 
 
 def _parts(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:

@@ -278,12 +278,12 @@ def _of_mixed(path: Path, options: Options) -> frozenset[LayerName]:
             "start from the folder of a run",
         )
     mixed = load_model(path)
-    if not mixed.low_tensors:
+    if not mixed.in_low:
         raise UsageError(
             f"--start {path} has no 16-bit layer, so it is no mixed model",
             _HINT,
         )
-    return frozenset(mixed.table.names)
+    return frozenset(mixed.table.names).difference(map(LayerName, mixed.in_low))
 
 
 def _read(path: Path) -> str:

@@ -41,7 +41,7 @@ from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
-from precision_bisect.pipeline.foreign import refuse_ill_typed
+from precision_bisect.pipeline.foreign import ill_typed_remark
 from precision_bisect.pipeline.known_layers import Known, with_known
 from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.plugins import load_strategy
@@ -129,8 +129,8 @@ def load_run(
     if not (options.backend == "auto" or options.elsewhere):
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
-    original = _shared(load_model(options.model), work)
-    refuse_ill_typed(original)
+    original = load_model(options.model).with_io_types(options.engine.io_types)
+    original = _shared(original, work)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
@@ -194,6 +194,7 @@ def load_run(
     trim()
     model, declared = with_true_shapes(model, known)
     remarks = [
+        *filter(None, (ill_typed_remark(original),)),
         *told.remarks,
         *without,
         *declared,
@@ -275,7 +276,7 @@ def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
     """Return the error for a model without FP32 layers: what its nodes are instead."""
     counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
     told = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
-    converted = counts.keys() & {Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION, Exclusion.DOUBLE}
+    converted = counts.keys() & {Exclusion.QUANTIZATION, Exclusion.DOUBLE}
     return ModelError(
         f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",
         "give the FP32 model, not a converted one"

@@ -141,6 +141,7 @@ def run_prepared(
             if not part:
                 ending = _charted(prepared, driver, ending)
                 ending = _by_modules(prepared, driver, ending)
+        asked_low = None if prepared.model.rounds_ends else asked_low
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))

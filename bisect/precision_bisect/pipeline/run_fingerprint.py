@@ -58,6 +58,7 @@ def fingerprint(
         "backend": backend.name,
         "target": options.target if backend.emulated else None,
         "engine": {} if backend.emulated else _plain(options.engine),
+        **({} if options.engine.io_types == "model" else {"io_types": options.engine.io_types}),
         "strategy": name_of(options.strategy),
         **({} if options.by == "layer" else {"by": options.by}),
         "seed": options.seed,

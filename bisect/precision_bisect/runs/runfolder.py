@@ -23,6 +23,9 @@ POLYGRAPHY_SCRIPT = "polygraphy_constraints.py"
 TORCH_AUTOCAST = "torch_autocast.py"
 MIXED_MODEL = "model.mixed.onnx"
 MIXED_DATA = f"{MIXED_MODEL}.data"
+FP32_MODEL = "model.fp32.onnx"
+"""The FP32 form of a file with 16-bit floats, or the model with the interface of --io-types."""
+FP32_DATA = f"{FP32_MODEL}.data"
 GOLDEN_INPUTS = "golden_inputs.json"
 GOLDEN_OUTPUTS = "golden_outputs.json"
 RUN_SCRIPT = "run_onnxruntime.py"
@@ -53,7 +56,7 @@ JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
 EXPORTS = (
     *(MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST),
-    *(TORCH_AUTOCAST, *JUDGING),
+    *(TORCH_AUTOCAST, FP32_MODEL, FP32_DATA, *JUDGING),
 )
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),

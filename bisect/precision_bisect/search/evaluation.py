@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.judging.comparators.output_errors import output_errors, together
@@ -360,6 +362,11 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
     for found in side_by_side(engine.run, feeds, count):
+        # An interface in FP16 gives arrays of it, whose squares would leave its range in a judge.
+        found = {
+            name: array.astype(np.float32) if array.dtype == np.float16 else array
+            for name, array in found.items()
+        }
         outputs.append(found)
         if non_finite([found]) or dropping([found]):
             break

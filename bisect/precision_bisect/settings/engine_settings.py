@@ -95,7 +95,7 @@ _CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 NOT_TOLD = (
     *("plugins", "ort_custom_ops", "config_script"),
-    *("io_types", "build_timeout_s", "backend_options"),
+    *("build_timeout_s", "backend_options"),
 )
 """Settings that no result tells: files, of which it has hashes, and what decides no verdict."""
 
@@ -114,8 +114,8 @@ class EngineSettings:
     CUDA provider, before those of this package. `plugins` are libraries of TensorRT plugins,
     `ort_custom_ops` of operators for ONNX Runtime. `config_script` is SCRIPT.py[:FUNCTION], which
     changes TensorRT's builder configuration. `backend_options` say how a backend reaches what it
-    needs, and decide no verdict. `io_types`: "fp16" has the exported typed model take
-    and give FP16 where the model has FP32. `build_timeout_s`: seconds after which a build
+    needs, and decide no verdict. `io_types`: "fp16" has what is judged and exported
+    take and give FP16 where the model has FP32. `build_timeout_s`: seconds after which a build
     counts as timed out. Raises UsageError for values that cannot work.
     """
 
@@ -193,7 +193,9 @@ class EngineSettings:
         gather=libraries,
     )
     io_types: IoTypes = _engine(
-        "model", "fp16: model.mixed.onnx takes and gives FP16 where the model has FP32 ({})"
+        "model",
+        "fp16: judge and export the answer with FP16 inputs and outputs where the model has FP32 "
+        "({})",
     )
     backend_options: Mapping[str, str] = _engine(
         dict,

@@ -11,11 +11,12 @@ How a plan becomes one inference, without a build:
   third of the memory of an If.
 * So does a layer inside which the target stores values in the low type (see `semantics`), and one
   whose state is rounded at every step (see `recurrences`).
+* Inputs and outputs are rounded to the interface of what is deployed.
 * All flags are one boolean input, split into scalars inside the graph.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -31,7 +32,7 @@ from precision_bisect.backends.emulation.snippets import (
     split_flags,
     switch_node,
 )
-from precision_bisect.graphs.constant_values import Constants, as_declared, read_constants
+from precision_bisect.graphs.constant_values import Constants, read_constants
 from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
@@ -163,7 +164,9 @@ def switch(
     graph = _Builder(model, pair, scales, Semantics(model, target)).build()
     if factors:
         take_factors(graph.proto, model, graph.raw)
-    return graph
+    renamed = model.interface.round_ends(graph.proto)
+    raw = {name: renamed.get(stored, stored) for name, stored in graph.raw.items()}
+    return replace(graph, raw=raw)
 
 
 class _Builder:
@@ -190,7 +193,7 @@ class _Builder:
         for node in source.graph.node:
             forms = self._forms.get(LayerName(node.name))
             if forms is None:
-                self._nodes.extend(self._as_declared(node))
+                self._nodes.append(node)
             else:
                 self._layer(node, forms)
         graph = onnx.GraphProto(name=source.graph.name or "switched")
@@ -221,14 +224,6 @@ class _Builder:
             if name
         }
         return SwitchedGraph(proto, weights, Switches(conditions), raw)
-
-    def _as_declared(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return a node that no plan decides on, as the file means it."""
-        declared = {self._model.low_tensors.get(name) for name in node.output}
-        kind = next((kind for kind in LOW_TYPES.values() if kind.onnx_type in declared), None)
-        if kind is not None and self._recurrences.has_steps(node):
-            return self._recurrences.written(node, node, kind)
-        return as_declared(self._model, node)
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer with its edges, in two versions if its weights differ by its form."""

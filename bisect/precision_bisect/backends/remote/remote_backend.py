@@ -99,7 +99,11 @@ class RemoteBackend:
         self.work = work
         self._numbers = count()
         self._choosing = threading.Lock()
-        self.lasting = {_digest(raw(array)) for feed in samples for array in feed.values()}
+        self.lasting = {
+            _digest(raw(array))
+            for feed in samples
+            for array in self.model.interface.stored(feed).values()
+        }
 
     def versions(self) -> Mapping[str, str]:
         """Return what trtexec says of itself and its GPU, on every host.
@@ -289,6 +293,7 @@ class RemoteEngine:
         if host.connection != self._connection:
             raise LostConnectionError(f"{host.name}: the connection is lost")
         names, files = [], dict[str, bytes | Path]()
+        feed = self._backend.model.interface.stored(feed)
         for spec in self._backend.model.inputs:
             content = raw(feed[spec.name])
             digest = _digest(content)

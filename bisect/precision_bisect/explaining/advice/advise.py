@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.circumstances import (
-    already_rounded,
     builder_warnings,
     chosen_rows,
     never_reached,
+    quantized_beside,
 )
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
 from precision_bisect.explaining.advice.quantizing import (
@@ -34,7 +34,7 @@ ADVISERS: Sequence[Adviser] = (
     scaling,
     chosen_rows,
     bf16_instead,
-    already_rounded,
+    quantized_beside,
     builder_warnings,
     never_reached,
 )
@@ -44,7 +44,7 @@ EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
     calibration,
     fp16_instead,
     chosen_rows,
-    already_rounded,
+    quantized_beside,
     builder_warnings,
     never_reached,
 )

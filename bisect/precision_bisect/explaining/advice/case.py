@@ -329,17 +329,13 @@ class DiagnosedModel:
         return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
 
     def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
-        """Try a changed graph with these layers no longer kept; None where it cannot be tried.
-
-        What the file rounds by itself is rounded.
-        """
+        """Try a changed graph with these layers no longer kept; None where it cannot be tried."""
         if not emulates(self.model):
             return None
         try:
             model = self.loaded(proto, "applied")
         except PrecisionBisectError:
             return None
-        model = replace(model, low_tensors=self.model.low_tensors)
         change = ModelChange(model=model)
         # Where nothing was searched no layer is kept, and the change may do without any.
         if not any(one.kept for one in self.findings.layers):
@@ -354,4 +350,5 @@ class DiagnosedModel:
         Raises ModelError.
         """
         path = self.work / f"{name}.onnx"
-        return save_rewritten(proto, self.model.weights, path, "a changed model")
+        weights = self.model.weights
+        return save_rewritten(proto, weights, path, "a changed model", like=self.model)

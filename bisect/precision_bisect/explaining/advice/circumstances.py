@@ -22,7 +22,7 @@ from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.matched_boxes import is_head, taken_apart
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.judging.comparators.tried_out import try_out
-from precision_bisect.layer_table import Exclusion, Layer
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import load_strategy
@@ -32,7 +32,6 @@ from precision_bisect.search.combinators import feed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.trial import Outcome, TrialStatus
 
-_ROUNDING = (Exclusion.ALREADY_LOW, Exclusion.QUANTIZATION)
 MOST_SEARCHED = 256
 """Candidates of a form that is searched, at most. A limit of what the user waits."""
 
@@ -62,37 +61,39 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
         )
 
 
-def already_rounded(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers beside which the file itself rounds, or that it breaks by itself.
+def quantized_beside(case: DiagnosedModel) -> Iterator[Advice]:
+    """Yield the kept layers beside which the file itself quantizes.
 
-    Nothing where the FP32 form was tried, and needs as many layers as the file has kept.
+    Nothing where the model without that was tried, and needs as many layers as the file has kept.
     """
-    rounding = {str(layer.name) for layer in case.model.table.layers if _rounds(case, layer)}
+    rounding = {
+        str(layer.name)
+        for layer in case.model.table.layers
+        if layer.exclusion is Exclusion.QUANTIZATION
+    }
     layers, beside = [], ""
     for name, node in case.view.by_name.items():
         if name not in case.kept:
             continue
-        makers = [case.view.maker.get(each, "") for each in node.input]
-        found = [n for n in (*makers, *case.view.reading(node)) if n in rounding]
-        if found:
+        makers = [case.view.maker.get(tensor, "") for tensor in node.input]
+        near = [n for n in (*makers, *case.view.reading(node)) if n in rounding]
+        if near:
             layers.append(name)
-            beside = beside or found[0]
-    told = case.findings.file
-    breaks = told is not None and (bool(told.broken) or not case.findings.answered)
-    if layers or breaks:
-        tried = _unrounded(case, layers)
-        if tried is not None and not breaks and tried.kept >= len(case.kept):
-            return
-        beside = f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
-        said = told.words if told is not None and breaks else beside
-        yield Advice(
-            id=ALREADY_ROUNDED,
-            title="Search the FP32 model: this one already rounds here",
-            text="Export the model before it was converted or quantized, and search that one.",
-            layers=layers,
-            evidence=f"{said}{tried.clause() if tried else ''}",
-            tried=tried,
-        )
+            beside = beside or near[0]
+    if not layers:
+        return
+    tried = _unrounded(case, layers)
+    if tried is not None and tried.kept >= len(case.kept):
+        return
+    yield Advice(
+        id=ALREADY_ROUNDED,
+        title="Search the FP32 model: this one already rounds here",
+        text="Export the model before it was quantized, and search that one.",
+        layers=layers,
+        evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
+        f"{tried.clause() if tried else ''}",
+        tried=tried,
+    )
 
 
 def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
@@ -160,14 +161,6 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
     change = ModelChange(model=model, reference=reference)
     tried = case.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
-
-
-def _rounds(case: DiagnosedModel, layer: Layer) -> bool:
-    """Tell whether the file has a node compute or convert in a lower type than FP32."""
-    if layer.exclusion is not Exclusion.CAST:
-        return layer.exclusion in _ROUNDING
-    node = case.view.by_name[layer.name]
-    return not case.model.low_tensors.keys().isdisjoint((*node.input, *node.output))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,6 @@ from precision_bisect.explaining.diagnosis.instrument import (
     Instrument,
     WatchedTensors,
     births,
-    file_rounding,
     watch,
     watched_under,
 )
@@ -149,7 +148,6 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         layers=layers,
         spread=spread,
         selections=selections(instrument, question.samples, watched.broken) if chooses else [],
-        file=None if brief else file_rounding(instrument, question.samples),
         stopped=shortened(watched.stopped),
     )
     return found, watched

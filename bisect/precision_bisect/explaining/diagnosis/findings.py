@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from precision_bisect.errors import RunFolderError, counted, first_of
+from precision_bisect.errors import RunFolderError, counted
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.result import ROUNDING, Diagnosis
@@ -146,40 +146,6 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A node in which NaN or Inf is born (`born`) in so many samples."""
-
-    layer: str
-    born: str
-    samples: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRounding:
-    """What a file rounds whatever a plan keeps: its `layers` that store 16-bit `types`.
-
-    `broken` are those that make NaN or Inf there, where FP32 is finite.
-    """
-
-    types: Sequence[str]
-    layers: Sequence[str]
-    broken: Sequence[Broken] = ()
-    of_samples: Count
-
-    @property
-    def words(self) -> str:
-        """Where the file computes low, and what breaks there."""
-        types = " and ".join(each.upper() for each in self.types)
-        parts = [f"the file itself computes in {types} at {first_of(self.layers, MOST_LISTED)}"]
-        parts += [
-            f"{each.layer} becomes {each.born} in {each.samples} of "
-            f"{counted(self.of_samples, 'sample')}"
-            for each in self.broken[:MOST_LISTED]
-        ]
-        return "; ".join(parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Something to change, for the layers named, with one sentence of evidence.
 
@@ -205,7 +171,7 @@ class Findings:
 
     `selections` tell what chooses rows of the outputs otherwise with every layer low that stays
     finite.
-    `file` tells what the file itself rounds. It is not `answered` if no plan of the run holds.
+    It is not `answered` if no plan of the run holds.
     `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
     """
 
@@ -215,7 +181,6 @@ class Findings:
     spread: Sequence[Birth] = ()
     advice: Sequence[Advice] = ()
     selections: Sequence[Selection] = ()
-    file: FileRounding | None = None
     answered: bool = True
     stopped: str = ""
 

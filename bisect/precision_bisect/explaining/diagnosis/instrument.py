@@ -1,7 +1,6 @@
 """Runs a model and shows the tensors inside: in FP32, and as the emulator rounds them.
 
-One pass over all samples notes magnitudes where they are asked for, NaN and Inf everywhere. Where
-a file computes in a 16-bit type by itself, it is a pass with every layer high.
+One pass over all samples notes magnitudes where they are asked for, NaN and Inf everywhere.
 
 Values are held for one sample and one group of tensors at a time. A session cannot reuse the
 memory of tensors that are outputs, so each group has a session of its own.
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
-from precision_bisect.explaining.diagnosis.findings import Birth, Broken, FileRounding
+from precision_bisect.explaining.diagnosis.findings import Birth
 from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.graphs.graph import opset, showing
 from precision_bisect.graphs.load import Model, at_least_opset
@@ -310,31 +309,3 @@ def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
     if not wrong.any():
         return ""
     return "nan" if np.isnan(emulated[wrong]).any() else "inf"
-
-
-def file_rounding(instrument: Instrument, samples: Sequence[Sample]) -> FileRounding | None:
-    """Return what the file rounds with every layer high; None where it declares nothing low.
-
-    Raises RuntimeError where a run fails.
-    """
-    model = instrument.model
-    if not model.low_tensors:
-        return None
-    high = Plan.all_high(len(model.table.candidates))
-    watched = watched_under(instrument, {}, samples, high)
-    broken = []
-    for birth in births(instrument.view, watched):
-        made = next(each.outputs for each in model.table.layers if each.name == birth.layer)
-        seen = {sample for name in made for sample in watched.broken.get(name, ())}
-        broken.append(Broken(layer=birth.layer, born=birth.born, samples=len(seen)))
-    kinds = {LOW_TYPES[name].onnx_type: name for name in LOW_TYPES}
-    return FileRounding(
-        types=sorted({kinds[kind] for kind in model.low_tensors.values() if kind in kinds}),
-        layers=[
-            str(each.name)
-            for each in model.table.layers
-            if not model.low_tensors.keys().isdisjoint(each.outputs)
-        ],
-        broken=broken,
-        of_samples=len(samples),
-    )

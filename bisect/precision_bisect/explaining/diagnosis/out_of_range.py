@@ -18,6 +18,8 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
+_LARGEST_OF = {low.onnx_type: low.largest for low in LOW_TYPES.values()}
+
 
 def out_of_range(
     model: Model,
@@ -64,6 +66,25 @@ def out_of_range(
         if not any(math.isclose(value, mask, rel_tol=NEAR) for mask in levels)
     ]
     return beyond(values, weights), beyond(others, ())
+
+
+def overflowing_in_file(model: Model, seen: Extremes | None) -> Mapping[str, int]:
+    """Return the nodes that the file has store what their 16-bit type cannot hold.
+
+    Each comes with the number of such samples, in network order. There are none where the model
+    was not `seen` to run.
+    """
+    if seen is None:
+        return {}
+    stored = {node: (low.tensor, _LARGEST_OF[low.kind]) for node, low in model.in_low.items()}
+    by_tensor: dict[str, list[float]] = {}
+    for name, value in seen.largest:
+        by_tensor.setdefault(name, []).append(value)
+    found = {
+        node: sum(limit < value < math.inf for value in by_tensor.get(tensor, ()))
+        for node, (tensor, limit) in stored.items()
+    }
+    return {node: count for node, count in found.items() if count}
 
 
 def _touching(model: Model, stored: Collection[str], sums: Collection[str]) -> Plan | None:

@@ -35,14 +35,8 @@ def fuse(
     """Return the model with everything fused that can be, and what was done, as a sentence.
 
     Its file lies in `work`. `reference` has the FP32 outputs of the samples. Raises ModelError
-    where there is nothing to fuse, RefusedError for a model that computes in 16 bits or that
-    fusing would change.
+    where there is nothing to fuse, RefusedError for a model that fusing would change.
     """
-    if model.low_tensors:
-        raise RefusedError(
-            f"--fuse-norms is for FP32 models, and {model.path} has 16-bit tensors",
-            "give the FP32 model, or leave the flag out",
-        )
     every = [each for each in find_decomposed(model) if is_fusable(each)]
     if not every:
         raise ModelError(
@@ -51,7 +45,7 @@ def fuse(
     raised, taken, remark = _raised(model, every)
     path = work / FUSED_MODEL
     proto, weights = fused(raised, taken)
-    new = save_rewritten(proto, weights, path, "the fused model")
+    new = save_rewritten(proto, weights, path, "the fused model", like=model)
     difference = _difference(new, samples, reference)
     counts = Counter(each.kind for each in taken)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())

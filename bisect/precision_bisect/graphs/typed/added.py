@@ -7,6 +7,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.graphs.constant_values import TypedConstants
+from precision_bisect.graphs.fp32_form import GUARD_PREFIX
 from precision_bisect.graphs.graph import Names
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType, QuantizedType
@@ -130,7 +131,7 @@ class Added:
 
     def guard(self, wish: str, source: str) -> str:
         """Append the maximum of the FP32 tensor `source` and itself; return its result."""
-        out = self._names(f"{PREFIX}/guard/{wish}")
+        out = self._names(f"{GUARD_PREFIX}{wish}")
         self.nodes.append(helper.make_node("Max", [source, source], [out], name=out))
         return out
 

@@ -27,6 +27,7 @@ import onnx
 
 from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import attribute, captured, opset, settings_of
+from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.graphs.quantization.calibration import OPERANDS, quantizable
@@ -52,13 +53,6 @@ NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpP
 
 Seen with TensorRT-RTX 1.7.1, and read for 10.0 to 10.10 in onnxOpImporters.cpp of
 github.com/onnx/onnx-tensorrt.
-"""
-
-AT_THE_BORDER = frozenset(["TensorScatter"])
-"""Operators that share the memory of an input of the network with an output of it.
-
-TensorRT-RTX 1.7.1 builds them with no Cast between their first input and that of the network, and
-none behind them (benchmarks/results/rtx_conditions.md).
 """
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -217,14 +218,21 @@ def save_typed(typed: TypedGraph, path: Path, *, again: bool = False) -> None:
 
 
 def save_rewritten(
-    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path, what: str
+    proto: onnx.ModelProto,
+    weights: Mapping[str, NDArray[Any]],
+    path: Path,
+    what: str,
+    *,
+    like: Model,
 ) -> Model:
     """Write a graph whose stubs stand for `weights`, and return it as it is read from that file.
 
-    `what` it is stands in the error. The folder is made if it is not there. Raises ModelError.
+    It is made of the model that it is `like`, and gets the interface of that. `what` it is stands
+    in the error. The folder is made if it is not there. Raises ModelError.
     """
+    like.of_file.declare(proto)
     _write(proto, weights, path, what)
-    return load_model(path)
+    return replace(load_model(path), interface=like.interface, in_low=like.in_low)
 
 
 def _write(

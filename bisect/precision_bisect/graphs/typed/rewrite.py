@@ -7,15 +7,15 @@ QuantizeLinear and DequantizeLinear; their weights are stored quantized. The gra
 the emulator predicts, up to the order and precision of sums inside an operator.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import onnx
 from onnx import numpy_helper
 
-from precision_bisect.errors import ModelError, RefusedError
-from precision_bisect.graphs.constant_values import OutOfRange, TypedConstants, folded
+from precision_bisect.errors import ModelError
+from precision_bisect.graphs.constant_values import OutOfRange, folded
 from precision_bisect.graphs.graph import Names, captured, copied, refill
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
@@ -42,8 +42,7 @@ class TypedWriter:
     Candidates that a plan drops compute in the pair's low form, kept and pinned layers in the high
     one, unless they are fixed. `scales` are those of everything that an INT8 or FP8 layer reads.
     `not_low` has the candidates without a low form, each with the reason: they stay high whatever
-    a plan says. Raises RefusedError for a model that computes in 16-bit floats already, ModelError
-    if a type needs a newer opset and onnx cannot convert the model.
+    a plan says. Raises ModelError if a type needs a newer opset and onnx cannot convert the model.
     """
 
     def __init__(self, model: Model, pair: Pair, scales: Scales | None = None) -> None:
@@ -52,8 +51,7 @@ class TypedWriter:
         self._scales = scales or Scales()
         forms = every_form(model.table, pair)
         lowest, needing = _lowest_opset(forms)
-        typed = with_float_biases(_with_its_types(model))
-        self._converted = at_least_opset(typed, lowest, needing)
+        self._converted = at_least_opset(with_float_biases(model), lowest, needing)
         self._layout = Layout(self._converted, pair, self._scales)
         # Only if it helps: the files that are written have the newer opset, too.
         if BF16.name in self._layout.forms and self._layout.without_form:
@@ -91,18 +89,17 @@ class TypedWriter:
         )
         return tuple(self._layout.constants.out_of_range(read, low))
 
-    def write(
-        self, plan: Plan, guard_islands: bool = True, handed_low: Set[str] = frozenset()
-    ) -> TypedGraph:
-        """Return the typed graph of a plan.
+    def write(self, plan: Plan, guard_islands: bool = True) -> TypedGraph:
+        """Return the typed graph of a plan, with the interface of the model.
 
         With `guard_islands` an FP32 input of each kept layer that builders would turn back into a
-        low one, or fail to build, gets a guard: see `islands`. `handed_low` are the inputs of the
-        graph that callers hand over in 16 bits.
+        low one, or fail to build, gets a guard: see `islands`.
         """
         placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
-        return writing.write(guard_islands, handed_low)
+        typed = writing.write(guard_islands, self.model.interface.inputs.keys())
+        self.model.interface.declare(typed.proto)
+        return typed
 
     def lone_islands(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers of a plan that `write` guards, in order."""
@@ -122,26 +119,6 @@ class TypedWriter:
         kept = {table.names[index] for index in plan.kept}
         forms = forms_of(table, self.pair).items()
         return {name: form.high if name in kept else form.low for name, form in forms}
-
-
-def _with_its_types(model: Model) -> Model:
-    """Return the model with the 16-bit floats of its file, if it computes with any.
-
-    Weights in 16 bits alone may as well be FP32. What a node converts to 16 bits is computed, even
-    from a weight. Raises RefusedError if the types of the file are not known.
-    """
-    constants = TypedConstants(model)
-    for name, kind in model.low_tensors.items():
-        weight = constants.source(name)
-        if constants.array(weight) is not None and model.low_tensors.get(weight) == kind:
-            continue
-        if model.in_file is None:
-            raise RefusedError(
-                f"{name!r} has a 16-bit float type already, which a typed graph would lose",
-                "give the FP32 model, before it was converted",
-            )
-        return model.typed_as_in_file()
-    return model
 
 
 def _in_matching_format(model: Model) -> Model:

@@ -88,13 +88,12 @@ def _ways(
 
 def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
     """Return the model with these branches in place, from a file in the new folder `work`."""
-    # As in the file: it is written and read again, and widening is not to happen twice.
-    source = model.typed_as_in_file()
-    proto = copied(source.proto)
+    proto = copied(model.proto)
     for name, way in ways.items():
         _put_in_place(proto.graph, name, _BRANCHES[way])
     path = work / TAKEN_MODEL
-    return save_rewritten(proto, source.weights, path, "the model without its Ifs")
+    weights = model.weights
+    return save_rewritten(proto, weights, path, "the model without its Ifs", like=model)
 
 
 def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:

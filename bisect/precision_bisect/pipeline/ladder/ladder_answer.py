@@ -13,6 +13,7 @@ from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, explained
+from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
@@ -172,6 +173,9 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         high=climbed.composition.pair(-1).high,
         tolerance=tolerance_of(climbed.comparator),
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
+        fp32_form=fp32_search(climbed.steps[0].prepared, late=budget.late),
+        # Nothing was fixed below FP32 in the first search.
+        interface=results[0].interface,
         kept=kept,
         asked=asked_layers(last.prepared.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.

@@ -85,11 +85,6 @@ def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -
 
     Raises a PrecisionBisectError for bad input, and for a run without an answer or samples.
     """
-    if settings.io_types != "model":
-        raise UsageError(
-            "--io-types rounds the samples that judge, and those of the run are FP32",
-            "leave it out",
-        )
     use_custom_ops(settings.ort_custom_ops)
     model_path, result = model_and_result(path, None)
     model = load_model(model_path)

@@ -101,7 +101,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     that fails is a finding, not an error.
     """
     use_custom_ops(order.settings.ort_custom_ops)
-    model = load_model(order.model)
+    model = load_model(order.model).with_io_types(order.settings.io_types)
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
     asked = finished.in_fp32(model) if order.plain else finished
@@ -209,7 +209,7 @@ def engine_outputs(
             "or give the outputs as a file",
         )
     # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
-    engine = replace(options.engine, tf32=False)
+    engine = replace(options.engine, tf32=False, io_types="model")
     order = replace(options, backend=name, model=model.path, engine=engine, inputs=None)
     # INT8's calibration goes with INT8.
     order = replace(order, low="fp16", high="fp32", ladder=(), calibration=DEFAULT_CALIBRATION)

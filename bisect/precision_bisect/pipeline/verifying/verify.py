@@ -82,6 +82,7 @@ def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     """
     ran = _backend(finished)
     had = _settings(finished)
+    interface_as_in_run(finished, asked.settings)
     names = set(asked.flagged).difference(NOT_TOLD)
     shapes = names.intersection(_SHAPES)
     given = {name: getattr(asked.settings, name) for name in (*names, *(shapes and _SHAPES))}
@@ -95,6 +96,21 @@ def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
         settings=replace(had, **given, **files),
         unlike=tuple(unlike) if ran != "auto" else (),
     )
+
+
+def interface_as_in_run(finished: Finished, settings: EngineSettings) -> EngineSettings:
+    """Return settings with the interface that the run has judged.
+
+    Raises UsageError where another one is asked for.
+    """
+    had = _settings(finished).io_types
+    if settings.io_types not in ("model", had):
+        raise UsageError(
+            f"--io-types {settings.io_types} is not what the run has judged: its samples were "
+            "not rounded",
+            "search again with it",
+        )
+    return replace(settings, io_types=had)
 
 
 def _backend(finished: Finished) -> str:

@@ -23,6 +23,7 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
@@ -226,7 +227,8 @@ class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
     `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `export_point` is what the exports hold, None
+    output and `error` a multiple of the limits. `fp32_form` tells of a file with 16-bit floats,
+    `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
     answer does elsewhere. `hidden_rows` are layers that read a row which a mask hides whole:
@@ -252,6 +254,8 @@ class Result:
     unseen: Unseen | None = None
     layers_total: Count
     candidates: Count
+    fp32_form: Fp32Search | None = None
+    interface: InterfaceCost | None = None
     kept: Sequence[str]
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None

@@ -1,0 +1,65 @@
+"""What a file's own 16-bit floats and those of its interface mean for a run, for its result."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from precision_bisect.explaining.diagnosis.out_of_range import overflowing_in_file
+from precision_bisect.graphs.interface import Interface
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.file_types import (
+    Fp32Search,
+    InterfaceCost,
+    LostInput,
+    Overflow,
+)
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.sample_sets import searched
+
+
+def fp32_search(prepared: Prepared, *, late: bool) -> Fp32Search | None:
+    """Return what a file with 16-bit floats computes in them; None for any other file.
+
+    If it is `late`, nothing is run to find what overflows there.
+    """
+    model = prepared.model
+    if not model.in_low:
+        return None
+    found = {} if late else overflowing_in_file(model, prepared.seen())
+    kinds = {stored.kind for stored in model.in_low.values()}
+    return Fp32Search(
+        types=[low.name for low in LOW_TYPES.values() if low.onnx_type in kinds],
+        layers=[str(name) for name in model.table.names if name in model.in_low],
+        overflowing=[Overflow(node=node, samples=count) for node, count in found.items()],
+        of_samples=len(prepared.samples),
+    )
+
+
+def interface_cost(prepared: Prepared, driver: Driver) -> InterfaceCost | None:
+    """Return what the interface costs alone; None where it rounds nothing, or was not tried."""
+    model, low = prepared.model, prepared.options.engine.io_types
+    if not model.rounds_ends or low == "model":
+        return None
+    outcome = driver.outcome_of(prepared.everything, searched(driver.trials))
+    if outcome is None:
+        return None
+    return InterfaceCost(
+        low=low,
+        error=outcome.error,
+        passed=outcome.passed if outcome.verdict is not None else None,
+        lost=[*_lost(model, prepared.samples)],
+    )
+
+
+def _lost(model: Model, samples: Sequence[Sample]) -> Iterator[LostInput]:
+    for name in model.interface.inputs:
+        given = np.concatenate([sample[name].ravel() for sample in samples if name in sample])
+        one = Interface(inputs={name: model.interface.inputs[name]})
+        stored = one.rounded({name: given})[name]
+        zero = float(np.mean((given != 0) & (stored == 0))) if given.size else 0.0
+        infinite = float(np.mean(np.isfinite(given) & ~np.isfinite(stored))) if given.size else 0.0
+        if zero or infinite:
+            yield LostInput(name=name, zero=zero, infinite=infinite)
