@@ -57,7 +57,9 @@ def test_the_node_is_named_and_the_fp32_form_is_searched(
     """A remark has the node, what it reads in which type, and the way on; the export opens."""
     path = write(text, tmp_path)
     inputs = {
-        spec.name: np.array(True) if spec.name == "c" else normal(*map(int, spec.shape))
+        spec.name: np.array(True)
+        if spec.name == "c"
+        else normal(*(int(n or 1) for n in spec.shape or ()))
         for spec in load_model(path).inputs
     }
     result = precision_bisect.find(path, inputs=[inputs], threads=1, out=tmp_path / "run")
