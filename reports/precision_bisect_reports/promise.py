@@ -10,7 +10,7 @@ from precision_bisect.runs.results.certificates import Certificate, Need, Uncert
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
-from precision_bisect.runs.results.unseen import Calibrating, Unseen
+from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
@@ -86,8 +86,9 @@ def unseen(result: Result) -> str:
         return ""
     samples = counted(told.took_part, "sample")
     return (
-        f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
-        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
+        f"{samples} promise{'s' * (told.took_part == 1)} nothing (--holdout N judges others); "
+        f"on {NETWORKS} other networks {_seen(alike.mean)} of fresh inputs failed, "
+        f"up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
     )
 
 

@@ -139,7 +139,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
             )
             found = explained(prepared, asked)
             told.findings = found.findings
-        told.findings = replace(told.findings, answered=plan is not None)
+        told.findings = told.findings.of_answer(run.answer.kept, answered=plan is not None)
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)

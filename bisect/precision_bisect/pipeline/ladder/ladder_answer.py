@@ -194,7 +194,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         message=_message(climbed),
         out=folder.path,
     )
-    folder.write(DIAGNOSIS, findings.to_text())
+    folder.write(DIAGNOSIS, findings.of_answer(kept, answered=last.answered).to_text())
     folder.write(RESULT, result.to_text())
     return result
 
