@@ -175,7 +175,8 @@ def _outcome(tried: Tried | None) -> str:
     if tried is None:
         return ""
     error = "" if tried.error is None else f"error {tried.error:.3g}, "
-    return f": {error}{tried.kept} kept"
+    control = "" if tried.control is None else f", without it {tried.control.outcome}"
+    return f": {error}{tried.kept} kept{control}"
 
 
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:

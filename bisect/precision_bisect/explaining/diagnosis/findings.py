@@ -195,8 +195,8 @@ class Advice:
 
     @property
     def holds(self) -> bool:
-        """Whether it was tried, and holds as an answer has to."""
-        return self.tried is not None and self.tried.holds
+        """Whether it was tried, and helps: what holds is no merit where it holds without, too."""
+        return self.tried is not None and self.tried.helps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
