@@ -238,7 +238,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     answered = not _without_plan(result)
     told = result.status in WITHOUT_ANSWER
     if result.error is not None and answered:
-        yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
+        yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
             yield "holds", holds_text(result.stability), ALWAYS
         if said := predicted(result):
@@ -292,11 +292,9 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
 
 
 def holds_text(stability: Stability) -> str:
-    """Say in how many checks an answer held, and how near it came to the limit in them."""
+    """Say in how many checks an answer held."""
     passed = stability.copies - stability.failed
-    worst = stability.error_max
-    figure = "" if worst is None else f", worst error {worst:.4g}"
-    return f"in {passed} of {stability.copies} checks with slight changes{figure}"
+    return f"in {passed} of {stability.copies} checks with slight changes"
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str, int]]:

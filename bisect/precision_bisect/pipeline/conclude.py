@@ -180,6 +180,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         high=options.high,
         tolerance=tolerance_of(prepared.comparator),
         error=answer.error,
+        error_max=answer.error_max,
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         other_targets=told.other_targets,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from precision_bisect.judging.comparators.output_errors import together
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.chart import latency_of, paced
+from precision_bisect.pipeline.chart import largest_error, latency_of, paced
 from precision_bisect.pipeline.choosing import error_of_others
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
@@ -128,7 +128,8 @@ _NO_ANSWER = (*WITHOUT_ANSWER, Status.STOPPED)
 class JudgedAnswer:
     """The plan that a run stands by, and what its trials on `samples` say of it.
 
-    Without a plan `stability` is that of every layer high. `noise_floor` is None where no build
+    `error_max` is the largest over samples, copies and samples that did not choose. Without a plan
+    `stability` is that of every layer high. `noise_floor` is None where no build
     was repeated. `broken` are plans that failed though they keep more than one that passed.
     `final` is what the last build showed.
     """
@@ -137,6 +138,7 @@ class JudgedAnswer:
     samples: SampleSet
     kept: Sequence[LayerName]
     error: float | None
+    error_max: float | None
     stability: Stability | None
     noise_floor: float | None
     broken: Sequence[Break]
@@ -167,11 +169,13 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         clear=clear_limit(limit, on_copies),
         allowed=prepared.options.copies_failing,
     )
+    error = _error(driver, plan, driver.judged(judged, samples) or on_copies, ending)
     return JudgedAnswer(
         plan=plan,
         samples=samples,
         kept=kept_names(prepared, plan),
-        error=_error(driver, plan, driver.judged(judged, samples) or on_copies, ending),
+        error=error,
+        error_max=None if error is None else largest_error(driver, judged, on_copies, error),
         stability=stability,
         noise_floor=floor if repeated else None,
         broken=_broken(prepared, driver, floor),

@@ -24,7 +24,8 @@ from precision_bisect_reports.summary import (
 
 _BAD = (*WITHOUT_ANSWER, Status.ABORTED)
 _BLANK: Mapping[str, Any] = {
-    **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance", "error")),
+    **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance")),
+    **dict.fromkeys(("error", "error_max")),
     **dict.fromkeys(("message", "inputs", "limit_kind", "holds", "proof", "seen"), ""),
     **{"precisions": [], "remarks": []},
 }
@@ -54,6 +55,7 @@ def answer_section(source: Source) -> dict[str, Any]:
         "candidates": result.candidates,
         "nodes": result.layers_total,
         "error": result.error if answered or not unfinished else None,
+        "error_max": result.error_max,
         "tolerance": result.limit,
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),

@@ -213,7 +213,8 @@ class Plot:
 class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
-    `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
+    `error`, on the samples as given, `error_max`, the largest over all that has judged the answer,
+    and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
@@ -231,6 +232,7 @@ class Result:
     high: HighName
     tolerance: Figure | Mapping[str, Any] | None
     error: Figure | None
+    error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
@@ -287,6 +289,14 @@ class Result:
     def limit(self) -> float | None:
         """The limit on the scale of the errors; several limits make them multiples of 1."""
         return 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance
+
+    @property
+    def error_range(self) -> str:
+        """The error on the samples as given, and how far it goes in what else has judged; or ""."""
+        if self.error is None:
+            return ""
+        least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
+        return least if least == most else f"{least} to {most}"
 
     @property
     def gains_little(self) -> bool:
@@ -351,7 +361,7 @@ class Result:
         elif self.message:
             said += f": {printable(self.message)}"
         if self.error is not None:
-            said += f", error {self.error:.4g}"
+            said += f", error {self.error_range}"
         if self.inputs is not None and self.inputs.synthetic:
             said += ", on made-up inputs"
         return f"{said}, in {self.out}" if self.out is not None else said
