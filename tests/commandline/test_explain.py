@@ -189,5 +189,7 @@ def test_layers_that_nobody_looked_into_are_told(
     assert 0 == main(["explain", str(model.parent / "run")])
     told = " ".join(capsys.readouterr().out.split())
     assert "no layer is kept" not in told
-    said = f"before it looked into its {len(result.kept)} kept layer" if result.kept else "no answer"
+    said = (
+        f"before it looked into its {len(result.kept)} kept layer" if result.kept else "no answer"
+    )
     assert said in told

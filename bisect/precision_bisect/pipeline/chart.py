@@ -19,8 +19,14 @@ from precision_bisect.protocols import Search
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.result import Culprit, CurvePoint
 from precision_bisect.runs.results.unseen import OverSamples
+from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
+from precision_bisect.search.precision_curve import (
+    Curve,
+    CurveTrial,
+    judge_all_low,
+    sweep,
+)
 from precision_bisect.search.rounding_law import typical, worst
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet
@@ -46,6 +52,7 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
         curve.culprits = plan
         ends = {each: driver.outcome_of(each, ending.samples) for each in (Plan.of(()), plan)}
         curve.tried |= {each: told for each, told in ends.items() if told is not None}
+        yield from judge_all_low(curve)
     else:
         yield from sweep(curve)
     for each in ending.passed_over:

@@ -270,7 +270,9 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
             told.append(f"judged by that, with {counted(tried.kept, 'layer')} kept: {tried}")
         if cut is not None:
             judge.append(before)
-            text.append(f"{'or' if found else 'Judge'} a model that ends before {each.layer} at {at}")
+            text.append(
+                f"{'or' if found else 'Judge'} a model that ends before {each.layer} at {at}"
+            )
             told.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
         if judge:
             yield Advice(
