@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from precision_bisect.errors import UsageError, counted, first_of, printable
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
@@ -94,6 +94,8 @@ def exported(result: Result) -> str:
     point = result.export_point
     if point in (None, ANSWER):
         return ""
+    if point == NEAR_MISS:
+        return "the near miss, which is no answer"
     said = f"point {printable(point)} of the curve"
     with suppress(UsageError):
         found = find_point(point, result.curve, result.culprits)

@@ -145,7 +145,8 @@ def headline_of(result: Result) -> str:
 def _headline(result: Result) -> Text:
     told = _HEADLINES[result.status]
     style = f"bold {told.colour}"
-    headline = Text(f"{headline_of(result)}{told.more}", style=style)
+    more = "; a near miss" if result.near_miss else told.more
+    headline = Text(f"{headline_of(result)}{more}", style=style)
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
@@ -240,7 +241,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.error is not None and answered:
         yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", holds_text(result.stability), ALWAYS
+            label = "near miss" if result.near_miss else "holds"
+            yield label, holds_text(result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)

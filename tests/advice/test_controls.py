@@ -15,7 +15,7 @@ from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.protocols import Sample
 
 HARMLESS = (
-    "(float[2,4] x) => (float[2,4] y) <float eps = {{1e-12}}, float one = {{1}}, float k = {{{k}}}> "
+    "(float[2,4] x) => (float[2,4] y) <float eps = {{1e-12}}, float k = {{{k}}}> "
     "{{ q = Mul(x, x) v = ReduceSum <keepdims = 1> (q) w = Add(v, eps) r = Sqrt(w) n = Div(x, r) "
     "h = Mul(x, k) p = Mul(h, h) s = Sqrt(p) d = Div(s, k) y = Add(n, d) }}"
 )

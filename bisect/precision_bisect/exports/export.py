@@ -17,7 +17,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, with_precision
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, assigned
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.runs.results.result import Diagnosis
@@ -125,7 +125,8 @@ class Export:
             f"{rungs.count(name)}{whole * (name == high[0])} stay {name.upper()}" for name in high
         ]
         rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
-        point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
+        point = f" (point {self.point} of the curve)" * (self.point not in (ANSWER, NEAR_MISS))
+        point += " (a near miss, which is no answer)" * (self.point == NEAR_MISS)
         return f"{', '.join(counts)}{rest}{point}"
 
 

@@ -14,7 +14,8 @@ from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark
 from precision_bisect.layer_table import LayerTable, assigned
-from precision_bisect.options import ANSWER
+from precision_bisect.machine.stopping import until
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
@@ -25,7 +26,7 @@ from precision_bisect.pipeline.deploying import (
     judge_of,
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
-from precision_bisect.pipeline.explanation import Answer, Explained, explained
+from precision_bisect.pipeline.explanation import Answer, Explained, explained_in_time
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
@@ -114,7 +115,7 @@ def conclude(
 
 def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     """Explain the answer while a fresh process checks its files, and complete them."""
-    prepared, ending, plan, late = run.prepared, run.ending, run.answer.plan, run.budget.late
+    prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
     told.chart = charted(prepared, run.driver, curve, ending, plan)
     exported, told.missing = _exported(run, told.chart)
@@ -134,16 +135,18 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
                 error=run.answer.error,
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
-                late=late,
                 advice_s=max(LEAST_ADVICE_S, ADVICE * run.budget.elapsed_s()),
             )
-            found = explained(prepared, asked)
+            found = explained_in_time(prepared, asked, budget)
             told.findings = found.findings
         told.findings = told.findings.of_answer(run.answer.kept, answered=plan is not None)
-        if answer is not None:
-            told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
-            told.ranges = input_ranges(prepared, answer, late=late)
-        told.chart = caused(prepared, told.chart, found, ending, late=late)
+        with until(budget.overdue):
+            if answer is not None:
+                told.other_targets = other_targets(
+                    prepared, answer, run.answer.samples, late=budget.late
+                )
+                told.ranges = input_ranges(prepared, answer, late=budget.late)
+            told.chart = caused(prepared, told.chart, found, ending, late=budget.late)
         # The files are checked by now, mostly: what is timed has the device to itself.
         told.costs = costs()
         told.written = completed(told.findings.kept)
@@ -189,6 +192,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         layers_total=len(table.layers),
         candidates=len(table.candidates),
         kept=answer.kept,
+        near_miss=answer.near_miss,
         modules=_modules(run),
         by_modules=ending.by_modules,
         asked=asked_layers(table),
@@ -290,6 +294,8 @@ def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[s
     whole = run.ending.by_modules
     modules = () if whole is None else whole.names
     answer = ExportedPoint(kept=run.answer.kept, modules=modules)
+    if run.answer.near_miss:
+        answer = replace(answer, point=NEAR_MISS)
     own = None if run.answer.plan is None else answer
     point = run.prepared.options.export_point
     if point == ANSWER:

@@ -23,9 +23,11 @@ from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend, BackendFailure
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.search.budget import Budget
 from precision_bisect.search.evaluation import judged_once
 from precision_bisect.trial import Kind, Phase, SampleSet, Trial, Verdict
 
@@ -167,10 +169,21 @@ class Explained(NamedTuple):
     culprits: Sequence[Finding] = ()
 
 
+def explained_in_time(prepared: Prepared, answer: Answer, budget: Budget) -> Explained:
+    """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
+    if not budget.late:
+        with suppress(Stopped), until(lambda: budget.late):
+            return explained(prepared, answer)
+    with suppress(Stopped), until(budget.overdue):
+        return explained(prepared, replace(answer, late=True))
+    return Explained(Findings(low=prepared.options.low))
+
+
 def explained(prepared: Prepared, answer: Answer) -> Explained:
     """Explain the kept layers, the near misses and the culprits, and advise.
 
-    The answer stands without an explanation: where explaining fails, nothing is found.
+    The answer stands without an explanation: where explaining fails, nothing is found. Raises
+    Stopped where the time ends.
     """
     near = near_misses(
         [str(name) for name in prepared.model.table.names],
@@ -190,6 +203,8 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
             choices=not answer.late,
         )
         findings, watched = diagnose(asked)
+    except Stopped:
+        raise
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
     if not answer.found:

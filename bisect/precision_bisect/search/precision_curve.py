@@ -121,7 +121,7 @@ class Curve:
     def points(self, answer: Plan | None, answered: Outcome | None) -> list[CurveTrial]:
         """Return the points by the number of layers; the answer has its own outcome.
 
-        Each keeps all layers of the one before: errors of plans that share few layers make no line.
+        Each keeps all layers of the one before: others make no line.
         """
         told = {plan: each for plan, each in self.tried.items() if self._compares(each)}
         if self.tried and answer is not None and answered is not None:

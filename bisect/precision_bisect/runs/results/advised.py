@@ -20,8 +20,7 @@ class Tried:
 
     `error` is on the tolerance's scale, `on_samples` tells whether it passes on the samples that
     have judged the search. Of `variants`, which are samples that took no part and copies, so many
-    have `failed`; there are none where the samples fail. The `control` is the same plan without the
-    change.
+    have `failed`; there are none where the samples fail. `control` is the same plan unchanged.
     """
 
     error: Figure | None

@@ -217,10 +217,11 @@ class Result:
     and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
-    where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `modules` has the kept layers' modules by PyTorch's names, where the
-    model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
-    among the `kept`. `costs` are of an engine. `message` and `out` are not part of the file.
+    where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
+    emulator predicted, `other_targets` how the answer does elsewhere. `modules` has the kept
+    layers' modules by PyTorch's names, where the model tells them, `by_modules` the answer as
+    whole ones. `asked` are no candidates, so not among the `kept`. `costs` are of an engine.
+    `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -241,6 +242,7 @@ class Result:
     layers_total: Count
     candidates: Count
     kept: Sequence[str]
+    near_miss: bool = False
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     asked: Sequence[Asked] = ()
@@ -292,7 +294,7 @@ class Result:
 
     @property
     def error_range(self) -> str:
-        """The error on the samples as given, and how far it goes in what else has judged; or ""."""
+        """The error on the samples as given, and how far it goes elsewhere; "" without one."""
         if self.error is None:
             return ""
         least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
