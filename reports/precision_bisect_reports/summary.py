@@ -241,8 +241,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if result.error is not None and answered:
         yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            label = "near miss" if result.near_miss else "holds"
-            yield label, holds_text(result.stability), ALWAYS
+            yield *holds(result, result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
@@ -293,10 +292,13 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
         yield label, text, ALWAYS if judged else DETAIL
 
 
-def holds_text(stability: Stability) -> str:
-    """Say in how many checks an answer held."""
+def holds(result: Result, stability: Stability) -> tuple[str, str]:
+    """Return a label and in how many checks a plan held; a near miss is called what it is."""
     passed = stability.copies - stability.failed
-    return f"in {passed} of {stability.copies} checks with slight changes"
+    checks = f"in {passed} of {stability.copies} checks with slight changes"
+    if not result.near_miss:
+        return "holds", checks
+    return "near miss", f"passes on the samples as given, and {checks}"
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str, int]]:

@@ -18,7 +18,7 @@ from precision_bisect_reports.summary import (
     NOTHING_GAINED,
     every_layer,
     headline_of,
-    holds_text,
+    holds,
     must_be,
 )
 
@@ -41,7 +41,7 @@ def answer_section(source: Source) -> dict[str, Any]:
     unfinished = status.cut_off or status is Status.STOPPED
     message = source.status.message if source.status else ""
     gained = not (result.rungs and result.gains_nothing)
-    seen, holds = source.looked_into, "A near miss: passes" if result.near_miss else "Holds"
+    seen = source.looked_into
     answered = bool(result.rungs) and (gained or not unfinished)
     tone = "good" if status.answers and gained else "bad" if status in _BAD else "open"
     return {
@@ -59,7 +59,7 @@ def answer_section(source: Source) -> dict[str, Any]:
         "tolerance": result.limit,
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
-        "holds": f"{holds} {holds_text(result.stability)}." if result.stability else "",
+        "holds": _sentence(*holds(result, result.stability)) if result.stability else "",
         "proof": proof(result) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
@@ -70,6 +70,10 @@ def answer_section(source: Source) -> dict[str, Any]:
         "run": _run(source),
         "remarks": list(_remarks(result, message)),
     }
+
+
+def _sentence(label: str, said: str) -> str:
+    return f"{label.capitalize()} {said}."
 
 
 def _so_far(source: Source) -> dict[str, Any]:
