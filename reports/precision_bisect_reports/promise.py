@@ -185,6 +185,16 @@ def names_of(target: TargetChoice) -> str:
     return _names([each for each in TARGETS if target in (each, "all")])
 
 
+def foreign_to(result: Result) -> str:
+    """Say that a target of the run does not know operators of the model; "" where it does."""
+    lacking = [each for each in result.unknown_to if result.target in (each, "all")]
+    if not lacking:
+        return ""
+    knowing = [each for each in TARGETS if each not in result.unknown_to]
+    other = f"--target {knowing[0]} judges for one that does" if knowing else "replace them first"
+    return f"{_names(lacking)} cannot run operators of this model; {other}"
+
+
 def predicted(result: Result) -> str:
     """Return what the answer is predicted for, and what becomes of it on other targets.
 

@@ -33,6 +33,7 @@ from precision_bisect_reports.next_steps import (
 )
 from precision_bisect_reports.promise import (
     deployed_rows,
+    foreign_to,
     in_range,
     judging_steps,
     made_up,
@@ -160,8 +161,8 @@ def _headline(result: Result) -> Text:
         )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
-    text = f": {result.staying}, the rest {result.rest}"
-    if result.gains_little:
+    text = f": {result.staying}, {result.rest}"
+    if result.gains_little and result.low_share is None:
         text = f": {result.staying}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 
@@ -238,6 +239,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what was measured: a label, the words, and the level from which it is shown."""
     answered = not _without_plan(result)
     told = result.status in WITHOUT_ANSWER
+    if said := foreign_to(result):
+        yield "unknown", said, ALWAYS
     if result.error is not None and answered:
         yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:

@@ -124,7 +124,8 @@ class Export:
         counts = [
             f"{rungs.count(name)}{whole * (name == high[0])} stay {name.upper()}" for name in high
         ]
-        rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
+        low = len(self.precisions) - len(rungs)
+        rest = f", {low} run{'s' * (low == 1)} in {self.lowest.upper()}" * (low > 0)
         point = f" (point {self.point} of the curve)" * (self.point not in (ANSWER, NEAR_MISS))
         point += " (a near miss, which is no answer)" * (self.point == NEAR_MISS)
         return f"{', '.join(counts)}{rest}{point}"

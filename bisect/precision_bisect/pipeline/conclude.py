@@ -5,6 +5,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -40,12 +41,14 @@ from precision_bisect.pipeline.judged_answer import (
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Asked, CurvePoint, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
@@ -53,6 +56,7 @@ from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.trial import Kind
 
 ADVICE, LEAST_ADVICE_S = 0.1, 5.0
@@ -193,6 +197,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         candidates=len(table.candidates),
         kept=answer.kept,
         near_miss=answer.near_miss,
+        low_share=_low_share(prepared, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
         asked=asked_layers(table),
@@ -232,6 +237,16 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         message=_message(run, told.findings),
         out=run.folder.path,
     )
+
+
+def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
+    """Return what runs low in an answer, None without one, and where the file does not tell."""
+    if plan is None:
+        return None
+    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+    with suppress(Exception):  # whatever a file holds, the answer stands
+        return running_low(prepared.model, prepared.pair, plan, shapes)
+    return None
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:

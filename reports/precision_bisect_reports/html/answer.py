@@ -6,7 +6,7 @@ from typing import Any
 from precision_bisect.errors import counted
 from precision_bisect.options import ANSWER
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Result, runs
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
@@ -131,8 +131,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         return f"{must_be(result)} {of}"
-    how = runs(result.fingerprint)
-    return f"{result.staying}, the rest {how} in {low}"
+    return f"{result.staying}, {result.rest}"
 
 
 def _run(source: Source) -> dict[str, str]:

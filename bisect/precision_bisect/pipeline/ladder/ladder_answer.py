@@ -174,6 +174,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         tolerance=tolerance_of(climbed.comparator),
         candidates=len(climbed.steps[0].prepared.model.table.candidates),
         kept=kept,
+        low_share=None,
         asked=asked_layers(last.prepared.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),

@@ -24,6 +24,7 @@ from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
@@ -243,6 +244,7 @@ class Result:
     candidates: Count
     kept: Sequence[str]
     near_miss: bool = False
+    low_share: LowShare | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     asked: Sequence[Asked] = ()
@@ -339,8 +341,11 @@ class Result:
 
     @property
     def rest(self) -> str:
-        """What the layers do that are not kept: run low, or may."""
-        return f"{runs(self.fingerprint)} in {self.low.upper()}"
+        """How many layers run low, or may, with their share of the work where that is known."""
+        how = runs(self.fingerprint)
+        if self.low_share is None:
+            return f"the rest {how} in {self.low.upper()}"
+        return self.low_share.words(how, self.low)
 
     @property
     def exit_code(self) -> ExitCode:
