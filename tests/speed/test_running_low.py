@@ -82,14 +82,14 @@ def test_the_headline_says_what_changes(tmp_path: Path) -> None:
     """A custom operator keeps its type, and the target is one that has it."""
     text = (
         "(float[2,4] x) => (float[2,4] y) <float k = {0.003}> "
-        "{ g = com.microsoft.Gelu(x) q = Mul(g, g) s = Mul(q, k) y = Neg(s) }"
+        "{ g = com.microsoft.QuickGelu(x) q = Mul(g, g) s = Mul(q, k) y = Neg(s) }"
     )
     path = save(parse(text), tmp_path)
     feeds = [{"x": np.full((2, 4), 300, np.float32)}]
     result = precision_bisect.find(path, inputs=feeds, tol=1e-2, threads=1, out=tmp_path / "run")
     lines = [line.plain for line in final_screen(result, path, 200)]
     assert "2 of 3 layers stay FP32, 1 runs in FP16" in lines[1]
-    assert "1 other (Gelu) cannot change" in lines[1]
+    assert "1 other (QuickGelu) cannot change" in lines[1]
     assert "onnxruntime" == result.target
     assert not [each for each in result.other_targets if "tensorrt" in each.targets]
     asked = precision_bisect.find(

@@ -44,8 +44,8 @@ def other_targets(
 ) -> list[OnTargets]:
     """Judge an answer of the emulator on its samples and on copies, as other targets compute it.
 
-    Targets that compute the model as one of the run's own, or cannot run it, are left out. Nothing is evaluated if it
-    is `late`. An answer stands without: whatever fails is told.
+    Targets that compute the model as one of the run's own, or cannot run it, are left out. Nothing
+    is evaluated if it is `late`. An answer stands without: whatever fails is told.
     """
     if not prepared.backend.emulated:
         return []
