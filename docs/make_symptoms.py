@@ -152,6 +152,7 @@ KINDS = (
         helps=r"Judge before ArgMax",
         flags="--tol 1e-3",
         causes=frozenset({"rounding"}),
+        advice="selection",
     ),
     Kind(
         symptom="Wrong with every layer in FP32",

@@ -294,7 +294,9 @@ def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
     left = [name for name in case.view.outputs if name not in gone]
     reads = dict.fromkeys(name for each in case.findings.selections for name in each.reads)
     fresh = [name for name in reads if name not in left]
-    if not all(each.reads for each in case.findings.selections):
+    # A tolerance lets indices pass that are off by rows.
+    counting = any(each.cause == "indices" for each in case.findings.layers if each.kept)
+    if counting or not all(each.reads for each in case.findings.selections):
         return None
     editor = Editor(case.model.proto)
     editor.end_at(left, fresh)
@@ -305,7 +307,10 @@ def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
     except PrecisionBisectError:
         return None
     change = ModelChange(model=model, reference=reference, comparator=judge)
-    for kept in ((), case.kept):
+    behind = {n for each in case.findings.selections for n in case.view.behind(each.layer)}
+    # What comes after a choice is not judged then, so what it needs stays kept.
+    after = case.kept & behind
+    for kept in (after, case.kept):
         tried = case.tried(kept, change)
         if tried is not None and tried.helps:
             return tried
