@@ -149,9 +149,10 @@ KINDS = (
         cause="near ties in ArgMax or TopK",
         case=experts,
         prints=CHOSEN,
-        helps=r"Judge before ArgMax, or by what counts in the task",
+        helps=r"Judge before ArgMax",
         flags="--tol 1e-3",
         causes=frozenset({"rounding"}),
+        advice="selection",
     ),
     Kind(
         symptom="A converted file gives Inf",
@@ -251,7 +252,7 @@ RECIPES = (
         typed="yolo.onnx --inputs images/",
         case=raw_head,
         flags="--check boxes --tol 0.05",
-        prints=(rf"Nothing to keep: {KEPT}", r"error \S+, tolerance 0.05"),
+        prints=(rf"Nothing to keep: {KEPT}", r"error [^,]+, tolerance 0.05"),
         words="""\
 First suspect: the judge. A tolerance counts boxes that no score detects, and rows that
 NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready-made-checks).""",

@@ -22,7 +22,7 @@ from precision_bisect.runs.results.result import (
     Result,
     Rung,
 )
-from precision_bisect.trial import Honour, LayerHonour
+from precision_bisect.trial import Honour, LayerHonour, Stability
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
 HEAD = "=== "
@@ -57,6 +57,9 @@ def cases() -> Iterator[tuple[str, Result]]:
         yield f"{status}, no plan and no message", replace(none, message="")
         empty = replace(none, certificate=replace(UNTESTED, minimal=True))
         yield f"{status}, the empty plan", empty
+        near = Stability(copies=16, failed=9, error_median=0.0105, error_max=0.0123)
+        missed = replace(RESULT, status=status, certificate=UNTESTED, message="", near_miss=True)
+        yield f"{status}, a near miss", replace(missed, stability=near, export_point="near-miss")
     stopped: dict[str, Any] = {"message": "only the curve was asked for", "rungs": [], **NO_PLAN}
     yield "only the curve", replace(RESULT, status=Status.STOPPED, **stopped)
     yield "nothing gained", replace(RESULT, candidates=len(KEPT))

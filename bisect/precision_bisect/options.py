@@ -50,6 +50,8 @@ _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
 ANSWER = "answer"
+NEAR_MISS = "near-miss"
+"""What exports hold of a run that was cut off before a plan held on copies, too."""
 EXPORT_POINTS = (ANSWER, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
 DEFAULT_STRATEGY = "guided"

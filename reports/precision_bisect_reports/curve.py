@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from precision_bisect.errors import UsageError, counted, first_of, printable
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
@@ -43,7 +43,7 @@ def curve_words(result: Result) -> str:
     """Return which layers break the low type, by how much, and what the rest takes."""
     low, culprits = result.low.upper(), result.culprits
     if not culprits:
-        start = result.curve[0].error_median
+        start = _all_low(result.curve)
         rest = _rest(result, 0, start)
         if result.certificate.minimal and len(result.kept) == 1:
             return f"One layer, {printable(result.kept[0])}, breaks {low}{rest}"
@@ -51,9 +51,11 @@ def curve_words(result: Result) -> str:
             return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
-    first = figure_text(result.curve[0].error_median)
+    first = figure_text(_all_low(result.curve))
+    fall = f"{first} -> " if first else f"in {result.high.upper()} error "
     # Where the low model does not run there is no error to begin with.
-    fall = f"{first} -> " if first else f"else {low} does not run; in {result.high.upper()} error "
+    if not first and not result.curve[0].kept_count:
+        fall = f"else {low} does not run; {fall}"
     said = f"{_named(culprits, low)}: {fall}{figure_text(together)}."
     limit = result.limit
     if together is None or limit is None:
@@ -69,6 +71,11 @@ def curve_words(result: Result) -> str:
         which = "of them" if inside else f"layer{'s' * (count > 1)}"
         return f"{said} The answer keeps {count} {which}, enough for {limit:g}."
     return said
+
+
+def _all_low(points: Sequence[CurvePoint]) -> float | None:
+    """Return the error of every layer low; None where the curve does not begin there."""
+    return None if points[0].kept_count else points[0].error_median
 
 
 def _several(result: Result, rounding: str) -> str:
@@ -87,6 +94,8 @@ def exported(result: Result) -> str:
     point = result.export_point
     if point in (None, ANSWER):
         return ""
+    if point == NEAR_MISS:
+        return "the near miss, which is no answer"
     said = f"point {printable(point)} of the curve"
     with suppress(UsageError):
         found = find_point(point, result.curve, result.culprits)
@@ -175,7 +184,8 @@ def _outcome(tried: Tried | None) -> str:
     if tried is None:
         return ""
     error = "" if tried.error is None else f"error {tried.error:.3g}, "
-    return f": {error}{tried.kept} kept"
+    control = "" if tried.control is None else f", without it {tried.control.outcome}"
+    return f": {error}{tried.kept} kept{control}"
 
 
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:

@@ -155,7 +155,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         if isinstance(result.tolerance, int | float):
             kind = kind_of_limit(result)
             limit = f"{result.tolerance:.4g}" + (kind and f" ({kind})")
-        yield "error", f"{result.error:.4g}, tolerance {limit}"
+        yield "error", f"{result.error_range}, tolerance {limit}"
     if result.kept:
         yield "certificate", certified(result.certificate)
     yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"

@@ -10,7 +10,7 @@ from precision_bisect.runs.results.certificates import Certificate, Need, Uncert
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
-from precision_bisect.runs.results.unseen import Calibrating, Unseen
+from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 
@@ -97,8 +97,9 @@ def unseen(result: Result) -> str:
         return ""
     samples = counted(told.took_part, "sample")
     return (
-        f"{samples} promise{'s' * (told.took_part == 1)} nothing: {_seen(alike.mean)} of fresh "
-        f"inputs failed, up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
+        f"{samples} promise{'s' * (told.took_part == 1)} nothing (--holdout N judges others); "
+        f"on {NETWORKS} other networks {_seen(alike.mean)} of fresh inputs failed, "
+        f"up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
     )
 
 
@@ -194,6 +195,16 @@ def in_range(told: InputRange, low: str) -> str:
 def names_of(target: TargetChoice) -> str:
     """Return what a target is called; of several, all of them."""
     return _names([each for each in TARGETS if target in (each, "all")])
+
+
+def foreign_to(result: Result) -> str:
+    """Say that a target of the run does not know operators of the model; "" where it does."""
+    lacking = [each for each in result.unknown_to if result.target in (each, "all")]
+    if not lacking:
+        return ""
+    knowing = [each for each in TARGETS if each not in result.unknown_to]
+    other = f"--target {knowing[0]} judges for one that does" if knowing else "replace them first"
+    return f"{_names(lacking)} cannot run operators of this model; {other}"
 
 
 def predicted(result: Result) -> str:

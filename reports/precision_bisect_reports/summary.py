@@ -32,6 +32,7 @@ from precision_bisect_reports.next_steps import (
 )
 from precision_bisect_reports.promise import (
     deployed_rows,
+    foreign_to,
     in_range,
     judging_steps,
     made_up,
@@ -145,7 +146,8 @@ def headline_of(result: Result) -> str:
 def _headline(result: Result) -> Text:
     told = _HEADLINES[result.status]
     style = f"bold {told.colour}"
-    headline = Text(f"{headline_of(result)}{told.more}", style=style)
+    more = "; a near miss" if result.near_miss else told.more
+    headline = Text(f"{headline_of(result)}{more}", style=style)
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
         return headline.append(why, style="default not bold")
@@ -159,8 +161,8 @@ def _headline(result: Result) -> Text:
         )
     if len(result.rungs) > 2:
         return headline.append(f": {_by_rung(result)}", style="default not bold")
-    text = f": {result.staying}, the rest {result.rest}"
-    if result.gains_little:
+    text = f": {result.staying}, {result.rest}"
+    if result.gains_little and result.low_share is None:
         text = f": {result.staying}, few run in {result.low.upper()}"
     return headline.append(text, style="default not bold")
 
@@ -237,10 +239,12 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what was measured: a label, the words, and the level from which it is shown."""
     answered = not _without_plan(result)
     told = result.status in WITHOUT_ANSWER
+    if said := foreign_to(result):
+        yield "unknown", said, ALWAYS
     if result.error is not None and answered:
-        yield "error", f"{result.error:.4g}, tolerance {_tolerance(result)}", ALWAYS
+        yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
-            yield "holds", holds_text(result.stability), ALWAYS
+            yield *holds(result, result.stability), ALWAYS
         if said := predicted(result):
             yield "target", said, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
@@ -316,12 +320,13 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
         yield label, text, ALWAYS if judged else DETAIL
 
 
-def holds_text(stability: Stability) -> str:
-    """Say in how many checks an answer held, and how near it came to the limit in them."""
+def holds(result: Result, stability: Stability) -> tuple[str, str]:
+    """Return a label and in how many checks a plan held; a near miss is called what it is."""
     passed = stability.copies - stability.failed
-    worst = stability.error_max
-    figure = "" if worst is None else f", worst error {worst:.4g}"
-    return f"in {passed} of {stability.copies} checks with slight changes{figure}"
+    checks = f"in {passed} of {stability.copies} checks with slight changes"
+    if not result.near_miss:
+        return "holds", checks
+    return "near miss", f"passes on the samples as given, and {checks}"
 
 
 def _engine(result: Result) -> Iterator[tuple[str, str, int]]:

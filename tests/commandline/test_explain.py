@@ -176,3 +176,20 @@ def test_the_terminal_report_tells_what_to_do(model: Path) -> None:
         model, inputs=tiny.samples(), out=model.parent / "found", threads=1, tol=1e-2
     )
     assert list(result.kept) == [each.layer for each in result.diagnosis]
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 9])
+def test_layers_that_nobody_looked_into_are_told(
+    model: Path, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that ended early keeps layers, and says that it has not looked into them."""
+    result = precision_bisect.find(
+        model, inputs=tiny.samples(), out=model.parent / "run", threads=1, max_trials=most
+    )
+    assert 0 == main(["explain", str(model.parent / "run")])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "no layer is kept" not in told
+    said = (
+        f"before it looked into its {len(result.kept)} kept layer" if result.kept else "no answer"
+    )
+    assert said in told

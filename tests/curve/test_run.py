@@ -1,6 +1,7 @@
 """The curve of whole runs: in `result.json`, over resumes, and by its own command."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,22 @@ import pytest
 
 import tiny
 from effort import nightly
+from final_screens import words
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
+from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Until
+from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.results.unseen import Unseen
+from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.trial import Phase
+from precision_bisect_reports.html.answer import answer_section
+from precision_bisect_reports.html.source import read_source
+from precision_bisect_reports.notebook import as_html
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +114,8 @@ def test_a_run_cut_short_has_the_curve_as_far_as_it_went(
     result = tiny.search(model, tmp_path, max_trials=5)
     assert (Status.BUDGET_EXHAUSTED, tiny.KEPT) == (result.status, result.kept)
     assert tiny.KEPT == [each.layer for each in result.culprits]
-    assert [0, 4] == [each.kept_count for each in result.curve]
+    # Every layer low was judged on the samples alone so far, which is another figure.
+    assert [4] == [each.kept_count for each in result.curve]
     again = tiny.search(model, tmp_path, resume=True)
     assert whole.curve == again.curve
 
@@ -189,3 +199,28 @@ def test_what_has_no_curve_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs errors as figures"):
         tiny.search(model, out, until="culprits", tol=None, check=f"{check}:judge")
     assert not out.exists()
+
+
+def test_one_range_is_told_of_an_answer(whole: Result) -> None:
+    """Screen, notebook, page and curve say the same figure of it."""
+    (answer,) = [each for each in whole.curve if each.point == "answer"]
+    assert whole.error is not None and whole.error_max is not None
+    assert answer.error_max == whole.error_max >= whole.error
+    shown = f"error {whole.error:.4g} to {whole.error_max:.4g}, tolerance 0.01"
+    assert shown in words(whole)
+    assert ", worst error" not in words(whole)
+    assert whole.error_range in as_html(whole)
+    told = answer_section(read_source(whole.out or Path()))
+    assert (whole.error, whole.error_max) == (told["error"], told["error_max"])
+
+
+def test_points_are_judged_alike(whole: Result, model: Path) -> None:
+    """Each that has a figure was judged on copies, so that all stand on one line."""
+    recorded = read_ledger((whole.out or Path()) / LEDGER).trials
+    index = {str(name): place for place, name in enumerate(load_model(model).table.names)}
+    finite = [p for p in whole.curve if p.error_median is not None and p.error_median < math.inf]
+    assert {0, 4} <= {point.kept_count for point in finite}
+    for point in finite:
+        plan = Plan.of(index[name] for name in point.kept)
+        judged = [each for each in recorded if each.proposal.plan == plan]
+        assert any(each.outcome.evidence.stability for each in judged)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 import oracles
 from oracles import Oracle, Simulation, outcome
 from precision_bisect.plan import Plan
-from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, complete, sweep
+from precision_bisect.search.curve_points import complete
+from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, sweep
 from precision_bisect.search.rounding_law import Law
 from precision_bisect.trial import Outcome, TrialStatus
 
@@ -155,3 +157,73 @@ def test_fewer_culprits_are_asked_for_one_by_one(errors: list[float], most: int)
     assert fewer <= min(whole, most)
     if fewer:
         assert ordered[fewer - 1] >= math.hypot(*ordered[fewer:])
+
+
+def joint(groups: list[set[int]], size: int, broken: float) -> Oracle:
+    """Break the output unless one layer of each group is high; all others round a little."""
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        if not all(group & kept for group in groups):
+            return outcome(broken)
+        return outcome(0.01 * math.sqrt(size - len(kept)))
+
+    return judge
+
+
+@st.composite
+def joint_networks(draw: st.DrawFn) -> tuple[int, list[set[int]], frozenset[int], float]:
+    """Draw a size, groups of which each needs a layer, the plan beyond the range, an error."""
+    size = draw(st.integers(12, 40))
+    places = draw(st.permutations(range(size)))
+    needed = draw(st.integers(2, 6))
+    # Some are needed by themselves, and some have another layer that serves as well.
+    groups = [
+        {places[i], places[needed + i]} if draw(st.booleans()) else {places[i]}
+        for i in range(needed)
+    ]
+    spare = draw(st.integers(0, 4))
+    beyond = frozenset(set().union(*groups) | set(places[size - spare :] if spare else ()))
+    return size, groups, beyond, draw(st.sampled_from([math.inf, 50.0]))
+
+
+@given(joint_networks())
+def test_layers_that_break_it_together_are_the_culprits(
+    network: tuple[int, list[set[int]], frozenset[int], float],
+) -> None:
+    """Alone each rounds as all others do; the plan beyond the range has passed, and is reduced."""
+    size, groups, beyond, broken = network
+    quiet = quadrature([0.01] * size)
+    everything = frozenset(range(size))
+
+    def alone(kept: frozenset[int]) -> Outcome:
+        # With a single layer low nothing is broken: others still serve.
+        return quiet(kept) if len(everything - kept) <= 1 else joint(groups, size, broken)(kept)
+
+    problem = replace(oracles.problem(size), beyond_range=lambda: Plan.of(beyond))
+    curve = Curve(problem=problem, copies=False)
+    rule = joint(groups, size, broken)
+    answer = Plan.of(min(group) for group in groups)
+    simulation = Simulation(size, rule, emulator=alone)
+    simulation.run(sweep(curve))
+    assert curve.culprits is not None
+    assert len(groups) == len(curve.culprits)
+    assert all(len(group & curve.culprits.kept) == 1 for group in groups)
+    assert set(curve.culprits.kept) == set(curve.without)
+    simulation.run(complete(curve, answer, rule(answer.kept)))
+    drawn = [plan.kept for plan, *_ in curve.points(answer, rule(answer.kept))]
+    assert all(few < more for few, more in pairwise(drawn))
+    assert answer.kept in drawn
+
+
+@given(
+    errors=st.lists(st.floats(0.01, 3.0), min_size=8, max_size=24),
+    answer=st.sets(st.integers(0, 7), min_size=1),
+)
+def test_each_point_keeps_all_of_the_one_before(errors: list[float], answer: set[int]) -> None:
+    """Whatever the answer is: its curve has no two points of one size."""
+    curve, simulation = swept(errors)
+    plan, told = Plan.of(answer), quadrature(errors)(frozenset(answer))
+    simulation.run(complete(curve, plan, told))
+    drawn = [plan.kept for plan, *_ in curve.points(plan, told)]
+    assert all(few < more for few, more in pairwise(drawn))
+    assert plan.kept in drawn

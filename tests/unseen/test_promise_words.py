@@ -9,7 +9,11 @@ from precision_bisect.runs.results.unseen import Calibrating, Estimate, Unseen
 from precision_bisect_reports.promise import unseen
 from run_folders import result_of
 
-FEW = "2 samples promise nothing: 6% of fresh inputs failed, up to 46%"
+FEW = (
+    "2 samples promise nothing (--holdout N judges others); on 15 other networks 6% of fresh "
+    "inputs failed, up to 46%"
+)
+"""What was seen elsewhere is called so."""
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from precision_bisect.errors import PrecisionBisectError, UsageError, counted
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.quantization.file_types import quantized_in_file
+from precision_bisect.graphs.quantization.quantized_files import quantized_in_file
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.runs.results.result import Diagnosis
@@ -137,8 +137,10 @@ class Export:
         counts = [
             f"{rungs.count(name)}{whole * (name == high[0])} stay {name.upper()}" for name in high
         ]
-        rest = f", the rest runs in {self.lowest.upper()}" * (len(rungs) < len(self.precisions))
-        point = f" (point {self.point} of the curve)" * (self.point != ANSWER)
+        low = len(self.precisions) - len(rungs)
+        rest = f", {low} run{'s' * (low == 1)} in {self.lowest.upper()}" * (low > 0)
+        point = f" (point {self.point} of the curve)" * (self.point not in (ANSWER, NEAR_MISS))
+        point += " (a near miss, which is no answer)" * (self.point == NEAR_MISS)
         return f"{', '.join(counts)}{rest}{point}"
 
 

@@ -49,6 +49,7 @@ class _Limits:
         self.changed = threading.Condition()
         self.deadline: float | None = None
         self.each_s: float | None = None
+        self.over: Callable[[], bool] | None = None
         self.taken = threading.Lock()
 
     def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
@@ -65,6 +66,8 @@ class _Limits:
             if self.deadline is not None and now >= self.deadline:
                 begun = now - STOPPED_AFTER_S
                 self.stop(lambda call: call.begun < begun, total)  # noqa: B023
+            if self.over is not None and self.over():
+                self.stop(lambda _: True, total)
             if self.each_s is not None:
                 begun = now - self.each_s
                 self.stop(lambda call: call.begun < begun, each, late=True)  # noqa: B023
@@ -79,6 +82,8 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
 
     What the block raises once it was stopped becomes Stopped.
     """
+    if _LIMITS.over is not None and _LIMITS.over():
+        raise Stopped("the time was up", "give it more")
     call = _Call(stop)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
@@ -131,6 +136,19 @@ def _watched(total_s: float | None, each_s: float | None) -> Iterator[None]:
     finally:
         ended.set()
         _LIMITS.deadline = _LIMITS.each_s = None
+
+
+@contextmanager
+def until(over: Callable[[], bool]) -> Iterator[None]:
+    """Have no call inside the block begin, and none go on, once the time is `over`.
+
+    Many calls that are short each look at the clock so, too.
+    """
+    former, _LIMITS.over = _LIMITS.over, over
+    try:
+        yield
+    finally:
+        _LIMITS.over = former
 
 
 @contextmanager

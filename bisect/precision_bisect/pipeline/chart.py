@@ -19,9 +19,15 @@ from precision_bisect.protocols import Search
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.result import Culprit, CurvePoint
 from precision_bisect.runs.results.unseen import OverSamples
+from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.precision_curve import Curve, CurveTrial, complete, sweep
-from precision_bisect.search.rounding_law import typical
+from precision_bisect.search.precision_curve import (
+    Curve,
+    CurveTrial,
+    judge_all_low,
+    sweep,
+)
+from precision_bisect.search.rounding_law import typical, worst
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet
 
@@ -46,6 +52,7 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
         curve.culprits = plan
         ends = {each: driver.outcome_of(each, ending.samples) for each in (Plan.of(()), plan)}
         curve.tried |= {each: told for each, told in ends.items() if told is not None}
+        yield from judge_all_low(curve)
     else:
         yield from sweep(curve)
     for each in ending.passed_over:
@@ -146,7 +153,7 @@ def charted(
     names = prepared.model.table.names
     together = curve.tried[curve.culprits]
     return Charted(
-        curve=[_point(driver, point, names) for point in curve.points(answer, told)],
+        curve=[_point(driver, point, names, ending) for point in curve.points(answer, told)],
         culprits=[
             Culprit(
                 layer=name,
@@ -190,21 +197,34 @@ def _because(culprit: Culprit, found: Finding | None) -> Culprit:
     return replace(culprit, cause=found.cause, evidence=found.evidence.partition(";")[0])
 
 
-def _point(driver: Driver, point: CurveTrial, names: Sequence[LayerName]) -> CurvePoint:
+def _point(
+    driver: Driver, point: CurveTrial, names: Sequence[LayerName], answered: Ending
+) -> CurvePoint:
     plan, outcome, name = point
-    stability, high = outcome.evidence.stability, latency_of(driver, Plan.all_high(len(names)))
+    high = latency_of(driver, Plan.all_high(len(names)))
     latency = paced(high, latency_of(driver, plan))
-    by_sample = _by_sample(driver, plan).values()
-    errors = (outcome.error, None if stability is None else stability.error_max, *by_sample)
+    given = None if point.name != "answer" else driver.judged(plan, answered.samples)
     return CurvePoint(
         kept_count=len(plan),
         error_median=typical(outcome),
-        error_max=max((each for each in errors if each is not None), default=None),
+        error_max=largest_error(driver, plan, outcome, None if given is None else given.error),
         latency_ms=None if latency is None else round(latency[0], 6),
         point=name,
         kept=[str(names[i]) for i in plan.indices],
-        over_samples=OverSamples.of(by_sample),
+        over_samples=OverSamples.of(_by_sample(driver, plan).values()),
     )
+
+
+def largest_error(
+    driver: Driver, plan: Plan, outcome: Outcome | None, error: float | None = None
+) -> float | None:
+    """Return the largest of an outcome's errors, on copies too, of each sample's, and of `error`.
+
+    One figure, wherever the error of a plan is told.
+    """
+    errors = [error, *_by_sample(driver, plan).values()]
+    errors += [] if outcome is None else [outcome.error, worst(outcome)]
+    return max((each for each in errors if each is not None), default=None)
 
 
 def _by_sample(driver: Driver, plan: Plan) -> Mapping[int, float]:

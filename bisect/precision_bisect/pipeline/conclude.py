@@ -5,6 +5,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.layer_table import LayerTable, assigned
-from precision_bisect.options import ANSWER
+from precision_bisect.machine.stopping import until
+from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
@@ -25,7 +27,12 @@ from precision_bisect.pipeline.deploying import (
     judge_of,
 )
 from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
-from precision_bisect.pipeline.explanation import Answer, Explained, allowance, explained
+from precision_bisect.pipeline.explanation import (
+    Answer,
+    Explained,
+    allowance,
+    explained_in_time,
+)
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -56,6 +63,7 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
 from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.unseen import Unseen
@@ -63,6 +71,7 @@ from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.trial import Kind
 
 
@@ -125,10 +134,10 @@ def conclude(
 
 def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
     """Explain the answer while a fresh process checks its files, and complete them."""
-    prepared, ending, plan, late = run.prepared, run.ending, run.answer.plan, run.budget.late
+    prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
     told.chart = charted(prepared, run.driver, curve, ending, plan)
-    told.fp32_form = fp32_search(prepared, late=late)
+    told.fp32_form = fp32_search(prepared, late=budget.late)
     exported, told.missing = _exported(run, told.chart)
     found = Explained(told.findings)
     check = ending.status is not Status.INTERRUPTED
@@ -148,19 +157,21 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
                 error=run.answer.error,
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
-                late=late,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            found = explained(prepared, asked)
+            found = explained_in_time(prepared, asked, budget)
             told.findings = found.findings
-        told.findings = replace(told.findings, answered=plan is not None)
-        if answer is not None:
-            told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
-            told.ranges = input_ranges(prepared, answer, late=late)
-            told.born = born_inside(prepared, answer, late=late)
-            told.sums = sums_inside(prepared, answer, late=late)
-            told.hidden = hidden_rows(prepared)
-        told.chart = caused(prepared, told.chart, found, ending, late=late)
+        told.findings = told.findings.of_answer(run.answer.kept, answered=plan is not None)
+        with until(budget.overdue):
+            if answer is not None:
+                told.other_targets = other_targets(
+                    prepared, answer, run.answer.samples, late=budget.late
+                )
+                told.ranges = input_ranges(prepared, answer, late=budget.late)
+                told.born = born_inside(prepared, answer, late=budget.late)
+                told.sums = sums_inside(prepared, answer, late=budget.late)
+                told.hidden = hidden_rows(prepared)
+            told.chart = caused(prepared, told.chart, found, ending, late=budget.late)
         # The files are checked by now, mostly: what is timed has the device to itself.
         told.costs = costs()
         told.written = completed(told.findings.kept)
@@ -200,6 +211,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         high=options.high,
         tolerance=tolerance_of(prepared.comparator),
         error=answer.error,
+        error_max=answer.error_max,
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         other_targets=told.other_targets,
@@ -210,6 +222,8 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         fp32_form=told.fp32_form,
         interface=interface,
         kept=answer.kept,
+        near_miss=answer.near_miss,
+        low_share=_low_share(prepared, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
         asked=asked_layers(table),
@@ -258,6 +272,16 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
     )
 
 
+def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
+    """Return what runs low in an answer, None without one, and where the file does not tell."""
+    if plan is None:
+        return None
+    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+    with suppress(Exception):  # whatever a file holds, the answer stands
+        return running_low(prepared.model, prepared.pair, plan, shapes)
+    return None
+
+
 def _modules(run: _Ended) -> Mapping[str, str]:
     """Return the modules of the kept layers by PyTorch's names; none where the model has none."""
     model = run.prepared.model
@@ -302,6 +326,8 @@ def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[s
     whole = run.ending.by_modules
     modules = () if whole is None else whole.names
     answer = ExportedPoint(kept=run.answer.kept, modules=modules)
+    if run.answer.near_miss:
+        answer = replace(answer, point=NEAR_MISS)
     own = None if run.answer.plan is None else answer
     point = run.prepared.options.export_point
     if point == ANSWER:

@@ -312,7 +312,7 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
     if problem.speed is not None and not (yield from still_fast(problem, ending.plan)):
         why = f" ({spread})" if spread else ""
         message = f"the plan of {counted(len(ending.plan), 'layer')} that holds is too slow{why}"
-        return Ending(status=Status.INFEASIBLE, message=message)
+        return Ending(status=Status.INFEASIBLE, message=message, slow=True)
     return Ending(
         status=Status.FOUND,
         plan=ending.plan,
@@ -325,7 +325,7 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
 def _ended(met: SpeedAnswer, otherwise: Ending) -> Ending:
     """Return the ending with what became of the plan's speed; unchanged where nothing did."""
     if met.plan is None:
-        return Ending(status=Status.INFEASIBLE, message=met.message)
+        return Ending(status=Status.INFEASIBLE, message=met.message, slow=True)
     if met.plan == met.found:
         return otherwise
     return replace(

@@ -236,7 +236,9 @@ def costing(
         with profiling(prepared) as profiled:
 
             def costs() -> Costs:
-                limit_s = LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s()
+                share_s = LEAST_PROFILING_S + PROFILING_SHARE * budget.elapsed_s()
+                if (limit_s := min(share_s, budget.left_s())) <= 0:
+                    return Costs(left_out="the time was spent")
                 try:
                     return profiled(plan, latencies.get("kept"), limit_s)
                 except KeyboardInterrupt:

@@ -44,8 +44,8 @@ def other_targets(
 ) -> list[OnTargets]:
     """Judge an answer of the emulator on its samples and on copies, as other targets compute it.
 
-    Targets that compute the model as one of the run's own are left out. Nothing is evaluated if it
-    is `late`. An answer stands without: whatever fails is told.
+    Targets that compute the model as one of the run's own, or cannot run it, are left out. Nothing
+    is evaluated if it is `late`. An answer stands without: whatever fails is told.
     """
     if not prepared.backend.emulated:
         return []
@@ -54,6 +54,8 @@ def other_targets(
     own = [affected[each] for each in options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, found in affected.items():
+        if target in prepared.unknown_to:
+            continue
         known = next((names for other, names in groups if other == found), None)
         if known is not None:
             known.append(target)

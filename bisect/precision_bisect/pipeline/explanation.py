@@ -23,6 +23,7 @@ from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend, BackendFailure
 from precision_bisect.runs.results.certificates import Certificate
@@ -175,10 +176,21 @@ class Explained(NamedTuple):
     culprits: Sequence[Finding] = ()
 
 
+def explained_in_time(prepared: Prepared, answer: Answer, budget: Budget) -> Explained:
+    """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
+    if not budget.late:
+        with suppress(Stopped), until(lambda: budget.late):
+            return explained(prepared, answer)
+    with suppress(Stopped), until(budget.overdue):
+        return explained(prepared, replace(answer, late=True))
+    return Explained(Findings(low=prepared.options.low))
+
+
 def explained(prepared: Prepared, answer: Answer) -> Explained:
     """Explain the kept layers, the near misses and the culprits, and advise.
 
-    The answer stands without an explanation: where explaining fails, nothing is found.
+    The answer stands without an explanation: where explaining fails, nothing is found. Raises
+    Stopped where the time ends.
     """
     near = near_misses(
         [str(name) for name in prepared.model.table.names],
@@ -198,6 +210,8 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
             choices=not answer.late,
         )
         findings, watched = diagnose(asked)
+    except Stopped:
+        raise
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
     if not answer.found:
@@ -236,10 +250,10 @@ def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Al
     )
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     least = LEAST_ADVICE / inference_work(prepared.model, shapes)
-    until = math.inf
+    ends = math.inf
     if budget.max_time_s is not None:
-        until = time.monotonic() + max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s())
-    return Allowance(inferences=max(least, ADVICE * count), until=until)
+        ends = time.monotonic() + max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s())
+    return Allowance(inferences=max(least, ADVICE * count), until=ends)
 
 
 def with_advice(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from precision_bisect.judging.comparators.output_errors import together
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.chart import latency_of, paced
+from precision_bisect.pipeline.chart import largest_error, latency_of, paced
 from precision_bisect.pipeline.choosing import error_of_others
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
@@ -128,26 +128,29 @@ _NO_ANSWER = (*WITHOUT_ANSWER, Status.STOPPED)
 class JudgedAnswer:
     """The plan that a run stands by, and what its trials on `samples` say of it.
 
-    Without a plan `stability` is that of every layer high. `noise_floor` is None where no build
+    `error_max` is the largest over samples, copies and samples that did not choose. Without a plan
+    `stability` is that of every layer high. `noise_floor` is None where no build
     was repeated. `broken` are plans that failed though they keep more than one that passed.
-    `final` is what the last build showed.
+    `final` is what the last build showed. A `near_miss` passes on the samples that chose it alone.
     """
 
     plan: Plan | None
     samples: SampleSet
     kept: Sequence[LayerName]
     error: float | None
+    error_max: float | None
     stability: Stability | None
     noise_floor: float | None
     broken: Sequence[Break]
     proof: Certificate
     final: Evidence
     timed: Timed
+    near_miss: bool = False
 
 
 def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedAnswer:
     """Return the answer of a run with this ending, or its best plan so far."""
-    plan, samples = _plan(prepared, driver, ending)
+    plan, samples, near_miss = _plan(prepared, driver, ending)
     everything = prepared.everything
     judged = everything if plan is None else plan
     on_copies = driver.on_copies(judged)
@@ -167,17 +170,20 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         clear=clear_limit(limit, on_copies),
         allowed=prepared.options.copies_failing,
     )
+    error = _error(driver, plan, driver.judged(judged, samples) or on_copies, ending)
     return JudgedAnswer(
         plan=plan,
         samples=samples,
         kept=kept_names(prepared, plan),
-        error=_error(driver, plan, driver.judged(judged, samples) or on_copies, ending),
+        error=error,
+        error_max=None if error is None else largest_error(driver, judged, on_copies, error),
         stability=stability,
         noise_floor=floor if repeated else None,
         broken=_broken(prepared, driver, floor),
         proof=certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending)),
         final=final_build(driver, plan, samples),
         timed=latencies(driver, everything, plan),
+        near_miss=near_miss,
     )
 
 
@@ -203,21 +209,26 @@ def timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:
     )
 
 
-def _plan(prepared: Prepared, driver: Driver, ending: Ending) -> tuple[Plan | None, SampleSet]:
+def _plan(
+    prepared: Prepared, driver: Driver, ending: Ending
+) -> tuple[Plan | None, SampleSet, bool]:
     """Return the plan that the ending stands by, else the best so far, and what judged it.
 
-    The plan that keeps every layer is what there was before the search, so it is no best so far. A
-    plan that does not hold on all copies is better than none.
+    And whether that is a near miss, which is better than nothing. The plan that keeps every layer
+    is what there was before the search, so it is no best so far.
     """
     if ending.plan is None and ending.status not in _NO_ANSWER:
-        for best in filter(None, (driver.best(), driver.nearly(), driver.unsteady())):
+        found = (driver.best(), False), (driver.nearly(), True), (driver.unsteady(), True)
+        for best, near_miss in found:
+            if best is None:
+                continue
             samples = best.proposal.samples
             faster = timings(prepared, driver, samples).best_so_far(prepared.options.speed)
             given = prepared.options.speed.given and faster is not None
             plan = faster if given else best.proposal.plan
             if plan is not None and len(plan) < len(prepared.model.table.candidates):
-                return plan, samples
-    return ending.plan, ending.samples
+                return plan, samples, near_miss
+    return ending.plan, ending.samples, False
 
 
 def _error(

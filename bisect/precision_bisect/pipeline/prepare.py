@@ -238,7 +238,8 @@ def assemble(
         raise refused(options.model, model) from error
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
-    options = choose_forecasts(choose_target(options), model, loaded.seconds)
+    unknown = unknown_to(model.proto, ort_runs=loaded.runs)
+    options = choose_forecasts(choose_target(options, unknown), model, loaded.seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
         raise UsageError(
             "the emulator runs on ONNX Runtime, which cannot run the model",
@@ -295,7 +296,7 @@ def assemble(
         work=work,
         scales=scales,
         why=placed.why,
-        unknown_to=unknown_to(model.proto, ort_runs=loaded.runs),
+        unknown_to=unknown,
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
         beyond_range=lambda: outside()[0],

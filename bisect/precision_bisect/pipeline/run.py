@@ -14,7 +14,7 @@ from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
 from precision_bisect.machine.plain_files import whole
-from precision_bisect.machine.stopping import Stopped, past_deadline
+from precision_bisect.machine.stopping import Stopped, past_deadline, until
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
@@ -137,15 +137,19 @@ def run_prepared(
             if not part:
                 write_layers(prepared.model, folder)
             observer(_started(prepared, len(recorded)))
-            ending = _search(prepared, driver, part=part)
-            if not part:
-                ending = _charted(prepared, driver, ending)
-                ending = _by_modules(prepared, driver, ending)
+            with until(budget.overdue):
+                ending = _search(prepared, driver, part=part)
+                if not part:
+                    ending = _charted(prepared, driver, ending)
+                    ending = _by_modules(prepared, driver, ending)
         asked_low = None if prepared.model.rounds_ends else asked_low
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
             ending = _blamed(asked_low, budget, high)
+        if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
+            # More time might have found a faster plan: what was timed is not all there is.
+            ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
         if driver.lost and ending.status in WITHOUT_ANSWER:
             # It was decided by a process that was lost, which says nothing of the plan.
             ending = replace(ending, status=Status.ABORTED)

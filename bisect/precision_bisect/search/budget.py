@@ -3,11 +3,16 @@
 A budget is asked before a trial starts and never interrupts one: what was paid for is recorded.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from precision_bisect.machine.free_space import Space
+
+OVERTIME, OVERTIME_S = 0.05, 2.0
+"""Share of `--max-time`, and seconds beside, that a trial or what explains the answer may go on. A
+bound: as much again is left for writing files, which has to be done."""
 
 
 class BudgetSpent(Exception):
@@ -41,6 +46,16 @@ class Budget:
     def late(self) -> bool:
         """Whether the time is spent."""
         return self.max_time_s is not None and self.elapsed_s() >= self.max_time_s
+
+    def overdue(self) -> bool:
+        """Return whether no inference is to go on; a trial that began in time may until then."""
+        return self.left_s() <= 0
+
+    def left_s(self) -> float:
+        """Return the seconds until nothing but files may be written; infinity without a limit."""
+        if self.max_time_s is None:
+            return math.inf
+        return (1 + OVERTIME) * self.max_time_s + OVERTIME_S - self.elapsed_s()
 
     def admit(self, *, counted: bool) -> None:
         """Account for one more trial. Raises BudgetSpent when a limit forbids it."""

@@ -161,24 +161,31 @@ class Driver:
         )
 
     def unsteady(self) -> Trial | None:
-        """Return the smallest plan that passes on the samples, but only on some of its copies."""
-        some: set[Plan] = set()
+        """Return the plan that passes on the samples, and fails on the least part of its copies.
+
+        Of several it is the smallest.
+        """
+        failed: dict[Plan, float] = {}
         never: set[Plan] = set()
         for trial in self.trials:
-            # Copies that all fail say that the plan is wrong, not that it is near the tolerance.
-            stability = trial.outcome.evidence.stability
-            if trial.outcome.failed and stability and 0 < stability.failed < stability.copies:
-                some.add(trial.proposal.plan)
+            plan, stability = trial.proposal.plan, trial.outcome.evidence.stability
+            if trial.outcome.failed and stability and stability.failed:
+                share = stability.failed / stability.copies
+                failed[plan] = max(share, failed.get(plan, 0.0))
             elif _judged(trial) and not trial.outcome.passed:
-                never.add(trial.proposal.plan)
+                never.add(plan)
         passing = [
             trial
             for trial in self.trials
-            if trial.proposal.plan in some - never
+            if trial.proposal.plan in failed.keys() - never
             and trial.proposal.kind is Kind.JUDGE
-            and trial.outcome.passed
+            and (trial.outcome.passed or trial.outcome.evidence.output_errors)
         ]
-        return min(passing, key=lambda trial: trial.proposal.plan, default=None)
+        return min(
+            passing,
+            key=lambda t: (failed[t.proposal.plan], t.proposal.plan, bool(t.proposal.draw)),
+            default=None,
+        )
 
     def outcome_of(
         self, plan: Plan, samples: SampleSet, kind: Kind = Kind.JUDGE

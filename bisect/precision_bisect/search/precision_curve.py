@@ -3,20 +3,26 @@
 The law of rounding (see `rounding_law`) tells the culprits: layers that hurt alone as much as all
 less sensitive ones together. It also tells which plans are worth an evaluation. The curve is drawn
 first and ends at a plan that passes, so that a run has an answer long before its search ends. Once
-the search has ended, a few points complete the curve.
+the search has ended, a few points complete the curve (see `curve_points`).
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.runs.results.result import PointName
-from precision_bisect.search.rounding_law import Law, jitter, typical, worst
+from precision_bisect.search.rounding_law import (
+    LAWFUL,
+    ORDINARY_UNITS,
+    Law,
+    jitter,
+    typical,
+    worst,
+)
 from precision_bisect.search.sensitivity import bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
@@ -32,31 +38,20 @@ CONFIRMATIONS = 5
 """Evaluations that may name sets of culprits, at most. A bound: the first set was confirmed on
 some 40 networks with one exception."""
 FILLED = 3
-FILLED_BY_BUILDS = 2
-"""Points that complete the curve below the answer; fewer where each is a build. Half and double
-change no more than chance does in benchmarks/constants.py."""
+"""Points that complete the curve below the answer. Half and double change no more than chance does
+in benchmarks/constants.py."""
 LEAST_GAIN = 0.03
 """Plans with fewer layers are tried after one passes, while each keeps less by `LEAST_GAIN` (a
 share of its layers). Half and double change no more than chance does in
 benchmarks/constants.py."""
-WIDE_RATIO = 3.0
-"""Ratio of two neighbouring points' errors from which a point between them is evaluated. Half and
-double change no more than chance does in benchmarks/constants.py."""
-FAR_DOWN = 3.0
-"""Factor by which the error must fall for a few layers beyond the answer to be worth a point. Half
-and double change no more than chance does in benchmarks/constants.py."""
 SPREAD = 16
 SPREAD_SHARE = 0.125
 """Rounding is spread where a passing plan keeps more layers beside the culprits than either bound:
 `SPREAD` layers and `SPREAD_SHARE` of all. On PP-OCRv4 det and rec such sets are partly arbitrary:
 several of that size pass. So no search follows."""
-LAWFUL = 3.0
-"""Measured error over the law's, up to which a failing plan is called rounding. On some 40
-networks 94% of 415 points lay between 0.3 and 1.2; the rest is a margin."""
-FEW = 8
-"""Layers that lower the error for the point `margin`, at most: `FEW`, or half the answer where
-that is more; never beyond half of all layers. Half and double change nothing in
-benchmarks/constants.py."""
+MOST_JOINT = 64
+"""Layers beyond the range among which those that act together are looked for, at most: a forecast
+for each. A bound."""
 
 
 class CurveTrial(NamedTuple):
@@ -111,8 +106,8 @@ class Curve:
         """
         law = self.law
         return law is not None and all(
-            (error := typical(outcome)) is not None and error <= LAWFUL * law.left(count)
-            for count, outcome in _prefixes(self, law)
+            typical(outcome) is not None and not law.is_broken_by(count, outcome)
+            for count, outcome in prefixes(self, law)
             if not outcome.passed and self.culprits is not None and count > len(self.culprits)
         )
 
@@ -124,9 +119,12 @@ class Curve:
         return most - len(self.tried)
 
     def points(self, answer: Plan | None, answered: Outcome | None) -> list[CurveTrial]:
-        """Return the points by the number of layers; the answer has its own outcome."""
-        told = dict(self.tried)
-        if told and answer is not None and answered is not None:
+        """Return the points by the number of layers; the answer has its own outcome.
+
+        Each keeps all layers of the one before: others make no line.
+        """
+        told = {plan: each for plan, each in self.tried.items() if self._compares(each)}
+        if self.tried and answer is not None and answered is not None:
             told[answer] = answered
         # A plan that is several of them has the last of its names.
         names: dict[Plan | None, PointName] = {
@@ -135,13 +133,24 @@ class Curve:
             Plan.of(()): "all_low",
             answer: "answer",
         }
-        return [CurveTrial(plan, told[plan], names.get(plan, "")) for plan in sorted(told)]
+        first = (answer, Plan.of(()), self.culprits, self.margin, self.passing)
+        drawn: list[Plan] = []
+        for plan in (*(each for each in first if each is not None), *sorted(told)):
+            if plan in told and all(nested(plan, other) for other in drawn):
+                drawn.append(plan)
+        return [CurveTrial(plan, told[plan], names.get(plan, "")) for plan in sorted({*drawn})]
+
+    def _compares(self, outcome: Outcome) -> bool:
+        """Whether an outcome stands on the line: judged on copies where the others are."""
+        on_copies = outcome.evidence.stability is not None
+        return on_copies or not (self.copies and Law.tells(outcome))
 
     def _expected(self, plan: Plan) -> str:
         """Return the law's error for first layers of the order, to end a reason with."""
         if self.law is None or plan != Plan.of(self.law.order[: len(plan)]):
             return ""
-        return f"; the law says {self.law.left(len(plan)):.2g}"
+        error = self.law.left(len(plan))
+        return f"; the law says {error:.2g}" if error < math.inf else ""
 
     def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
         """Evaluate one more point."""
@@ -221,8 +230,67 @@ def find_culprits(curve: Curve) -> Search[None]:
     curve.tried[nothing] = low
     count = yield from _confirmed(curve, law, problem.tolerance, typical(low))
     culprits = Plan.of(law.order[:count])
-    yield from _alone(curve, culprits)
+    joint = None
+    if not curve.tried[culprits].passed and law.is_broken_by(count, curve.tried[culprits]):
+        joint = yield from _joint(curve, law, problem.tolerance, typical(low))
+    if joint is not None:
+        culprits, curve.law = joint, law.behind(joint)
+    else:
+        yield from _alone(curve, culprits)
     curve.culprits = culprits
+    yield from judge_all_low(curve)
+
+
+def judge_all_low(curve: Curve) -> Search[None]:
+    """Judge every layer low on copies, as all other points are.
+
+    What does not run, or is not finite, is so there, too.
+    """
+    nothing = Plan.of(())
+    if curve.copies and Law.tells(curve.tried[nothing]):
+        yield from curve.judge(nothing, "every layer low")
+
+
+def _joint(curve: Curve, law: Law, tolerance: float, low: float | None) -> Search[Plan | None]:
+    """Return the layers beyond the range that break the low type only together; None for none.
+
+    Each alone does little, so the law knows nothing of them. The plan of all that leave the range
+    has passed: what forecasts can do without goes, the least sensitive first, and what is left
+    must do as well, and must be needed.
+    """
+    left = curve.problem.beyond_range()
+    if left is None or left not in curve.tried or not 0 < len(left) <= MOST_JOINT:
+        return None
+    within = curve.tried[left]
+    if not within.passed:
+        return None
+    limit = max(tolerance, LAWFUL * (typical(within) or 0.0))
+    for layer in [each for each in reversed(law.order) if each in left.kept]:
+        error = (yield from _forecast(left.without((layer,)))).error
+        if error is not None and error <= limit:
+            left = left.without((layer,))
+    outcome = yield from curve.judge(left, "the culprits, which act together")
+    error = typical(outcome)
+    if error is None or error > min(limit, math.inf if low is None else low / math.sqrt(2)):
+        return None
+    curve.without.clear()
+    yield from _alone(curve, left)
+    least = max(ORDINARY_UNITS * curve.problem.unit, LAWFUL * error)
+    needed = all(curve.without.get(layer, 0.0) >= least for layer in left.indices)
+    return left if needed and len(left) else None
+
+
+def _forecast(plan: Plan) -> Search[Outcome]:
+    (outcome,) = yield (
+        Proposal(
+            plan=plan,
+            phase=Phase.PREDICTION,
+            samples=SampleSet.RANKING,
+            kind=Kind.PREDICT,
+            reason="fewer layers beyond the range",
+        ),
+    )
+    return outcome
 
 
 def _preflight(curve: Curve) -> Search[None]:
@@ -240,29 +308,6 @@ def _preflight(curve: Curve) -> Search[None]:
         (told,) = yield (Proposal(plan=plan, phase=Phase.RANKING, reason=reason),)
         if told.passed:
             yield from curve.judge(plan, reason)
-
-
-def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[None]:
-    """Evaluate a point beyond the answer, where one is worth it, and some below it."""
-    if curve.law is None or answered is None:
-        return
-    error = typical(answered)
-    if error is not None and 0 < error < math.inf and answered.passed:
-        in_range = answer.with_((curve.problem.overflowing() or answer).kept)
-        beyond = _beyond(curve.law, answer) if in_range == answer else in_range
-        if beyond is not None:
-            outcome = yield from curve.judge(beyond, "beyond the answer")
-            found = typical(outcome)
-            # Samples that do not feel an overflow say nothing of others: no fall is asked of it.
-            far = in_range != answer or (found is not None and found * FAR_DOWN <= error)
-            if outcome.passed and far:
-                curve.margin = beyond
-    # Each point changes which two differ most, so the place of the next is found anew.
-    for _ in range(FILLED_BY_BUILDS if curve.problem.builds else FILLED):
-        count = _between(curve, curve.law, answer, answered)
-        if count is None or curve.open <= 0:
-            return
-        yield from curve.judge(Plan.of(curve.law.order[:count]), "a point between")
 
 
 def _confirmed(curve: Curve, law: Law, tolerance: float, low: float | None) -> Search[int]:
@@ -308,65 +353,13 @@ def _alone(curve: Curve, culprits: Plan) -> Search[None]:
                 curve.without[layer] = outcome.error
 
 
-def _beyond(law: Law, answer: Plan) -> Plan | None:
-    """Return the answer with the few layers that lower the predicted error most per layer."""
-    # Layers of equal error stay in network order, as `law.order` has them.
-    scores = dict(zip(law.order, law.errors, strict=True))
-    rest = [layer for layer in law.order if layer not in answer.kept]
-    left = _left([scores[layer] for layer in rest])
-    half = len(law.order) // 2 - len(answer)
-    most = min(half, len(rest) - 1, max(FEW, len(answer) // 2))
-    if most < 1 or not 0 < left[0] < math.inf:
-        return None
-    falls = {
-        # The floor of 1e-9 stands in for an error of 0, whose logarithm is infinite.
-        count: math.log(left[0] / max(left[count], left[0] * 1e-9))
-        for count in range(1, most + 1)
-    }
-    worth = [count for count, fall in falls.items() if fall >= math.log(FAR_DOWN)]
-    # Largest fall per layer; of equal ones the fewer layers.
-    best = max(worth, key=lambda count: (falls[count] / count, -count), default=None)
-    return None if best is None else answer.with_(rest[:best])
-
-
-def _left(errors: list[float]) -> list[float]:
-    """Return the law's error of the low layers from each place on, and 0 at the end."""
-    squares, found = 0.0, [0.0]
-    for error in reversed(errors):
-        squares += error * error
-        found.append(math.sqrt(squares))
-    return found[::-1]
-
-
-def _between(curve: Curve, law: Law, answer: Plan, answered: Outcome) -> int | None:
-    """Return the number of layers for a point between the two whose errors differ most."""
-    known = dict(_prefixes(curve, law))
-    known[len(answer)] = answered
-    limit = curve.problem.tolerance or 0.0
-    errors = {
-        # Errors of 0 and infinity have no ratio: they count as far below and far above the limit.
-        count: min(max(error, limit / 1e3), limit * 1e4)
-        for count, outcome in sorted(known.items())
-        if count <= len(answer) and (error := typical(outcome)) is not None
-    }
-    gaps = [
-        (errors[few] / errors[more], few, more)
-        for few, more in pairwise(errors)
-        if more - few > 1 and errors[few] > WIDE_RATIO * errors[more]
-    ]
-    if not gaps:
-        return None
-    _, few, more = max(gaps)
-    # The geometric mean of both errors by the law: half way on a logarithmic axis.
-    level = math.sqrt(max(law.left(few), 0.0) * law.left(more))
-    inside = range(few + 1, more)
-    if not 0 < level < math.inf:
-        return (few + more) // 2
-    return next((count for count in inside if law.left(count) <= level), inside[-1])
-
-
-def _prefixes(curve: Curve, law: Law) -> Iterator[tuple[int, Outcome]]:
+def prefixes(curve: Curve, law: Law) -> Iterator[tuple[int, Outcome]]:
     """Yield the points that keep the first layers of the order, each with their number."""
     for plan, outcome in curve.tried.items():
         if plan == Plan.of(law.order[: len(plan)]):
             yield len(plan), outcome
+
+
+def nested(one: Plan, other: Plan) -> bool:
+    """Tell whether one of two plans keeps all that the other does."""
+    return one.kept <= other.kept or other.kept <= one.kept

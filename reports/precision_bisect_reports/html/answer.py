@@ -6,7 +6,7 @@ from typing import Any
 from precision_bisect.errors import counted
 from precision_bisect.options import ANSWER
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Result, runs
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import exported
@@ -25,13 +25,14 @@ from precision_bisect_reports.summary import (
     NOTHING_GAINED,
     every_layer,
     headline_of,
-    holds_text,
+    holds,
     must_be,
 )
 
 _BAD = (*WITHOUT_ANSWER, Status.ABORTED)
 _BLANK: Mapping[str, Any] = {
-    **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance", "error")),
+    **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance")),
+    **dict.fromkeys(("error", "error_max")),
     **dict.fromkeys(("message", "inputs", "limit_kind", "holds", "proof", "seen"), ""),
     **{"precisions": [], "remarks": []},
 }
@@ -61,10 +62,11 @@ def answer_section(source: Source) -> dict[str, Any]:
         "candidates": result.candidates,
         "nodes": result.layers_total,
         "error": result.error if answered or not unfinished else None,
+        "error_max": result.error_max,
         "tolerance": result.limit,
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
-        "holds": f"Holds {holds_text(result.stability)}." if result.stability else "",
+        "holds": _sentence(*holds(result, result.stability)) if result.stability else "",
         "proof": proof(result) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
@@ -75,6 +77,10 @@ def answer_section(source: Source) -> dict[str, Any]:
         "run": _run(source),
         "remarks": list(_remarks(result, message)),
     }
+
+
+def _sentence(label: str, said: str) -> str:
+    return f"{label.capitalize()} {said}."
 
 
 def _so_far(source: Source) -> dict[str, Any]:
@@ -132,8 +138,7 @@ def _title(result: Result, status: Status, answered: bool) -> str:
     of = f"of {counted(result.candidates, 'layer')}"
     if len(result.rungs) > 2:
         return f"{must_be(result)} {of}"
-    how = runs(result.fingerprint)
-    return f"{result.staying}, the rest {how} in {low}"
+    return f"{result.staying}, {result.rest}"
 
 
 def _run(source: Source) -> dict[str, str]:

@@ -5,7 +5,7 @@ as it is, many times as fast as the CPU if layers are large. Its results differ 
 sums. That is no harm: a forecast only decides what is built next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from precision_bisect.machine.gpu import devices
 from precision_bisect.options import Options
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TARGETS, TargetName
 
 if TYPE_CHECKING:
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -115,15 +115,18 @@ def forecaster(
     )
 
 
-def choose_target(options: Options) -> Options:
+def choose_target(options: Options, unknown_to: Collection[TargetName] = ()) -> Options:
     """Return the options, which name the backend, with `target` decided.
 
     A backend is its own target. The emulator predicts the first engine that is installed here, of
-    TensorRT, TensorRT-RTX and ONNX Runtime on CUDA, and TensorRT where none is.
+    TensorRT, TensorRT-RTX and ONNX Runtime on CUDA, and TensorRT where none is. Engines that the
+    model's operators are `unknown_to` come last.
     """
     if options.target != "auto" or options.backend != "emulated":
         return options
-    return replace(options, target=next(_installed(), *DEFAULT_TARGETS))
+    ordered = (*_installed(), *DEFAULT_TARGETS, *TARGETS)
+    known = (each for each in ordered if each not in unknown_to)
+    return replace(options, target=next(known, ordered[0]))
 
 
 def _installed() -> Iterator[TargetName]:

@@ -54,21 +54,23 @@ EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
 def advised(case: DiagnosedModel) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
-    No further advice is tried once the case's allowance is spent.
+    No further advice is tried once the case's allowance is spent. What changes nothing for its
+    plan is no advice.
     """
     advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
     cures, others = list[Advice](), list[Advice]()
     for adviser in advisers:
         if not case.variants.allowance.spent:
-            (cures if adviser in CURES else others).extend(adviser(case))
+            advice = (each for each in adviser(case) if not (each.tried and each.tried.idle))
+            (cures if adviser in CURES else others).extend(advice)
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda each: each.tried.kept if each.tried and each.holds else math.inf)
-    advice = [*cures, *others]
+    told = [*cures, *others]
     layers = [
         replace(
             finding,
-            advice=list(dict.fromkeys(one.id for one in advice if finding.layer in one.layers)),
+            advice=list(dict.fromkeys(one.id for one in told if finding.layer in one.layers)),
         )
         for finding in case.findings.layers
     ]
-    return replace(case.findings, layers=layers, advice=advice)
+    return replace(case.findings, layers=layers, advice=told)

@@ -73,6 +73,13 @@ class Editor:
         """Have the nodes of these names, or all, read these values instead of a tensor."""
         self._reroute(name, self._constant(values), readers)
 
+    def end_at(self, outputs: Sequence[str], fresh: Sequence[str]) -> None:
+        """Have the model end with these of its outputs, and with `fresh` FP32 tensors."""
+        ends = [each for each in self._proto.graph.output if each.name in outputs]
+        floats = onnx.TensorProto.FLOAT
+        ends += [onnx.helper.make_tensor_value_info(name, floats, None) for name in fresh]
+        refill(self._proto.graph.output, ends)
+
     def without_quantization(self) -> None:
         """Have what is quantized and dequantized again pass as it is; weights stay quantized."""
         made = {out: node for node in self._nodes for out in node.output}
@@ -246,9 +253,29 @@ class DiagnosedModel:
         """The graph, for looking at operands and readers."""
         return View(self.model)
 
-    def tried(self, kept: Collection[str], change: ModelChange | None = None) -> Tried | None:
-        """Emulate a plan that keeps these layers; None where it cannot be, or is too large."""
-        change = change or ModelChange()
+    def tried(
+        self, kept: Collection[str], change: ModelChange, low: Collection[str] | None = None
+    ) -> Tried | None:
+        """Emulate a plan that keeps these layers, with and without a change.
+
+        None where that cannot be, or is too large. Without the change the plan keeps these, too,
+        unless the change gives another type to layers that are `low` then.
+        """
+        found = self._emulated(kept, change)
+        if found is None:
+            return None
+        unchanged = frozenset(kept).difference(low or ())
+        if unchanged not in self._controls:
+            self._controls[unchanged] = self._emulated(unchanged, ModelChange())
+        control = self._controls[unchanged]
+        return None if control is None else replace(found, control=control)
+
+    @cached_property
+    def _controls(self) -> dict[frozenset[str], Tried | None]:
+        """What plans come to without any change, by the layers that they keep."""
+        return {}
+
+    def _emulated(self, kept: Collection[str], change: ModelChange) -> Tried | None:
         model, pair = change.model or self.model, change.pair or self.pair
         scales = change.scales or self.scales
         if not emulates(model):
@@ -340,7 +367,7 @@ class DiagnosedModel:
         # Where nothing was searched no layer is kept, and the change may do without any.
         if not any(one.kept for one in self.findings.layers):
             tried = self.tried((), change)
-            if tried is not None and tried.holds:
+            if tried is not None and tried.helps:
                 return tried
         return self.tried(self.kept.difference(freed), change)
 

@@ -241,35 +241,74 @@ class _Fitting(NamedTuple):
 
 
 def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge what is chosen otherwise: by a check that fits and holds, if one does.
+    """Yield how to judge what is chosen otherwise: by a check, or before it is chosen.
 
-    Nothing where a check judges already.
+    Only what was tried and helps is named. Nothing where a check judges already.
     """
     if not isinstance(case.comparator, PolygraphyComparator):
         return
-    if not case.findings.selections:
+    chosen = case.findings.selections
+    if not chosen:
         yield from _raw_head(case)
-    for each in case.findings.selections:
+    cut = _cut(case, case.comparator) if chosen else None
+    for each in chosen:
         behind = case.view.behind(each.layer) - {each.layer}
         found = _fitting(case, _checks(case, each), behind)
-        before = f"before {each.operator}"
-        judge = f"Judge {before}, or by what counts in the task"
-        text, told = "or by a --check of your own", ""
+        before, at = f"before {each.operator}", ", ".join(each.reads)
+        judge, text, told = [], [], [each.words]
         if found is not None:
             flags, unjudged, tried = found
-            judge = f"Judge by {flags}, or {before}"
-            text = f"or by {flags}, which allows for other rows"
-            text += f" and does not judge {', '.join(unjudged)}" if unjudged else ""
-            told = f"; judged by that, with {counted(tried.kept, 'layer')} kept: {tried}"
-        ends = f" at {', '.join(each.reads)}" if each.reads else ""
-        yield Advice(
-            id=CHOSEN_ROWS,
-            title=judge,
-            text=f"Judge a model that ends before {each.layer}{ends}, {text}.",
-            layers=[one for one in case.by_name if each.layer in case.view.behind(one)],
-            evidence=f"{each.words}{told}",
-            tried=found.tried if found else None,
-        )
+            judge.append(f"by {flags}")
+            text.append(f"Judge by {flags}, which allows for other rows")
+            text[0] += f" and does not judge {', '.join(unjudged)}" if unjudged else ""
+            told.append(f"judged by that, with {counted(tried.kept, 'layer')} kept: {tried}")
+        if cut is not None:
+            judge.append(before)
+            text.append(
+                f"{'or' if found else 'Judge'} a model that ends before {each.layer} at {at}"
+            )
+            told.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
+        if judge:
+            yield Advice(
+                id=CHOSEN_ROWS,
+                title=f"Judge {', or '.join(judge)}",
+                text=f"{', '.join(text)}.",
+                layers=[one for one in case.by_name if each.layer in case.view.behind(one)],
+                evidence="; ".join(told),
+                tried=found.tried if found else cut,
+            )
+
+
+def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
+    """Return what a model comes to that ends at what choices read; None where it does not help.
+
+    The tensors that it ends at are judged by the limits that have no output of their own.
+    """
+    gone = {name for each in case.findings.selections for name in each.outputs}
+    left = [name for name in case.view.outputs if name not in gone]
+    reads = dict.fromkeys(name for each in case.findings.selections for name in each.reads)
+    fresh = [name for name in reads if name not in left]
+    # A tolerance lets indices pass that are off by rows.
+    counting = any(each.cause == "indices" for each in case.findings.layers if each.kept)
+    if counting or not all(each.reads for each in case.findings.selections):
+        return None
+    editor = Editor(case.model.proto)
+    editor.end_at(left, fresh)
+    try:
+        model = case.loaded(editor.edited(), "before")
+        reference = reference_outputs(model, case.samples, case.threads)
+        judge = judge.of_outputs([*left, *fresh])
+    except PrecisionBisectError:
+        return None
+    change = ModelChange(model=model, reference=reference, comparator=judge)
+    behind = {n for each in case.findings.selections for n in case.view.behind(each.layer)}
+    # What comes after a choice is not judged then, so what it needs stays kept.
+    after = case.kept & behind
+    for kept in (after, case.kept):
+        tried = case.tried(kept, change)
+        if tried is not None and tried.helps:
+            return tried
+    return None
 
 
 def _raw_head(case: DiagnosedModel) -> Iterator[Advice]:
@@ -302,7 +341,7 @@ def _fitting(
     checks: Iterable[tuple[str, Sequence[str]]],
     behind: Collection[str],
 ) -> _Fitting | None:
-    """Return the first check that fits the outputs and holds; None where there is none.
+    """Return the first check that fits the outputs and helps; None where there is none.
 
     It judges every layer low, or else all but those `behind` a choice.
     """
@@ -316,7 +355,7 @@ def _fitting(
             continue
         for kept in ((), behind):
             tried = case.tried(kept, ModelChange(comparator=judge))
-            if tried is not None and tried.holds:
+            if tried is not None and tried.helps:
                 left = [name for name in case.view.outputs if name not in outputs]
                 return _Fitting(flags, left, tried)
     return None

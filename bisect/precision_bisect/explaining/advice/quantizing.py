@@ -99,7 +99,7 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         return
     pair = Pair(low=case.pair.low, high="fp16")
     change = ModelChange(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
-    tried = case.tried(case.kept, change)
+    tried = case.tried(case.kept, change, low=case.kept)
     if tried is not None and tried.on_samples:
         yield Advice(
             id="fp16-kept",
@@ -121,7 +121,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         return
     layers = [each.layer for each in kept]
     how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"
-    high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")))
+    high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")), low=layers)
     if high is not None and high.on_samples:
         yield Advice(
             id="bf16-kept",

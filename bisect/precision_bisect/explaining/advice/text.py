@@ -52,8 +52,7 @@ def advice_text(found: Findings, *, verbose: bool = False) -> str:
 def _verdict(found: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
     if not found.layers and not found.advice:
-        why = "no layer is kept" if found.answered else "the run has no answer"
-        yield f"Nothing to explain: {why}"
+        yield from _wrapped(_nothing(found), 0)
         return
     if found.layers:
         yield _causes(found)
@@ -62,6 +61,19 @@ def _verdict(found: Findings) -> Iterator[str]:
         yield from _wrapped(f"What helps: {helping[0].title}", 0)
     elif not found.advice:
         yield "Nothing is known that would help"
+
+
+def _nothing(found: Findings) -> str:
+    """Say why no layer is told: none is kept, none can be, or the run ended before."""
+    if not found.answered:
+        return "Nothing to explain: the run has no answer"
+    if not found.unexplained:
+        return "Nothing to explain: no layer is kept"
+    kept = counted(found.unexplained, "kept layer")
+    return (
+        f"Not explained: the run ended before it looked into its {kept}. "
+        "--resume goes on with it; `precision-bisect explain` explains the model without a run"
+    )
 
 
 def _causes(found: Findings) -> str:

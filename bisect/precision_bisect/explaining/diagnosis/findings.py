@@ -1,7 +1,7 @@
 """The result of a diagnosis: `diagnosis.json`, version 1, declared once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -161,8 +161,8 @@ class Advice:
 
     @property
     def holds(self) -> bool:
-        """Whether it was tried, and holds as an answer has to."""
-        return self.tried is not None and self.tried.holds
+        """Whether it was tried, and helps: what holds is no merit where it holds without, too."""
+        return self.tried is not None and self.tried.helps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +173,7 @@ class Findings:
     finite.
     It is not `answered` if no plan of the run holds.
     `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
+    Nobody has looked into `unexplained` kept layers, as in a run that ended early.
     """
 
     schema: Literal[1] = 1
@@ -183,11 +184,18 @@ class Findings:
     selections: Sequence[Selection] = ()
     answered: bool = True
     stopped: str = ""
+    unexplained: Count = 0
 
     @property
     def kept(self) -> Sequence[Diagnosis]:
         """The causes of the kept layers, as `result.json` has them."""
         return [each.short for each in self.layers if each.kept]
+
+    def of_answer(self, kept: Sequence[str], *, answered: bool) -> "Findings":
+        """Return the findings of an answer, which tell how many of its `kept` layers they lack."""
+        told = {each.layer for each in self.layers}
+        missing = len([name for name in kept if name not in told])
+        return replace(self, answered=answered, unexplained=missing)
 
     def to_text(self) -> str:
         """Return `diagnosis.json` as text; figures that are not finite become texts."""

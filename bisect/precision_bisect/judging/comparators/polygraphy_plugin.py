@@ -11,7 +11,7 @@ wrong as 0, though it is off by a quarter of a percent.
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,17 @@ class PolygraphyComparator:
             limits |= {self.rtol.of(name) for name in self.measured}
         limits.discard(0.0)
         return limits.pop() if len(limits) == 1 else 1.0
+
+    def of_outputs(self, outputs: Sequence[str]) -> Self:
+        """Return the same judge for other outputs. Raises UsageError where one has no limit."""
+        shares = {name: share for name, share in self.shares.items() if name in outputs}
+        return replace(
+            self,
+            outputs=tuple(outputs),
+            shares=shares,
+            atol=self.atol.only(outputs),
+            rtol=self.rtol.only(outputs),
+        )
 
     def settings(self) -> Mapping[str, Any]:
         """Return metric and limits, for the fingerprint."""

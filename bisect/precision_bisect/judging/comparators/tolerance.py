@@ -37,6 +37,11 @@ class Tolerance:
         """Return the tolerance whose default is not for these outputs: their limit is 0."""
         return replace(self, per_output={**dict.fromkeys(outputs, 0.0), **self.per_output})
 
+    def only(self, outputs: Collection[str]) -> "Tolerance":
+        """Return the tolerance without limits of others than these outputs."""
+        kept = {name: limit for name, limit in self.per_output.items() if name in outputs}
+        return replace(self, per_output=kept)
+
     def over(self, other: "Tolerance") -> "Tolerance":
         """Return these limits, and where there are none those of `other`."""
         if self.default is not None:

@@ -9,10 +9,11 @@ from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
+from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
-from precision_bisect.pipeline.explanation import Answer, explained
+from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -159,9 +160,10 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     check = not climbed.interrupted
     with deploying(whole, held, folder, judge, check=check, passed=True) as completed:
         if last.answered:
-            findings = explain_ladder(climbed, late=budget.late)
+            findings = explain_ladder(climbed, budget)
         if last.answered and last.result.status.answers and not climbed.interrupted:
-            others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
+            with until(budget.overdue):
+                others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
         diagnosis = [each.short for name, each in nearest(findings).items() if name in chosen]
         written = completed(diagnosis)
     notes = [*(note for each in results for note in each.notes), *written.notes]
@@ -177,6 +179,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         # Nothing was fixed below FP32 in the first search.
         interface=results[0].interface,
         kept=kept,
+        low_share=None,
         asked=asked_layers(last.prepared.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),
@@ -200,7 +203,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         message=_message(climbed),
         out=folder.path,
     )
-    folder.write(DIAGNOSIS, findings.to_text())
+    folder.write(DIAGNOSIS, findings.of_answer(kept, answered=last.answered).to_text())
     folder.write(RESULT, result.to_text())
     return result
 
@@ -298,14 +301,14 @@ def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
 
 
-def explain_ladder(climbed: Climbed, *, late: bool) -> Findings:
+def explain_ladder(climbed: Climbed, budget: Budget) -> Findings:
     """Return the findings of all rungs, in network order: why a layer is kept comes first.
 
     A layer has one entry for each rung below its type on which it has a form. The one for the next
     lower type rests on trials, those further down on its values alone. A near miss of one rung may
-    be kept by the next. Rungs without an answer are left out. If it is `late`, nothing is tried.
+    be kept by the next. Rungs without an answer are left out. A budget that is late tries nothing.
     """
-    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, late)]
+    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, budget)]
     order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
     layers = [layer for each in found for layer in each.layers]
     return Findings(
@@ -325,7 +328,7 @@ def nearest(findings: Findings) -> Mapping[str, Finding]:
     return found
 
 
-def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
+def _of_rung(climbed: Climbed, rung: int, budget: Budget) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
     step = next((each for each in reversed(climbed.steps) if each.rung == rung), None)
     if step is None or not step.result.status.answers:
@@ -339,9 +342,8 @@ def _of_rung(climbed: Climbed, rung: int, late: bool) -> Iterator[Findings]:
         proof=step.result.certificate,
         trials=read_ledger(step.ledger).trials,
         error=step.result.error,
-        late=late,
     )
-    found = explained(step.prepared, answer).findings
+    found = explained_in_time(step.prepared, answer, budget).findings
     pair = climbed.composition.pair(rung)
     yield replace(
         found,

@@ -20,7 +20,7 @@ class Tried:
 
     `error` is on the tolerance's scale, `on_samples` tells whether it passes on the samples that
     have judged the search. Of `variants`, which are samples that took no part and copies, so many
-    have `failed`; there are none where the samples fail.
+    have `failed`; there are none where the samples fail. `control` is the same plan unchanged.
     """
 
     error: Figure | None
@@ -29,17 +29,34 @@ class Tried:
     before: int
     variants: int = 0
     failed: int = 0
+    control: "Tried | None" = None
 
     @property
     def holds(self) -> bool:
         """Whether it passes on all that has judged it, as an answer has to."""
         return self.on_samples and not self.failed
 
+    @property
+    def idle(self) -> bool:
+        """Whether the same plan holds without the change."""
+        return self.control is not None and self.control.holds
+
+    @property
+    def helps(self) -> bool:
+        """Whether it holds, and the same plan without the change does not."""
+        return self.holds and not self.idle
+
     def clause(self, how: str = "applied") -> str:
         """Return what to append to the evidence of a change that was made to a copy."""
         return f"; {how}, with {self.kept} of the {counted(self.before, 'layer')} kept: {self}"
 
     def __str__(self) -> str:
+        control = "" if self.control is None else f"; without it {self.control}"
+        return f"{self.outcome}{control}"
+
+    @property
+    def outcome(self) -> str:
+        """The error and the verdict, in words."""
         figure = "no figure" if self.error is None else f"error {self.error:.3g}"
         if not self.on_samples:
             return f"{figure}, which fails"
@@ -54,7 +71,7 @@ class Tried:
 class Advised:
     """Something to change instead of keeping layers, from `diagnosis.json`.
 
-    `passed` tells that the run has tried it, and that it holds. `layers` are the kept ones that it
+    `passed` tells that the run has tried it, and that it helps. `layers` are the kept ones that it
     is for.
     """
 

@@ -57,7 +57,8 @@ class Ending:
     `spread` is None where the layers can be certified, `NO_SEARCH` where rounding is spread over
     the network, else it says for people why the answer was widened. `passed_over` are answers in
     whose place plans of the curve stand. `unsteady` tells that two builds gave two verdicts.
-    `by_modules` is the answer as whole modules, if they hold.
+    `by_modules` is the answer as whole modules, if they hold. Where it is too `slow`
+    no plan that was timed is fast enough.
     """
 
     status: Status
@@ -69,6 +70,7 @@ class Ending:
     spread: str | None = None
     passed_over: Sequence[Plan] = ()
     unsteady: bool = False
+    slow: bool = False
     by_modules: "ModuleAnswer | None" = None
 
     def adding(self, what: str) -> "Ending":

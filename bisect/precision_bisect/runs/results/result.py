@@ -25,6 +25,7 @@ from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
@@ -226,16 +227,18 @@ class Plot:
 class Result:
     """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
 
-    `error` and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per
-    output and `error` a multiple of the limits. `fp32_form` tells of a file with 16-bit floats,
+    `error`, on the samples as given, `error_max`, the largest over all that has judged the answer,
+    and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per output
+    and `error` a multiple of the limits. `fp32_form` tells of a file with 16-bit floats,
     `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
-    where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `hidden_rows` are layers that read a row which a mask hides whole:
-    engines differ in those. `modules` has the kept layers' modules by PyTorch's names, where the
-    model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
-    among the `kept`. `no_command` has the ways of trtexec.sh that have no command, each with the
-    reason. `costs` are of an engine. `message` and `out` are not part of the file.
+    where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
+    emulator predicted, `other_targets` how the answer does elsewhere. `hidden_rows` are layers
+    that read a row which a mask hides whole: engines differ in those. `modules` has the kept
+    layers' modules by PyTorch's names, where the model tells them, `by_modules` the answer as
+    whole ones. `asked` are no candidates, so not among the `kept`. `no_command` has the ways of
+    trtexec.sh that have no command, each with the reason. `costs` are of an engine. `message` and
+    `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -247,6 +250,7 @@ class Result:
     high: HighName
     tolerance: Figure | Mapping[str, Any] | None
     error: Figure | None
+    error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
@@ -257,6 +261,8 @@ class Result:
     fp32_form: Fp32Search | None = None
     interface: InterfaceCost | None = None
     kept: Sequence[str]
+    near_miss: bool = False
+    low_share: LowShare | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     asked: Sequence[Asked] = ()
@@ -310,6 +316,14 @@ class Result:
         return 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance
 
     @property
+    def error_range(self) -> str:
+        """The error on the samples as given, and how far it goes elsewhere; "" without one."""
+        if self.error is None:
+            return ""
+        least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
+        return least if least == most else f"{least} to {most}"
+
+    @property
     def gains_little(self) -> bool:
         """Whether hardly a layer runs low, so that the model has to change first."""
         return len(self.kept) > HARDLY * self.candidates
@@ -348,8 +362,11 @@ class Result:
 
     @property
     def rest(self) -> str:
-        """What the layers do that are not kept: run low, or may."""
-        return f"{runs(self.fingerprint)} in {self.low.upper()}"
+        """How many layers run low, or may, with their share of the work where that is known."""
+        how = runs(self.fingerprint)
+        if self.low_share is None:
+            return f"the rest {how} in {self.low.upper()}"
+        return self.low_share.words(how, self.low)
 
     @property
     def refuted(self) -> Recheck | None:
@@ -378,7 +395,7 @@ class Result:
         elif self.message:
             said += f": {printable(self.message)}"
         if self.error is not None:
-            said += f", error {self.error:.4g}"
+            said += f", error {self.error_range}"
         if self.refuted is not None:
             said = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {said}"
         if self.inputs is not None and self.inputs.synthetic:

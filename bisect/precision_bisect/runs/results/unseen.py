@@ -33,6 +33,8 @@ BY_SAMPLES = (
 """Shares of 100 or 150 fresh inputs over the limit, by the number of samples of a search, one
 limit for each of 15 networks (BERT, CLIP, conformer, DETR, Mamba, wake word, SegFormer, mixture of
 experts, and those of benchmarks/results/unseen.json), each of which counts the same."""
+NETWORKS = 15
+"""The networks of `BY_SAMPLES`: none of them is the one of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

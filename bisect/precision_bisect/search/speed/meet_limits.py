@@ -106,7 +106,7 @@ def meet_limits(
     if slower:
         return SpeedAnswer(found=plan, plan=None, message=slower)
     found = [
-        _slow(best, limits, high_ms),
+        _slow(best, limits, high_ms, sum(each.passed for each in record.outcomes.values())),
         _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
         f"even all low is only {low.speedup:.3g} times as fast"
         if low is not None and not low.meets(needed)
@@ -193,11 +193,12 @@ def descend(
     return low.pace
 
 
-def _slow(best: Measured, limits: SpeedLimits, high_ms: float) -> str:
-    """Say how far the fastest plan within the tolerance is from the speed limits."""
+def _slow(best: Measured, limits: SpeedLimits, high_ms: float, timed: int) -> str:
+    """Say how far the fastest of the plans that passed and were timed is from the limits."""
     off = 100 * (limits.needed(high_ms) / best.pace.speedup - 1)
     return (
-        f"of the plans within the tolerance none is {limits}: the fastest keeps "
+        f"of {counted(timed, 'plan')} within the tolerance that {'was' if timed == 1 else 'were'} "
+        f"timed none is {limits}: the fastest keeps "
         f"{counted(len(best.plan), 'layer')} and takes {best.pace.latency_ms(high_ms):.3g} ms, "
         f"{best.pace.speedup:.3g} times as fast as all high, {off:.2g}% too slow"
     )
