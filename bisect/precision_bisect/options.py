@@ -50,7 +50,8 @@ _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
 ANSWER = "answer"
-EXPORT_POINTS = (ANSWER, "culprits", "margin")
+DEPLOY = "deploy"
+EXPORT_POINTS = (ANSWER, DEPLOY, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16

@@ -46,7 +46,15 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
-from precision_bisect.runs.results.result import Asked, CurvePoint, Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.result import (
+    Asked,
+    CurvePoint,
+    Inputs,
+    Pinned,
+    PlanToDeploy,
+    Result,
+    Rung,
+)
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -190,6 +198,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         kept=answer.kept,
         modules=_modules(run),
         by_modules=ending.by_modules,
+        deploy=_deploy(run),
         asked=asked_layers(table),
         rungs=_rungs(prepared, answer),
         export_point=told.written.point,
@@ -234,6 +243,20 @@ def _modules(run: _Ended) -> Mapping[str, str]:
     model = run.prepared.model
     modules = {each.name: each.module for each in model.table.candidates}
     return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
+
+
+def _deploy(run: _Ended) -> PlanToDeploy | None:
+    """Return the plan to deploy, by the names of its layers."""
+    found, names = run.ending.deploy, run.prepared.model.table.names
+    if found is None:
+        return None
+    return PlanToDeploy(
+        kept=[names[i] for i in found.plan.indices],
+        error=found.error,
+        time=found.time,
+        answer_time=found.answer_time,
+        estimated=found.estimated,
+    )
 
 
 def _notes(run: _Ended, told: _Explanation) -> list[str]:
@@ -290,11 +313,11 @@ def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[s
     modules = () if whole is None else whole.names
     answer = ExportedPoint(kept=run.answer.kept, modules=modules)
     own = None if run.answer.plan is None else answer
-    point = run.prepared.options.export_point
+    point, deploy = run.prepared.options.export_point, _deploy(run)
     if point == ANSWER:
         return own, []
     try:
-        return exported_point(point, chart.curve, chart.culprits), []
+        return exported_point(point, chart.curve, chart.culprits, deploy), []
     except UsageError as error:
         return own, [error.one_line()]
 

@@ -167,6 +167,22 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanToDeploy:
+    """The fastest plan that holds, with room below the limit; its layers need not be few.
+
+    `error` is the largest over copies. `time` and `answer_time` are an inference's, with this plan
+    and with the answer, as shares of that with every layer high; `estimated` where nothing was
+    timed.
+    """
+
+    kept: Sequence[str]
+    error: Figure | None
+    time: Figure
+    answer_time: Figure | None
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """Whether the inputs were made up, and how many samples there were."""
 
@@ -241,6 +257,7 @@ class Result:
     kept: Sequence[str]
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
+    deploy: PlanToDeploy | None = None
     asked: Sequence[Asked] = ()
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()
