@@ -24,7 +24,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
+from precision_bisect.pipeline.elsewhere import input_ranges, other_targets, with_tf32
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
@@ -45,7 +45,7 @@ from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_p
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.layer_costs import Costs
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets, WithTf32
 from precision_bisect.runs.results.result import (
     Asked,
     CurvePoint,
@@ -86,6 +86,7 @@ class _Explanation:
     written: Written
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
     ranges: Sequence[InputRange] = ()
     costs: Costs | None = None
     missing: Sequence[str] = ()
@@ -150,6 +151,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         told.findings = replace(told.findings, answered=plan is not None)
         if answer is not None:
             told.other_targets = other_targets(prepared, answer, run.answer.samples, late=late)
+            told.tf32 = with_tf32(prepared, answer, run.answer.samples, late=late)
             told.ranges = input_ranges(prepared, answer, late=late)
         told.chart = caused(prepared, told.chart, found, ending, late=late)
         # The files are checked by now, mostly: what is timed has the device to itself.
@@ -191,6 +193,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         other_targets=told.other_targets,
+        tf32=told.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),

@@ -22,6 +22,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.backends.emulation import tf32 as tensor_cores
 from precision_bisect.backends.emulation.edges import Edges
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics
@@ -84,6 +85,14 @@ class LayerWeights:
         if (name, wanted) not in self._names:
             self._names[name, wanted] = self._make(name, wanted)
         return self._names[name, wanted]
+
+    def rounded_to_tf32(self, name: str) -> str:
+        """Return the name of a constant that `named` gave, with its values rounded to TF32."""
+        wanted = f"precision_bisect/tf32/{name}"
+        array = self.array(name)
+        if wanted not in self._added and array is not None:
+            self._add(wanted, tensor_cores.round_to_tf32(array.astype(np.float32, copy=False)))
+        return wanted
 
     def array(self, name: str) -> NDArray[np.generic] | None:
         """Return the values of a name that `named` gave; None for any other."""
@@ -155,20 +164,25 @@ def switch(
     *,
     target: TargetName = "tensorrt",
     factors: bool = False,
+    tf32: bool = False,
 ) -> SwitchedGraph:
     """Return the switched graph of a model for a pair of precisions, as a target computes it.
 
-    With `factors` the graph also has the input FACTORS.
+    With `factors` the graph also has the input FACTORS. With `tf32` products of layers that stay
+    FP32 are TF32's.
     """
-    graph = _Builder(model, pair, scales, Semantics(model, target)).build()
+    graph = _Builder(model, pair, scales, Semantics(model, target), tf32=tf32).build()
     if factors:
         take_factors(graph.proto, model, graph.raw)
     return graph
 
 
 class _Builder:
-    def __init__(self, model: Model, pair: Pair, scales: Scales, semantics: Semantics) -> None:
+    def __init__(
+        self, model: Model, pair: Pair, scales: Scales, semantics: Semantics, *, tf32: bool
+    ) -> None:
         self._model = model
+        self._tf32 = tf32
         self._semantics = semantics
         self._view = View(model)
         self._recurrences = Recurrences(self._view, opset(model.proto))
@@ -206,6 +220,7 @@ class _Builder:
         graph.output.extend(source.graph.output)
         graph.initializer.extend(source.graph.initializer)
         graph.initializer.extend(self._weights.initializers)
+        graph.initializer.extend(tensor_cores.initializers() if self._tf32 else ())
         graph.initializer.extend(self._edges.quantizers.initializers.values())
         proto = onnx.ModelProto(ir_version=source.ir_version, graph=graph)
         proto.opset_import.extend(source.opset_import)
@@ -281,13 +296,29 @@ class _Builder:
     def _rounds_inside(self, node: onnx.NodeProto) -> bool:
         """Tell whether the layer stores values in between that its form rounds."""
         stores = self._semantics.inside(node) is not Inside.FP32
-        return stores or self._recurrences.has_steps(node)
+        return stores or self._recurrences.has_steps(node) or self._on_tensor_cores(node)
+
+    def _on_tensor_cores(self, node: onnx.NodeProto) -> bool:
+        return self._tf32 and tensor_cores.is_product(node, self._view)
+
+    def _product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return a product whose two operands are rounded to TF32."""
+        nodes, rounded = [], copied(node)
+        for i, name in enumerate(node.input[: tensor_cores.OPERANDS]):
+            if self._weights.array(name) is not None:
+                rounded.input[i] = self._weights.rounded_to_tf32(name)
+            else:
+                rounded.input[i] = f"{node.output[0]}/tf32/{i}"
+                nodes += tensor_cores.rounded_operand(name, rounded.input[i])
+        return [*nodes, rounded]
 
     def _computed(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, form: Form
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a layer in a form, under the names of `renamed`."""
         kind = LOW_TYPES.get(form.stored)
+        if kind is None and form.quantized is None and self._on_tensor_cores(node):
+            return self._product(renamed)
         if kind is not None and self._recurrences.has_steps(node):
             return self._recurrences.written(node, renamed, kind)
         inside = self._semantics.inside(node)
@@ -348,7 +379,7 @@ class _Builder:
     def _take_in_weights(self, switched: onnx.NodeProto) -> None:
         """Give each branch its own weights: the blocked kernels take none from outside."""
         for branch in (attribute.g for attribute in switched.attribute):
-            (node,) = branch.node
+            node = branch.node[-1]
             for i, name in enumerate(node.input):
                 array = self._weights.array(name)
                 if i > 0 and array is not None:

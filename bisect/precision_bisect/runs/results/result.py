@@ -25,7 +25,7 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets, WithTf32
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.settings.targets import TargetChoice, TargetName
@@ -233,9 +233,10 @@ class Result:
     output and `error` a multiple of the limits. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. `target` is what the emulator predicted, `other_targets` how the
-    answer does elsewhere. `modules` has the kept layers' modules by PyTorch's names, where the
-    model tells them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not
-    among the `kept`. `costs` are of an engine. `message` and `out` are not part of the file.
+    answer does elsewhere, `tf32` how FP32 and the answer do with it. `deploy` is the fastest plan
+    that holds. `modules` has the kept layers' modules by PyTorch's names, where the model tells
+    them, and `by_modules` the answer as whole ones. `asked` are no candidates, so not among the
+    `kept`. `costs` are of an engine. `message` and `out` are not part of the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -250,6 +251,7 @@ class Result:
     noise_floor: Figure | None
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
     unseen: Unseen | None = None
     layers_total: Count
