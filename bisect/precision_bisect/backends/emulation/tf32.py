@@ -1,7 +1,7 @@
 """TF32: what FP32 products are on tensor cores unless a library is told otherwise.
 
 Their operands are rounded to 10 bits of mantissa, to nearest; sums stay FP32. Measured on an H200
-with ONNX Runtime 1.31.1 (benchmarks/results/engine/tf32.json): matrix products agree with that to
+with ONNX Runtime 1.31.1 (benchmarks/results/tf32.json): matrix products agree with that to
 the last bits of FP32, as do convolutions of one group over two and three dimensions whose channels
 are multiples of four. Products of a single row, grouped and one-dimensional convolutions and
 transposed ones stayed FP32 there.
