@@ -59,8 +59,8 @@ def cases() -> dict[str, Case]:
         (" of 3", 3, 56),
         (" of 5", 5, 33),
     ):
-        shapes = ((1, channels, size, size), (64, channels, 3, 3))
-        found[f"Conv{name}"] = Case("Conv", shapes, conv, pad)
+        images = ((1, channels, size, size), (64, channels, 3, 3))
+        found[f"Conv{name}"] = Case("Conv", images, conv, pad)
     found["Conv batch of 8"] = Case("Conv", ((8, 64, 56, 56), (64, 64, 3, 3)), conv, pad)
     found["Conv 1x1"] = Case("Conv", ((1, 256, 28, 28), (128, 256, 1, 1)), functional.conv2d)
     for groups, name in ((64, "depthwise"), (8, "grouped")):
@@ -85,12 +85,15 @@ def nearest(x: torch.Tensor) -> torch.Tensor:
     """Return FP32 values with ten bits of mantissa, to nearest even."""
     bits = x.contiguous().view(torch.int32)
     half = 2 ** (DROPPED - 1) - 1 + ((bits >> DROPPED) & 1)
-    return ((bits + half) & ~(2**DROPPED - 1)).view(torch.float32)
+    rounded: torch.Tensor = ((bits + half) & ~(2**DROPPED - 1)).view(torch.float32)
+    return rounded
 
 
 def cut(x: torch.Tensor) -> torch.Tensor:
     """Return FP32 values whose last bits of mantissa are cut off."""
-    return (x.contiguous().view(torch.int32) & ~(2**DROPPED - 1)).view(torch.float32)
+    bits = x.contiguous().view(torch.int32)
+    short: torch.Tensor = (bits & ~(2**DROPPED - 1)).view(torch.float32)
+    return short
 
 
 def run(case: Case, x: torch.Tensor, w: torch.Tensor, *, tf32: bool) -> torch.Tensor:
