@@ -16,12 +16,12 @@ from precision_bisect.runs.results.result import (
     Culprit,
     CurvePoint,
     Diagnosis,
-    FrontPoint,
     PointName,
     Result,
     Rung,
 )
 from precision_bisect.runs.results.run_status import RunStatus
+from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import (
     Evidence,

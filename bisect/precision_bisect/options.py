@@ -50,9 +50,10 @@ _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
 ANSWER = "answer"
+DEPLOY = "deploy"
 NEAR_MISS = "near-miss"
 """What exports hold of a run that was cut off before a plan held on copies, too."""
-EXPORT_POINTS = (ANSWER, "culprits", "margin")
+EXPORT_POINTS = (ANSWER, DEPLOY, "culprits", "margin")
 """Points of the curve that exports can hold, beside one by its number of kept layers."""
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16
@@ -92,8 +93,7 @@ class Options(WorkerOptions, SampleOptions):
     """What to search and how. Times are in seconds; None means no limit or a default.
 
     With a `ladder`, lowest type first, `low` and `high` say nothing. Before the search a run ends
-    `until` the culprits or the curve. `export_point` is one of EXPORT_POINTS or a number of kept
-    layers.
+    `until` the culprits or the curve. `export_point` is of EXPORT_POINTS or a number of layers.
     Raises UsageError for values that cannot work.
     """
 

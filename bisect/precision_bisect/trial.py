@@ -160,11 +160,7 @@ class OneByOne:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How ONNX Runtime opened the graph of one build.
-
-    `level` is the name of its GraphOptimizationLevel, `disabled` are the optimizers left out. A
-    verdict holds for the `options` of the provider.
-    """
+    """How ONNX Runtime opened a graph: GraphOptimizationLevel, optimizers left out, provider."""
 
     level: str
     disabled: Sequence[str] = ()

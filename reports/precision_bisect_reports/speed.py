@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import FrontPoint, Result, SpeedReport
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
 
 MOST_PLAN_ROWS = 8
 MOST_ISLANDS, LONGEST_NAME = 2, 28

@@ -13,8 +13,9 @@ import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import FrontPoint, Inputs, Pinned, Result, SpeedReport
+from precision_bisect.runs.results.result import Inputs, Pinned, Result
 from precision_bisect.runs.results.saved import read_saved
+from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
 from precision_bisect.runs.runfolder import RESULT, STATUS
 from run_folders import names, result_of, write_run, write_status
 

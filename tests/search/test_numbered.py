@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.search.evaluation import Evaluator, numbered
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Proposal, Verdict
 from simulated import Simulated, samples
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paced import chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.runs.results.result import FrontPoint
+from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.search.speed.front import Timings, front, judged_outcomes
 from precision_bisect.trial import (
     Evidence,

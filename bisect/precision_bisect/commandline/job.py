@@ -90,9 +90,9 @@ def search(parsed: Namespace, options: Options) -> int:
             _print(result.to_text())
     code = _held_against(gate, result)
     if code == ExitCode.OK and options.export_point != ANSWER:
-        from precision_bisect.runs.results.chosen_point import find_point
+        from precision_bisect.runs.results.chosen_point import kept_at
 
-        find_point(options.export_point, result.curve, result.culprits)
+        kept_at(options.export_point, result.curve, result.culprits, result.deploy)
     return code
 
 

@@ -22,7 +22,7 @@ from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_aroun
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
-from precision_bisect.runs.results.chosen_point import find_point
+from precision_bisect.runs.results.chosen_point import kept_at
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Asked, Diagnosis, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
@@ -122,7 +122,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     asked = {LayerName(each.layer): _form(file, each, result, pair) for each in result.asked}
     kept = result.kept
     if point != ANSWER:
-        kept = find_point(point, result.curve, result.culprits).kept
+        kept = kept_at(point, result.curve, result.culprits, result.deploy)
     _check_names(file, [*kept, *asked, *(each.layer for each in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP

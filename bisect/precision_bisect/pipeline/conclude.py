@@ -3,18 +3,17 @@
 Everything is computed from the trials, so a run that was cut short is concluded the same way.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from precision_bisect.errors import UsageError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
-from precision_bisect.layer_table import LayerTable, assigned
+from precision_bisect.judging.comparators.tolerance import tolerance_of
 from precision_bisect.machine.stopping import until
 from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
@@ -26,13 +25,14 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import input_ranges, other_targets
+from precision_bisect.pipeline.elsewhere import input_ranges, other_targets, with_tf32
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
     allowance,
     explained_in_time,
 )
+from precision_bisect.pipeline.fastest import plan_to_deploy
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -45,18 +45,19 @@ from precision_bisect.pipeline.inside_layers import (
 from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
+    asked_layers,
     errors_by_output,
     forecast_notes,
     is_cut_short,
     judged_answer,
     kept_names,
+    rungs,
     timings,
     without_verdict,
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
 from precision_bisect.runs.results.deployment import Deployment
@@ -64,8 +65,17 @@ from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
-from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
-from precision_bisect.runs.results.result import Asked, Inputs, Pinned, Result, Rung
+from precision_bisect.runs.results.other_targets import (
+    InnerSum,
+    InputRange,
+    OnTargets,
+    WithTf32,
+)
+from precision_bisect.runs.results.result import (
+    Inputs,
+    Pinned,
+    Result,
+)
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -94,6 +104,7 @@ class _Explanation:
     written: Written
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
     ranges: Sequence[InputRange] = ()
     born: Plan = field(default_factory=lambda: Plan.of(()))
     sums: Sequence[InnerSum] = ()
@@ -167,6 +178,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
                 told.other_targets = other_targets(
                     prepared, answer, run.answer.samples, late=budget.late
                 )
+                told.tf32 = with_tf32(prepared, answer, run.answer.samples, late=budget.late)
                 told.ranges = input_ranges(prepared, answer, late=budget.late)
                 told.born = born_inside(prepared, answer, late=budget.late)
                 told.sums = sums_inside(prepared, answer, late=budget.late)
@@ -215,6 +227,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         other_targets=told.other_targets,
+        tf32=told.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),
@@ -226,8 +239,9 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         low_share=_low_share(prepared, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
+        deploy=plan_to_deploy(ending, table.names),
         asked=asked_layers(table),
-        rungs=_rungs(prepared, answer),
+        rungs=rungs(prepared, answer),
         export_point=told.written.point,
         layer_precisions=told.written.string,
         layer_precisions_reason=told.written.reason,
@@ -330,10 +344,11 @@ def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[s
         answer = replace(answer, point=NEAR_MISS)
     own = None if run.answer.plan is None else answer
     point = run.prepared.options.export_point
+    deploy = plan_to_deploy(run.ending, run.prepared.model.table.names)
     if point == ANSWER:
         return own, []
     try:
-        return exported_point(point, chart.curve, chart.culprits), []
+        return exported_point(point, chart.curve, chart.culprits, deploy), []
     except UsageError as error:
         return own, [error.one_line()]
 
@@ -376,31 +391,3 @@ def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str
         f"{what} during the {run.driver.phase}{why}; "
         f"no plan has passed yet that runs a layer in {low}"
     )
-
-
-def asked_layers(table: LayerTable) -> list[Asked]:
-    """Return the layers whose type was asked for, in network order."""
-    return [Asked(layer=name, precision=form.precision) for name, form in table.asked.items()]
-
-
-def _rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
-    """Return what computes in each type of the pair; nothing without an answer."""
-    if answer.plan is None:
-        return []
-    options = prepared.options
-    counts = Counter(assigned(prepared.model.table, prepared.pair, answer.plan).values())
-    return [
-        Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
-        Rung(precision=options.low, layers=None, count=counts[options.low]),
-    ]
-
-
-def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
-    """Return the one limit if there is only one, else all as the comparator lists them."""
-    settings = comparator.settings()
-    limit = comparator.tolerance
-    kinds = ("atol", "rtol", "classes")
-    limits = {value for key in kinds for value in settings.get(key, {}).values()}
-    if limit is None or "atol" not in settings or limits - {0.0} == {limit}:
-        return limit
-    return {key: settings[key] for key in kinds if key in settings}

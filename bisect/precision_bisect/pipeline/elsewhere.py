@@ -14,7 +14,9 @@ import numpy as np
 import onnx
 
 from precision_bisect.backends.backend_plugin import choose_backend
+from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
+from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.errors import in_words
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.graphs.classify import FOLLOWERS
@@ -22,14 +24,16 @@ from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
+from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored
+from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored, WithTf32
 from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
 from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
 
@@ -103,6 +107,44 @@ def _judged(
         error=outcome.error,
         stability=outcome.evidence.stability,
         message="" if outcome.passed else outcome.message,
+    )
+
+
+def with_tf32(
+    prepared: Prepared, answer: Plan, samples: SampleSet, *, late: bool
+) -> WithTf32 | None:
+    """Judge FP32 and an answer of the emulator with TF32's products; None where there are none.
+
+    Nothing is evaluated if it is `late`. An answer stands without: whatever fails is told.
+    """
+    options, model = prepared.options, prepared.model
+    if not prepared.backend.emulated or options.high != "fp32":
+        return None
+    view = View(model)
+    if not any(is_product(node, view) for node in model.proto.graph.node):
+        return None
+    if late:
+        return WithTf32(message="the time was up")
+    draw = 0 if prepared.copies is None else _DRAW
+    try:
+        factors = draw > 0 and not can_change(prepared.samples)
+        backend = forecaster(model, options, prepared.scales, factors=factors, tf32=True)
+        judge = evaluator(replace(prepared, emulator=backend), backend)
+        fp32, told = (
+            judge(Proposal(plan=plan, phase=Phase.RECHECK, samples=samples, draw=draw))
+            for plan in (prepared.everything, answer)
+        )
+    except KeyboardInterrupt:
+        return WithTf32(message="interrupted")
+    except Exception as error:  # whatever is wrong in here, the answer stands
+        return WithTf32(message=in_words(error))
+    finally:
+        prepared.rest()
+    return WithTf32(
+        fp32_passed=None if fp32.verdict is None else fp32.passed,
+        fp32_error=worst(fp32),
+        passed=None if told.verdict is None else told.passed,
+        error=worst(told),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.judging.comparators.output_errors import together
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import LayerName, LayerTable, assigned
 from precision_bisect.pipeline.chart import largest_error, latency_of, paced
 from precision_bisect.pipeline.choosing import error_of_others
 from precision_bisect.pipeline.prepare import Prepared
@@ -13,6 +13,7 @@ from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.certificates import Certificate, Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.runs.results.result import Asked, Rung
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.monotone import Break, breaks
 from precision_bisect.search.certificate.proving import Terms, certificate
@@ -286,3 +287,20 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
         limit=ending.limit,
         seed=prepared.options.seed,
     )
+
+
+def asked_layers(table: LayerTable) -> list[Asked]:
+    """Return the layers whose type was asked for, in network order."""
+    return [Asked(layer=name, precision=form.precision) for name, form in table.asked.items()]
+
+
+def rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
+    """Return what computes in each type of the pair; nothing without an answer."""
+    if answer.plan is None:
+        return []
+    options = prepared.options
+    counts = Counter(assigned(prepared.model.table, prepared.pair, answer.plan).values())
+    return [
+        Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
+        Rung(precision=options.low, layers=None, count=counts[options.low]),
+    ]

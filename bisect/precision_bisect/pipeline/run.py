@@ -18,7 +18,7 @@ from precision_bisect.machine.stopping import Stopped, past_deadline, until
 from precision_bisect.options import DEFAULT_STRATEGY, Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
-from precision_bisect.pipeline.chart import chart, outcome_of_answer
+from precision_bisect.pipeline.chart import chart, outcome_of_answer, retraced
 from precision_bisect.pipeline.choosing import (
     error_of_others,
     judged_by_held_out,
@@ -28,8 +28,9 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
+from precision_bisect.pipeline.fastest import Rivals, fastest
 from precision_bisect.pipeline.loading import Loaded, load_run
-from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.prepare import Prepared, assemble, costs_of
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
@@ -142,6 +143,7 @@ def run_prepared(
                 if not part:
                     ending = _charted(prepared, driver, ending)
                     ending = _by_modules(prepared, driver, ending)
+                    ending = _with_fastest(prepared, driver, ending)
         asked_low = None if prepared.model.rounds_ends else asked_low
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
@@ -230,6 +232,38 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
             others = error_of_others(driver.trials, plan)
             error = None if found.error is None else max(found.error, others)
             return replace(ending, by_modules=replace(found, error=error))
+    return ending
+
+
+def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+    """Return the ending with the plan to deploy, where there is one beside the answer."""
+    answer, options = ending.plan, prepared.options
+    held = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
+    # A search for speed limits has ended with what is fast enough.
+    wanted = options.until == "answer" and options.by != "module" and not options.speed.given
+    if ending.status is not Status.FOUND or held is None or not wanted:
+        return ending
+    assert answer is not None
+    curve = retraced(prepared, driver, ending)
+    if curve.law is None or curve.problem.large:
+        return ending
+    holding = {answer: held}
+    if curve.margin is not None and curve.tried[curve.margin].passed:
+        holding[curve.margin] = curve.tried[curve.margin]
+    costs, least_ms = costs_of(prepared)
+    rivals = Rivals(
+        law=curve.law,
+        holding=holding,
+        costs=costs,
+        base_ms=least_ms,
+        refuted=driver.refuted,
+    )
+    # The answer stands, as in `_charted`.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        search = fastest(prepared.problem, rivals, answer, copies=prepared.copies is not None)
+        found = driver.run(on_samples(ending.samples, search))
+        if found is not None and _passes_others(prepared, driver, found.plan, ending):
+            return replace(ending, deploy=found)
     return ending
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.inputs.copies import Copies, Samples
 from precision_bisect.machine.side_by_side import side_by_side
@@ -388,19 +389,3 @@ def _disobeyed(evidence: Evidence) -> str:
     first, *others = evidence.demoted
     more = f" (and {len(others)} more)" if others else ""
     return f"the engine does not keep {first.layer!r}: {first.evidence}{more}"
-
-
-def numbered(judgement: Judgement) -> Judgement:
-    """Return the judgement; where the error is NaN, as a failure with an infinite error.
-
-    NaN compares as neither within nor above a tolerance, so no search could use it. A pass with
-    NaN means that the comparator did not notice.
-    """
-    if judgement.error is None or not math.isnan(judgement.error):
-        return judgement
-    return replace(
-        judgement,
-        verdict=Verdict.FAIL,
-        error=math.inf,
-        message=judgement.message or "the comparator's error is NaN",
-    )

@@ -8,7 +8,8 @@ from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Hi
 from precision_bisect.layer_table import Exclusion, scope_of
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
-from precision_bisect.runs.results.result import CurvePoint, FrontPoint, Result
+from precision_bisect.runs.results.result import CurvePoint, Result
+from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.results.verification import VerifiedEngine
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words

@@ -71,12 +71,13 @@ class EmulatedBackend:
         factors: bool = False,
         whole: bool = False,
         late: bool = False,
+        tf32: bool = False,
     ) -> None:
         pair = Pair(low=low, high=high)
         self._refused = refused_by_every_parser(model, low)
         if "tensorrt-rtx" in targets:
             self._refused |= without_kernel("tensorrt-rtx", model, low)
-        graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors)
+        graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}

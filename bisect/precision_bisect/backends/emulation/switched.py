@@ -23,7 +23,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.backends.emulation import tf32 as tensor_cores
 from precision_bisect.backends.emulation.edges import Edges
+from precision_bisect.backends.emulation.layer_weights import EXACT, LayerWeights
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.snippets import (
@@ -32,14 +34,14 @@ from precision_bisect.backends.emulation.snippets import (
     split_flags,
     switch_node,
 )
-from precision_bisect.graphs.constant_values import Constants, read_constants
+from precision_bisect.graphs.constant_values import read_constants
 from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.calibration import OPERANDS
-from precision_bisect.graphs.quantization.scales import Scales, dequantized, quantized
-from precision_bisect.graphs.weights import INLINE_BYTES, Weights, drop_unused, stub
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import INLINE_BYTES, Weights, drop_unused
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
 from precision_bisect.precisions import Form, Pair
@@ -53,68 +55,6 @@ of this size fit. Answers are the same with half and double (`benchmarks/constan
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div"))
 """Operators that compute the same of a constant and of a value."""
 _FLOAT = onnx.TensorProto.FLOAT
-_EXACT = Form(stored="fp32")
-
-
-class LayerWeights:
-    """The constants that layers read: a rounded copy is made when a form first asks for it.
-
-    A switch per weight at run time would round gigabytes in every trial. `initializers` are added
-    to those of the model; `held` has the values of those that are stubs.
-    """
-
-    def __init__(self, constants: Constants, scales: Scales) -> None:
-        self._constants = constants
-        self._scales = scales
-        self._names: dict[tuple[str, Form], str] = {}
-        self._added: dict[str, NDArray[np.generic]] = {}
-        self.initializers: list[onnx.TensorProto] = []
-        self.held: Weights = {}
-        for name in sorted(constants.folded):
-            self._add(f"precision_bisect/constant/{name}", constants.values[name])
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._constants.values
-
-    def named(self, name: str, form: Form, *, operand: bool) -> str:
-        """Return the name of a constant in a form; its own where rounding changes nothing.
-
-        `operand` tells that a quantized layer quantizes it: it is no bias.
-        """
-        wanted = form if operand else Form(stored=form.stored)
-        if (name, wanted) not in self._names:
-            self._names[name, wanted] = self._make(name, wanted)
-        return self._names[name, wanted]
-
-    def array(self, name: str) -> NDArray[np.generic] | None:
-        """Return the values of a name that `named` gave; None for any other."""
-        return self._added.get(name, self._constants.values.get(name))
-
-    def _make(self, name: str, form: Form) -> str:
-        exact = f"precision_bisect/constant/{name}" if name in self._constants.folded else name
-        if form == _EXACT:
-            return exact
-        values = self._constants.values[name].astype(np.float32, copy=False)
-        rounded = values
-        if form.quantized:
-            scale, kind = self._scales.weights[name], QUANTIZED[form.quantized]
-            rounded = dequantized(quantized(values, scale, kind), scale)
-        if form.stored != "fp32":
-            rounded = LOW_TYPES[form.stored].round(rounded)
-        # Equal values share one name, so the layer needs no second version.
-        if np.array_equal(rounded, values, equal_nan=True):
-            return exact
-        types = form.stored if form.quantized is None else f"{form.quantized}-{form.stored}"
-        return self._add(f"precision_bisect/{types}/{name}", rounded)
-
-    def _add(self, name: str, array: NDArray[np.generic]) -> str:
-        self._added[name] = array
-        if array.nbytes > INLINE_BYTES:
-            self.held[name] = array
-            self.initializers.append(stub(name, array))
-        else:
-            self.initializers.append(onnx.numpy_helper.from_array(array, name))
-        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +96,14 @@ def switch(
     *,
     target: TargetName = "tensorrt",
     factors: bool = False,
+    tf32: bool = False,
 ) -> SwitchedGraph:
     """Return the switched graph of a model for a pair of precisions, as a target computes it.
 
-    With `factors` the graph also has the input FACTORS.
+    With `factors` the graph also has the input FACTORS. With `tf32` products of layers that stay
+    FP32 are TF32's.
     """
-    graph = _Builder(model, pair, scales, Semantics(model, target)).build()
+    graph = _Builder(model, pair, scales, Semantics(model, target), tf32=tf32).build()
     if factors:
         take_factors(graph.proto, model, graph.raw)
     renamed = model.interface.round_ends(graph.proto)
@@ -170,8 +112,11 @@ def switch(
 
 
 class _Builder:
-    def __init__(self, model: Model, pair: Pair, scales: Scales, semantics: Semantics) -> None:
+    def __init__(
+        self, model: Model, pair: Pair, scales: Scales, semantics: Semantics, *, tf32: bool
+    ) -> None:
         self._model = model
+        self._tf32 = tf32
         self._semantics = semantics
         self._view = View(model)
         self._recurrences = Recurrences(self._view, opset(model.proto))
@@ -179,7 +124,7 @@ class _Builder:
         self._forms = {
             name: forms
             for name, forms in forms_of(model.table, pair).items()
-            if forms.all != {_EXACT}
+            if forms.all != {EXACT}
         }
         self._index = {name: i for i, name in enumerate(model.table.names)}
         self._nodes: list[onnx.NodeProto] = []
@@ -209,6 +154,7 @@ class _Builder:
         graph.output.extend(source.graph.output)
         graph.initializer.extend(source.graph.initializer)
         graph.initializer.extend(self._weights.initializers)
+        graph.initializer.extend(tensor_cores.initializers() if self._tf32 else ())
         graph.initializer.extend(self._edges.quantizers.initializers.values())
         proto = onnx.ModelProto(ir_version=source.ir_version, graph=graph)
         proto.opset_import.extend(source.opset_import)
@@ -276,13 +222,29 @@ class _Builder:
     def _rounds_inside(self, node: onnx.NodeProto) -> bool:
         """Tell whether the layer stores values in between that its form rounds."""
         stores = self._semantics.inside(node) is not Inside.FP32
-        return stores or self._recurrences.has_steps(node)
+        return stores or self._recurrences.has_steps(node) or self._on_tensor_cores(node)
+
+    def _on_tensor_cores(self, node: onnx.NodeProto) -> bool:
+        return self._tf32 and tensor_cores.is_product(node, self._view)
+
+    def _product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return a product whose two operands are rounded to TF32."""
+        nodes, rounded = [], copied(node)
+        for i, name in enumerate(node.input[: tensor_cores.OPERANDS]):
+            if self._weights.array(name) is not None:
+                rounded.input[i] = self._weights.rounded_to_tf32(name)
+            else:
+                rounded.input[i] = f"{node.output[0]}/tf32/{i}"
+                nodes += tensor_cores.rounded_operand(name, rounded.input[i])
+        return [*nodes, rounded]
 
     def _computed(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, form: Form
     ) -> list[onnx.NodeProto]:
         """Return the nodes that compute a layer in a form, under the names of `renamed`."""
         kind = LOW_TYPES.get(form.stored)
+        if kind is None and form.quantized is None and self._on_tensor_cores(node):
+            return self._product(renamed)
         if kind is not None and self._recurrences.has_steps(node):
             return self._recurrences.written(node, renamed, kind)
         inside = self._semantics.inside(node)
@@ -343,7 +305,7 @@ class _Builder:
     def _take_in_weights(self, switched: onnx.NodeProto) -> None:
         """Give each branch its own weights: the blocked kernels take none from outside."""
         for branch in (attribute.g for attribute in switched.attribute):
-            (node,) = branch.node
+            node = branch.node[-1]
             for i, name in enumerate(node.input):
                 array = self._weights.array(name)
                 if i > 0 and array is not None:

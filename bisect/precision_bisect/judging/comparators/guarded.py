@@ -1,7 +1,8 @@
-"""Comparators of others: they judge copies, and what they raise is an error of theirs."""
+"""Comparators of others: they judge copies, what they raise is an error of theirs, NaN fails."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import PluginError, PrecisionBisectError, UsageError
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.trial import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +59,19 @@ def stays_here(flag: str, name: str) -> NoReturn:
 def copied(samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:
     """Return what others may change, lists and dicts included, without changing the samples."""
     return [{name: array.copy() for name, array in sample.items()} for sample in samples]
+
+
+def numbered(judgement: Judgement) -> Judgement:
+    """Return the judgement; where the error is NaN, as a failure with an infinite error.
+
+    NaN compares as neither within nor above a tolerance, so no search could use it. A pass with
+    NaN means that the comparator did not notice.
+    """
+    if judgement.error is None or not math.isnan(judgement.error):
+        return judgement
+    return replace(
+        judgement,
+        verdict=Verdict.FAIL,
+        error=math.inf,
+        message=judgement.message or "the comparator's error is NaN",
+    )

@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
+from precision_bisect.protocols import Comparator
 from precision_bisect.settings.sample_options import Limits, relative_of
 
 
@@ -85,3 +87,14 @@ def by_size(options: Options, integers: Collection[str]) -> Sequence[str]:
         return max(named or [default or 0.0 for _, default in limits])
 
     return [name for name in integers if options.check is None and limit(name) >= STEP]
+
+
+def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
+    """Return the one limit if there is only one, else all as the comparator lists them."""
+    settings = comparator.settings()
+    limit = comparator.tolerance
+    kinds = ("atol", "rtol", "classes")
+    limits = {value for key in kinds for value in settings.get(key, {}).values()}
+    if limit is None or "atol" not in settings or limits - {0.0} == {limit}:
+        return limit
+    return {key: settings[key] for key in kinds if key in settings}

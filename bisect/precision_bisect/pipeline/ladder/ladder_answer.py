@@ -8,13 +8,14 @@ from pathlib import Path
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin
+from precision_bisect.judging.comparators.tolerance import tolerance_of
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
 from precision_bisect.machine.stopping import until
-from precision_bisect.pipeline.conclude import asked_layers, tolerance_of
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
+from precision_bisect.pipeline.judged_answer import asked_layers
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, DEPLOY
 from precision_bisect.runs.results.result import Culprit, CurvePoint
+from precision_bisect.runs.results.speed_report import PlanToDeploy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +42,34 @@ def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culpr
     return min(found, key=lambda each: (not each.point, each.error_median or 0.0))
 
 
+def kept_at(
+    point: str,
+    curve: Sequence[CurvePoint],
+    culprits: Sequence[Culprit],
+    deploy: PlanToDeploy | None,
+) -> Sequence[str]:
+    """Return the layers that a point keeps, also those of the plan to deploy.
+
+    Raises UsageError where there is no such point.
+    """
+    if point != DEPLOY:
+        return find_point(point, curve, culprits).kept
+    if deploy is None:
+        raise UsageError(
+            f"--export-point {DEPLOY}: the run has no plan that is faster than its answer",
+            "leave it out, which exports the answer",
+        )
+    return deploy.kept
+
+
 def exported_point(
-    point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]
+    point: str,
+    curve: Sequence[CurvePoint],
+    culprits: Sequence[Culprit],
+    deploy: PlanToDeploy | None,
 ) -> ExportedPoint:
-    """Return what exports of a point other than the answer hold. Raises as `find_point` does."""
-    kept = find_point(point, curve, culprits).kept
+    """Return what exports of a point other than the answer hold. Raises as `kept_at` does."""
+    kept = kept_at(point, curve, culprits, deploy)
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point)
 
 

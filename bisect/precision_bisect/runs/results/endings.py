@@ -49,6 +49,21 @@ _NOT_EVEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deployable:
+    """The fastest plan that holds, with its largest error over copies.
+
+    `time` and `answer_time` are the times of an inference with it and with the answer, as shares
+    of that with every layer high; `estimated` where no engine was timed.
+    """
+
+    plan: Plan
+    error: float | None
+    time: float
+    answer_time: float | None
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the flow ended: the plan it stands by, if any, and what else there is to say.
 
@@ -57,8 +72,8 @@ class Ending:
     `spread` is None where the layers can be certified, `NO_SEARCH` where rounding is spread over
     the network, else it says for people why the answer was widened. `passed_over` are answers in
     whose place plans of the curve stand. `unsteady` tells that two builds gave two verdicts.
-    `by_modules` is the answer as whole modules, if they hold. Where it is too `slow`
-    no plan that was timed is fast enough.
+    `by_modules` is the answer as whole modules, if they hold, `deploy` the fastest plan that
+    holds. Where it is too `slow` no plan that was timed is fast enough.
     """
 
     status: Status
@@ -72,6 +87,7 @@ class Ending:
     unsteady: bool = False
     slow: bool = False
     by_modules: "ModuleAnswer | None" = None
+    deploy: Deployable | None = None
 
     def adding(self, what: str) -> "Ending":
         """Return the ending with more to say."""

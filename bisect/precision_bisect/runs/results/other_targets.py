@@ -48,6 +48,21 @@ class InnerSum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithTf32:
+    """What stays FP32 as TensorRT and ONNX Runtime compute it unless told otherwise: in TF32.
+
+    `fp32_error` and `fp32_passed` are of every layer high, `error` and `passed` of the answer;
+    None for what was not evaluated, and `message` says why.
+    """
+
+    fp32_passed: bool | None = None
+    fp32_error: Figure | None = None
+    passed: bool | None = None
+    error: Figure | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputRange:
     """An input on whose size the error of an operator depends, and what its range came to.
 

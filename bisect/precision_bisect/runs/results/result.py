@@ -4,7 +4,6 @@ The file is written from these dataclasses, read back into them, and its JSON Sc
 them (`docs/make_schema.py`).
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,7 +14,6 @@ from msgspec import Meta
 
 from precision_bisect.errors import ExitCode, UsageError, counted, printable
 from precision_bisect.layer_table import scope_of
-from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs import plain_json
@@ -27,7 +25,13 @@ from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.runs.results.other_targets import InnerSum, InputRange, OnTargets
+from precision_bisect.runs.results.other_targets import (
+    InnerSum,
+    InputRange,
+    OnTargets,
+    WithTf32,
+)
+from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy, SpeedReport
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
@@ -99,32 +103,6 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontPoint:
-    """A plan that none beats in error and speed.
-
-    If nothing was timed, `latency_ms`, `spread_ms` and `speedup` (over all-high) are None; `cost`,
-    the estimated milliseconds that keeping the layers costs, stands in. `error` is None where
-    errors are no figures.
-    """
-
-    kept_count: Count
-    kept: Sequence[str] = ()
-    passed: bool
-    error: Figure | None
-    latency_ms: Figure | None = None
-    spread_ms: Figure | None = None
-    speedup: Figure | None = None
-    cost: Figure | None = None
-
-    @property
-    def axes(self) -> tuple[float, float]:
-        """What is compared, smaller is better: latency or else cost, and error."""
-        error = (0.0 if self.passed else 1.0) if self.error is None else self.error
-        speed = self.latency_ms if self.latency_ms is not None else self.cost
-        return (math.inf if speed is None else speed, error)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptError:
     """How many layers a plan keeps, and its error."""
 
@@ -188,29 +166,6 @@ class Inputs:
         return self.distinct is not None and self.distinct < self.samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedReport:
-    """The speed limits and what was measured of the answer; None for what was not.
-
-    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
-    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
-    certified plan, if another one was taken for its speed.
-    """
-
-    max_latency_ms: Figure | None
-    min_speedup: Figure | None
-    latency_ms: Figure | None = None
-    speedup: Figure | None = None
-    speedup_spread: Figure | None = None
-    met: bool | None = None
-    within_spread: bool | None = None
-    found_first: Sequence[str] | None = None
-
-    def limits(self) -> SpeedLimits:
-        """Return the limits alone. Raises UsageError for what cannot be one."""
-        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
-
-
 @dataclass(frozen=True, slots=True)
 class Plot:
     """A picture that notebooks show; `svg` is its text, to be written to a file."""
@@ -233,12 +188,13 @@ class Result:
     `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
-    emulator predicted, `other_targets` how the answer does elsewhere. `hidden_rows` are layers
-    that read a row which a mask hides whole: engines differ in those. `modules` has the kept
-    layers' modules by PyTorch's names, where the model tells them, `by_modules` the answer as
-    whole ones. `asked` are no candidates, so not among the `kept`. `no_command` has the ways of
-    trtexec.sh that have no command, each with the reason. `costs` are of an engine. `message` and
-    `out` are not part of the file.
+    emulator predicted, `other_targets` how the answer does elsewhere, `tf32` how FP32 and the
+    answer do with it. `deploy` is the fastest plan that holds. `hidden_rows` are layers that read
+    a row which a mask hides whole: engines differ in those. `modules` has the kept layers' modules
+    by PyTorch's names, where the model tells them, `by_modules` the answer as whole ones. `asked`
+    are no candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have
+    no command, each with the reason. `costs` are of an engine. `message` and `out` are not part of
+    the file.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -254,6 +210,7 @@ class Result:
     noise_floor: Figure | None
     stability: Stability | None = None
     other_targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
     unseen: Unseen | None = None
     layers_total: Count
@@ -265,6 +222,7 @@ class Result:
     low_share: LowShare | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
+    deploy: PlanToDeploy | None = None
     asked: Sequence[Asked] = ()
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
-from precision_bisect.runs.results.result import FrontPoint, SpeedReport
+from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
 from precision_bisect.trial import JUDGED_KINDS, Latency, Outcome, SampleSet, Trial
 
 

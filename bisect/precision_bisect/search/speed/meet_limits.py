@@ -7,7 +7,7 @@ from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.runs.results.result import FrontPoint
+from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.search.speed.forecast import emulated_outcomes
 from precision_bisect.search.speed.front import front
 from precision_bisect.search.speed.improve import improve

@@ -60,8 +60,8 @@ class Substitutes:
 
 def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
     """Return plans that keep more layers: all that gain at once, then each part, best first."""
-    filled = _filled(graph, plan.kept)
-    added = filled - plan.kept
+    closed = filled(graph, plan.kept)
+    added = closed - plan.kept
     if not added:
         return []
     parts = [plan.kept.union(part) for part in graph.clusters(added)]
@@ -71,7 +71,7 @@ def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
             gain_ms=graph.gain(plan.kept, kept),
             reason=f"fill {counted(len(kept) - len(plan), 'layer')} in between kept ones",
         )
-        for kept in dict.fromkeys((filled, *parts))
+        for kept in dict.fromkeys((closed, *parts))
     ]
     everything, *rest = moves
     rest.sort(key=lambda move: (-move.gain_ms, move.plan))
@@ -155,7 +155,7 @@ def _substitutes(
     return (yield from _worth(graph, bare, error, [(layer,) for layer in best]))
 
 
-def _filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
+def filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
     """Return the layers with every gap and every neighbour added that lowers the cost."""
     low = [layer for layer in range(graph.size) if layer not in kept]
     # Gaps first: filling one layer of a gap moves its Casts, filling all of it removes them.

@@ -32,8 +32,12 @@ def extra_ms(macs: float, elements: float) -> float:
     `macs` are its multiply-adds, `elements` the values that it reads or writes.
     """
     high = max(2 * macs / _HIGH_PER_MS, elements * _HIGH_BYTES / _BYTES_PER_MS)
-    low = max(2 * macs / _LOW_PER_MS, elements * _LOW_BYTES / _BYTES_PER_MS)
-    return high - low
+    return high - low_ms(macs, elements)
+
+
+def low_ms(macs: float, elements: float) -> float:
+    """Return how long an operator takes low, in milliseconds; arguments as `extra_ms`."""
+    return max(2 * macs / _LOW_PER_MS, elements * _LOW_BYTES / _BYTES_PER_MS)
 
 
 def cast_ms(elements: float, kernel_ms: float) -> float:

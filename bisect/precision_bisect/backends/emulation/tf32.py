@@ -1,0 +1,82 @@
+"""TF32: what FP32 products are on tensor cores unless a library is told otherwise.
+
+Their operands are rounded to 10 bits of mantissa, to nearest; sums stay FP32. Measured on an H200
+with ONNX Runtime 1.31.1 (benchmarks/results/tf32.json): matrix products agree with that to
+the last bits of FP32, as do convolutions of one group over two and three dimensions whose channels
+are multiples of four. Products of a single row, grouped and one-dimensional convolutions and
+transposed ones stayed FP32 there.
+"""
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from precision_bisect.graphs.graph import attribute
+from precision_bisect.graphs.node_views import View
+
+_SPLITTER, _LARGEST = "precision_bisect/tf32/splitter", "precision_bisect/tf32/largest"
+_DROPPED_BITS = 13
+"""Bits of an FP32 mantissa that TF32 does not have."""
+_CHANNELS, _PLANES = 4, (2, 3)
+"""What cuDNN asked of convolutions there: channels in multiples of this, and these dimensions."""
+OPERANDS = 2
+
+
+def initializers() -> list[onnx.TensorProto]:
+    """Return the constants that `rounded_operand` reads."""
+    factor = np.array(2**_DROPPED_BITS + 1, np.float32)
+    largest = np.array(2.0**100, np.float32)
+    return [numpy_helper.from_array(factor, _SPLITTER), numpy_helper.from_array(largest, _LARGEST)]
+
+
+def round_to_tf32(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return values rounded to nearest even with 10 bits of mantissa, of the same shape."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    odd = (bits >> _DROPPED_BITS) & 1
+    half = np.uint32(2 ** (_DROPPED_BITS - 1) - 1)
+    kept = (bits + half + odd) & ~np.uint32(2**_DROPPED_BITS - 1)
+    finite = np.isfinite(array)
+    rounded: NDArray[np.float32] = np.where(finite, kept.view(np.float32), array)
+    return rounded.reshape(array.shape)
+
+
+def rounded_operand(name: str, rounded: str) -> list[onnx.NodeProto]:
+    """Return nodes that round a tensor: T. J. Dekker, "A floating-point technique", 1971, mul12.
+
+    What the splitter would carry out of FP32's range stays as it is.
+    """
+    large, high, split = f"{rounded}/large", f"{rounded}/high", f"{rounded}/split"
+    return [
+        helper.make_node("Mul", [name, _SPLITTER], [large]),
+        helper.make_node("Sub", [large, name], [high]),
+        helper.make_node("Sub", [large, high], [split]),
+        helper.make_node("Abs", [name], [f"{rounded}/size"]),
+        helper.make_node("Less", [f"{rounded}/size", _LARGEST], [f"{rounded}/usual"]),
+        helper.make_node("Where", [f"{rounded}/usual", split, name], [rounded]),
+    ]
+
+
+def is_product(node: onnx.NodeProto, view: View) -> bool:
+    """Tell whether tensor cores take the node's first two operands, if they are FP32.
+
+    Sizes that are not known are taken for large ones.
+    """
+    first, second = (view.shape(name) for name in (*node.input[:2], "", "")[:2])
+    match node.op_type:
+        case "MatMul":
+            ranks = [shape is None or len(shape) > 1 for shape in (first, second)]
+            return all(ranks) and (first is None or first[-2] != 1)
+        case "Gemm":
+            return first is None or first[0] != 1
+        case "Einsum":
+            return len(node.input) == OPERANDS
+        case "Conv":
+            group = attribute(node, "group")
+            if second is None or (group is not None and group.i > 1):
+                return second is None
+            channels = [size for size in second[:2] if isinstance(size, int)]
+            planes = len(second) - 2
+            return planes in _PLANES and not any(size % _CHANNELS for size in channels)
+        case _:
+            return False

@@ -1,0 +1,74 @@
+"""What a result says of speed: limits and measurements, and the fastest plan that holds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_bisect.plan_costs import SpeedLimits
+from precision_bisect.runs.typed_json import Count
+from precision_bisect.trial import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A plan that none beats in error and speed.
+
+    If nothing was timed, `latency_ms`, `spread_ms` and `speedup` (over all-high) are None; `cost`,
+    the estimated milliseconds that keeping the layers costs, stands in. `error` is None where
+    errors are no figures.
+    """
+
+    kept_count: Count
+    kept: Sequence[str] = ()
+    passed: bool
+    error: Figure | None
+    latency_ms: Figure | None = None
+    spread_ms: Figure | None = None
+    speedup: Figure | None = None
+    cost: Figure | None = None
+
+    @property
+    def axes(self) -> tuple[float, float]:
+        """What is compared, smaller is better: latency or else cost, and error."""
+        error = (0.0 if self.passed else 1.0) if self.error is None else self.error
+        speed = self.latency_ms if self.latency_ms is not None else self.cost
+        return (math.inf if speed is None else speed, error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedReport:
+    """The speed limits and what was measured of the answer; None for what was not.
+
+    `latency_ms` is scaled to the clock of the preflight. `met` is decided by the medians;
+    `within_spread` tells that the spread leaves it open. `found_first` has the layers of the
+    certified plan, if another one was taken for its speed.
+    """
+
+    max_latency_ms: Figure | None
+    min_speedup: Figure | None
+    latency_ms: Figure | None = None
+    speedup: Figure | None = None
+    speedup_spread: Figure | None = None
+    met: bool | None = None
+    within_spread: bool | None = None
+    found_first: Sequence[str] | None = None
+
+    def limits(self) -> SpeedLimits:
+        """Return the limits alone. Raises UsageError for what cannot be one."""
+        return SpeedLimits(max_latency_ms=self.max_latency_ms, min_speedup=self.min_speedup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanToDeploy:
+    """The fastest plan that holds, with room below the limit; its layers need not be few.
+
+    `error` is the largest over copies. `time` and `answer_time` are an inference's, with this plan
+    and with the answer, as shares of that with every layer high; `estimated` where nothing was
+    timed.
+    """
+
+    kept: Sequence[str]
+    error: Figure | None
+    time: Figure
+    answer_time: Figure | None
+    estimated: bool

@@ -1,0 +1,132 @@
+"""The cheapest plan that the law of rounding allows, by simulated annealing on a cost graph.
+
+S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220
+(1983). A state is a plan. A move changes the type of one layer, or of a connected group of layers
+that have the same type, so that an island appears or goes as a whole: a step on the way would add
+Casts. A plan is allowed while the root of the sum of the squared errors of its low layers (see
+`rounding_law`) is within a limit. It asks no engine and no emulator, counts moves instead of
+seconds, and is deterministic given its seed.
+"""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+
+from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
+from precision_bisect.search.speed.moves import filled
+
+MOVES, LEAST_MOVES, MOST_MOVES = 50, 2_000, 30_000
+"""Moves for each layer and start, and the fewest and most of a start: bounds on time. NAFNet (300
+layers) takes half a second a start, and a plan of the same cost as with three times as many."""
+HOT, COLD = 0.5, 0.002
+"""Temperatures at the first and the last move, in units of the mean cost of a change."""
+LARGEST_GROUP = 24
+"""Layers that change their type together, at most. A bound."""
+
+
+def cheapest(
+    graph: CostGraph,
+    errors: Sequence[float],
+    limit: float,
+    starts: Iterable[Plan],
+    pinned: frozenset[int] = frozenset(),
+    seed: int = 0,
+) -> list[Plan]:
+    """Return a plan for each start that the law allows, the one of least cost first.
+
+    `errors` has what each layer adds if it alone runs low, in network order and on the scale of
+    `limit`; layers with an infinite error, and those that are `pinned`, are kept. Gaps that cost
+    more than they save are closed at the end. There is no plan where not even every layer high
+    would do, which needs a limit below zero.
+    """
+    if limit < 0:
+        return []
+    budget = limit * limit
+    squares = [
+        math.inf if not math.isfinite(error) or layer in pinned else error * error
+        for layer, error in enumerate(errors)
+    ]
+    plans = {
+        Plan.of(filled(graph, _Annealing(graph, squares, budget, start, seed + place).run()))
+        for place, start in enumerate(starts)
+    }
+    return sorted(plans, key=lambda plan: (graph.cost(plan.kept), plan))
+
+
+class _Annealing:
+    """One walk from one plan; `spent` is the sum of the squared errors of its low layers."""
+
+    def __init__(
+        self, graph: CostGraph, squares: Sequence[float], budget: float, start: Plan, seed: int
+    ) -> None:
+        self.graph = graph
+        self.squares = squares
+        self.budget = budget
+        self.rng = random.Random(seed)
+        self.kept = set(start.kept) | {i for i, e in enumerate(squares) if math.isinf(e)}
+        self.spent = sum(e for i, e in enumerate(squares) if i not in self.kept)
+        # A start that the law does not allow keeps the worst layers, too, until it does.
+        for layer in sorted(range(len(squares)), key=lambda i: (-squares[i], i)):
+            if self.spent <= budget:
+                break
+            if layer not in self.kept:
+                self.kept.add(layer)
+                self.spent = sum(e for i, e in enumerate(squares) if i not in self.kept)
+
+    def run(self) -> frozenset[int]:
+        """Return the layers kept by the cheapest plan of the walk."""
+        free = [i for i, e in enumerate(self.squares) if not math.isinf(e)]
+        if not free:
+            return frozenset(self.kept)
+        mean = sum(abs(self._change((layer,))) for layer in free) / len(free)
+        count = min(MOST_MOVES, max(LEAST_MOVES, MOVES * len(free)))
+        cost, best, least = 0.0, frozenset(self.kept), 0.0
+        for move in range(count):
+            group = self._group(self.rng.choice(free))
+            spent = self.spent + self._added(group)
+            if spent > self.budget:
+                continue
+            change = self._change(group)
+            heat = mean * HOT * (COLD / HOT) ** (move / count)
+            if change > 0 and self.rng.random() >= math.exp(-change / heat if heat else -math.inf):
+                continue
+            self.kept ^= set(group)
+            self.spent = spent
+            cost += change
+            # A difference of rounding is no gain.
+            if cost < least - 1e-12 * mean:
+                best, least = frozenset(self.kept), cost
+        return best
+
+    def _group(self, first: int) -> tuple[int, ...]:
+        """Return one layer, or connected layers around it of the same type as it."""
+        most = self.rng.choice((1, 1, 2, 4, 8, LARGEST_GROUP))
+        high = first in self.kept
+        group, waiting = [first], [first]
+        chosen = {first}
+        while waiting and len(group) < most:
+            place = self.rng.randrange(len(waiting))
+            neighbours = self.graph.neighbours[waiting.pop(place)]
+            for layer in neighbours:
+                same = (layer in self.kept) == high and not math.isinf(self.squares[layer])
+                if same and layer not in chosen and len(group) < most:
+                    chosen.add(layer)
+                    group.append(layer)
+                    waiting.append(layer)
+        return tuple(group)
+
+    def _added(self, group: Sequence[int]) -> float:
+        """Return what changing these layers adds to the sum of squares."""
+        return sum(self.squares[i] if i in self.kept else -self.squares[i] for i in group)
+
+    def _change(self, group: Sequence[int]) -> float:
+        """Return what changing the type of these layers adds to the cost."""
+        graph, after = self.graph, self.kept.symmetric_difference(group)
+        layers = sum(-graph.high_ms[i] if i in self.kept else graph.high_ms[i] for i in group)
+        places = {place for layer in group for place in graph.around[layer]}
+        return layers + sum(
+            graph.values[place].cast_ms
+            * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
+            for place in places
+        )
