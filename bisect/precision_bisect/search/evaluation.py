@@ -363,15 +363,23 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
     for found in side_by_side(engine.run, feeds, count):
-        # An interface in FP16 gives arrays of it, whose squares would leave its range in a judge.
-        found = {
-            name: array.astype(np.float32) if array.dtype == np.float16 else array
-            for name, array in found.items()
-        }
-        outputs.append(found)
+        outputs.append(_in_fp32(found))
         if non_finite([found]) or dropping([found]):
             break
     return outputs
+
+
+def _in_fp32(outputs: Sample) -> Sample:
+    """Return outputs of an FP16 interface in FP32: their squares would leave its range in a judge.
+
+    Others are the same object, which may tell of a NaN that was dropped.
+    """
+    if not any(array.dtype == np.float16 for array in outputs.values()):
+        return outputs
+    return {
+        name: array.astype(np.float32) if array.dtype == np.float16 else array
+        for name, array in outputs.items()
+    }
 
 
 def _timed(
