@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from precision_bisect.errors import RunFolderError
-from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.inputs.copies import Copies, Samples
@@ -369,23 +367,10 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
     for sample in side_by_side(engine.run, feeds, count):
-        outputs.append(_in_fp32(sample))
+        outputs.append(in_fp32(sample))
         if non_finite([sample]) or dropping([sample]):
             break
     return outputs
-
-
-def _in_fp32(outputs: Sample) -> Sample:
-    """Return outputs of an FP16 interface in FP32: their squares would leave its range in a judge.
-
-    Others are the same object, which may tell of a NaN that was dropped.
-    """
-    if not any(array.dtype == np.float16 for array in outputs.values()):
-        return outputs
-    return {
-        name: array.astype(np.float32) if array.dtype == np.float16 else array
-        for name, array in outputs.items()
-    }
 
 
 def _timed(
