@@ -116,12 +116,13 @@ def test_exports_hold_and_judge_them(types: str, tmp_path: Path) -> None:
     """Stored samples keep their shapes, a fresh process reads them, and the script judges each."""
     model, run, out = rank_zero.write_model(tmp_path), tmp_path / "run", tmp_path / "out"
     inputs = rank_zero.write_samples(tmp_path / "inputs", rank_zero.samples())
-    assert 0 == main([str(model), "--inputs", str(inputs), "--out", str(run)])
+    asked = ["--inputs", str(inputs), "--out", str(run), "--io-types", types]
+    assert 0 == main([str(model), *asked])
     told = json.loads((run / "result.json").read_text())["deployment"]["recheck"]
     assert told["message"].startswith(
         "model.mixed.onnx opens and runs in a fresh process, and fits 4 "
     )
-    wanted = [str(model), "--plan", str(run), "--out", str(out), "--io-types", types]
+    wanted = [str(model), "--plan", str(run), "--out", str(out)]
     assert 0 == main(["export", *wanted])
     feeds, outputs = stored_samples(out)
     shapes = [array.shape for array in (*feeds[0].values(), *outputs[0].values())]
