@@ -45,6 +45,7 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
     types = assigned(model.table, pair, plan)
     layers = {str(layer.name): layer for layer in model.table.layers}
     fixed: Counter[str] = Counter()
+    layers_low = 0
     work, low = [0.0, 0.0], [0.0, 0.0]
     for node in model.proto.graph.node:
         layer = layers.get(node.name)
@@ -53,8 +54,10 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
         runs_low = types.get(layer.name) == pair.low
         if layer.exclusion in _FIXED:
             fixed[node.op_type] += max(1, layer.inside)
-        elif layer.exclusion is Exclusion.PINNED and not runs_low:
+        elif layer.exclusion is Exclusion.PINNED:
             fixed[node.op_type] += 1
+        else:
+            layers_low += runs_low
         names = [name for name in (*node.input, *node.output) if name]
         moved = sum(sizes.get(name, usual) * _width(model, name) for name in names)
         for place, amount in enumerate((_multiplications(node, shapes, sizes, usual), moved)):
@@ -62,7 +65,7 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
             low[place] += amount * runs_low
     shares = [part / whole if whole else None for part, whole in zip(low, work, strict=True)]
     return LowShare(
-        layers=sum(kind == pair.low for kind in types.values()),
+        layers=layers_low,
         fixed=dict(fixed.most_common()),
         multiplications=shares[0],
         bytes=shares[1],
