@@ -154,6 +154,17 @@ ISLANDS: Mapping[str, Island] = {
         "a = Sigmoid(x) c = Cast<to = 1>(a) [k] b = MatMul(c, w) y = Tanh(b)",
         {"w": (SQUARE, BIG)},
     ),
+    "Casts to FP64 and back before": Island(
+        ROWS,
+        "a = Sigmoid(x) d = Cast<to = 11>(a) c = Cast<to = 1>(d) [k] b = MatMul(c, w) y = Tanh(b)",
+        {"w": (SQUARE, BIG)},
+    ),
+    "an FP64 Transpose before": Island(
+        "(float[64, 128] x) => (float[128, n] y)",
+        "a = Sigmoid(x) d = Cast<to = 11>(a) t = Transpose(d) c = Cast<to = 1>(t)"
+        " [k] b = MatMul(c, w) y = Tanh(b)",
+        {"w": ((64, 64), BIG)},
+    ),
     "at the start": Island(ROWS, "[k] b = MatMul(x, w) y = Tanh(b)", {"w": (SQUARE, BIG)}),
     "at the start, handed over in FP16": Island(
         ROWS, "[k] b = MatMul(x, w) y = Tanh(b)", {"w": (SQUARE, BIG)}, half=True

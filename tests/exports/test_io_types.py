@@ -25,10 +25,11 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.graphs.typed.pinning import pin_formless, pinned_layers
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.layer_table import forms_of
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
+from precision_bisect.precisions import HALF_NAMES, HalfName, Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Status
@@ -264,3 +265,22 @@ def test_no_cast_stands_at_a_cache(
     free = FLOAT16 if io_types == "fp16" else onnx.TensorProto.FLOAT
     shared = dict.fromkeys(("old", "new"), onnx.TensorProto.FLOAT)
     assert {"x": free, "y": free, **shared} == {n: types[n] for n in ("x", "y", "old", "new")}
+
+
+@pytest.mark.parametrize("low", HALF_NAMES)
+@pytest.mark.parametrize("kept", [[], ["a", "b"]], ids=["low", "kept"])
+@pytest.mark.parametrize("text", CACHES.values(), ids=CACHES)
+def test_a_cache_keeps_the_type_of_the_file(
+    tmp_path: Path, text: str, kept: list[str], low: HalfName
+) -> None:
+    """In an FP16 file it is FP16 in every plan, with no node at either end, and builds."""
+    path = save(parse(text.replace("float[", "float16["), opset=24, ir=12), tmp_path)
+    pair = Pair(low=low, high="fp32")
+    model = pin_formless(load_model(path), pair)
+    expected = {"s": "fp16"}
+    assert expected == {n: f.low.stored for n, f in forms_of(model.table, pair).items() if n == "s"}
+    export = replace(export_of(path, kept, EngineSettings()), model=model, pair=pair)
+    save_mixed(RunFolder(tmp_path), mixed_model(export))
+    build(tmp_path / MIXED_MODEL)
+    nodes = {node.name: node for node in onnx.load(tmp_path / MIXED_MODEL).graph.node}
+    assert ("old", "new") == (nodes["s"].input[0], nodes["s"].output[0])

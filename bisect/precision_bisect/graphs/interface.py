@@ -111,10 +111,18 @@ class Interface:
                 nodes.append(node)
         refill(graph.node, nodes)
         rename_tensors(graph, names)
-        ends = [
-            _given(name, names[name], self.outputs[name].onnx_type, graph.node, types)
-            for name in gives
-        ]
+        ends, direct = [], dict[str, str]()
+        made = {name for node in graph.node for name in node.output} - outputs
+        for name in gives:
+            end = _given(name, names[name], self.outputs[name].onnx_type, graph.node, types)
+            source = end.input[0]
+            if end.op_type == "Identity" and source in made and source not in direct:
+                # TensorRT-RTX takes no node between a cache and the output of the network.
+                direct[source] = name
+            else:
+                end.input[0] = direct.get(source, source)
+                ends.append(end)
+        rename_tensors(graph, direct)
         begins = [_cast(name, names[name], FLOAT) for name in takes]
         read = {name for inner in all_graphs(graph) for node in inner.node for name in node.input}
         read |= {name for node in ends for name in node.input} | outputs

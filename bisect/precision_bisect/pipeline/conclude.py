@@ -271,7 +271,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         honoured_layers=run.answer.final.honours,
         pinned=[
             Pinned(layer=layer, reason=reason)
-            for layer, reason in pinned_layers(prepared.model).items()
+            for layer, reason in pinned_layers(prepared.model, prepared.pair.low_form).items()
         ],
         unknown_to=prepared.unknown_to,
         notes=_notes(run, explanation),

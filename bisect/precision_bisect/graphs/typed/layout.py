@@ -27,7 +27,6 @@ import onnx
 
 from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import attribute, captured, opset, settings_of
-from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.graphs.quantization.calibration import OPERANDS, quantizable
@@ -84,11 +83,6 @@ def low_form(
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
     if low is BF16 and node.op_type in NO_BF16:
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
-    if node.op_type in AT_THE_BORDER:
-        raise NoLowForm(
-            f"TensorRT-RTX takes no Cast before or behind the cache of {node.op_type}; that input "
-            "and output of the network keep their type with --io-types, too"
-        )
     wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
     inputs, variables = set(), set()

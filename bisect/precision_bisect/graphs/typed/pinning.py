@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.constant_values import OutOfRange
+from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import not_quantizable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -25,14 +26,29 @@ def pin(model: Model, reasons: Mapping[LayerName, str], fixed: Form | None = Non
 def pin_formless(model: Model, pair: Pair) -> Model:
     """Return the model without the candidates that have no form in one of the pair's types.
 
-    Those without a low form stay high, those without a high one FP32.
+    Those without a low form stay high, those without a high one FP32. What shares the memory of an
+    input of the network has the type of that.
     """
+    model = _pin_at_border(model)
     if pair.high == "fp16" or pair.high == "bf16":
         # Only a high type of 16 bits can lack a form; then FP32 is what is left.
         model = pin(model, _formless(model, pair.high), Form(stored="fp32"))
     if pair.low == "int8" or pair.low == "fp8":
         return pin(model, not_quantizable(model, pair.low))
     return pin(model, _formless(model, pair.low))
+
+
+def _pin_at_border(model: Model) -> Model:
+    for node in model.proto.graph.node:
+        if node.op_type in AT_THE_BORDER:
+            low = model.interface.inputs.get(node.input[0])
+            reason = (
+                f"TensorRT-RTX takes no Cast before or behind the cache of {node.op_type}; that "
+                "input and output of the network keep their type with --io-types, too"
+            )
+            stored = low.name if low is not None else "fp32"
+            model = pin(model, {LayerName(node.name): reason}, Form(stored=stored))
+    return model
 
 
 def pin_unbuildable(model: Model, backend: Described, low: LowName) -> Model:
@@ -52,12 +68,17 @@ def refuse_nothing_low(model: Model, low: LowName, hint: str) -> None:
         raise NothingLow(f"no layer of {model.path} can run in {low}: {name}: {reason}", hint)
 
 
-def pinned_layers(model: Model) -> dict[str, str]:
-    """Return the layers that have no form to choose, each with its reason, in network order."""
+def pinned_layers(model: Model, low: Form | None = None) -> dict[str, str]:
+    """Return the layers that have no form to choose, each with its reason, in network order.
+
+    Those that are fixed to the form `low` are not among them.
+    """
     return {
         str(layer.name): layer.detail
         for layer in model.table.layers
-        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG
+        if layer.exclusion is Exclusion.PINNED
+        and layer.detail != FIXED_BY_RUNG
+        and (layer.fixed is None or layer.fixed != low)
     }
 
 

@@ -11,6 +11,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.added import PREFIX, Added
+from precision_bisect.graphs.typed.high_nodes import FLOATS
 from precision_bisect.graphs.typed.layout import Layout, Placement, Quantized
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.weights import drop_unused
@@ -63,9 +64,9 @@ def islands(
     turn out to do nothing. It does not matter whether another FP32 layer reads the result: some of
     those are folded into this layer and do not protect it.
     """
-    followers = {
-        layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
-    }
+    # What is FP64 in the file may move values only: a guard too many costs little.
+    passing = (Exclusion.FOLLOWER, Exclusion.DOUBLE)
+    followers = {layer.name for layer in model.table.layers if layer.exclusion in passing}
     rounded = {*placement.tensors, *handed_low}
     guard_positions = {}
     for node in model.proto.graph.node:
@@ -76,7 +77,7 @@ def islands(
         data = [
             i
             for i, name in enumerate(node.input)
-            if name not in constants.names and model.elem_types.get(name) == onnx.TensorProto.FLOAT
+            if name not in constants.names and model.elem_types.get(name) in FLOATS
         ]
         from_low = [i for i in data if node.input[i] in rounded]
         if not from_low:

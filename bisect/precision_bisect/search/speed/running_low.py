@@ -7,7 +7,7 @@ from statistics import median
 
 import onnx
 
-from precision_bisect.graphs.graph import attribute
+from precision_bisect.graphs.graph import attribute, inner_nodes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import Shape, tensor_shapes
 from precision_bisect.layer_table import ASSIGNED, Exclusion, assigned
@@ -37,7 +37,8 @@ _ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape]) -> LowShare:
     """Return what runs low under a plan, of a model whose inputs have these shapes.
 
-    A tensor of unknown shape counts as one of the model's median size.
+    A tensor of unknown shape counts as one of the model's median size. Of bodies each node counts
+    once: how often a loop runs, or which branch is taken, the file does not say.
     """
     shapes = tensor_shapes(model, inputs)
     sizes = {name: float(prod(shape)) for name, shape in shapes.items()}
@@ -45,6 +46,7 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
     types = assigned(model.table, pair, plan)
     layers = {str(layer.name): layer for layer in model.table.layers}
     fixed: Counter[str] = Counter()
+    layers_low = 0
     work, low = [0.0, 0.0], [0.0, 0.0]
     for node in model.proto.graph.node:
         layer = layers.get(node.name)
@@ -53,16 +55,21 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
         runs_low = types.get(layer.name) == pair.low
         if layer.exclusion in _FIXED:
             fixed[node.op_type] += max(1, layer.inside)
-        elif layer.exclusion is Exclusion.PINNED and not runs_low:
+        elif layer.exclusion is Exclusion.PINNED:
             fixed[node.op_type] += 1
+        else:
+            layers_low += runs_low
         names = [name for name in (*node.input, *node.output) if name]
         moved = sum(sizes.get(name, usual) * _width(model, name) for name in names)
-        for place, amount in enumerate((_multiplications(node, shapes, sizes, usual), moved)):
+        products = sum(
+            _multiplications(each, shapes, sizes, usual) for each in (node, *inner_nodes(node))
+        )
+        for place, amount in enumerate((products, moved)):
             work[place] += amount
             low[place] += amount * runs_low
     shares = [part / whole if whole else None for part, whole in zip(low, work, strict=True)]
     return LowShare(
-        layers=sum(kind == pair.low for kind in types.values()),
+        layers=layers_low,
         fixed=dict(fixed.most_common()),
         multiplications=shares[0],
         bytes=shares[1],
