@@ -18,6 +18,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import DroppedNan, Sample
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.settings.engine_settings import EngineSettings, IoTypes
 
 BORN = "square = Mul(x, x) born = Sub(square, large)"
 """300 squared and 180,000 are both infinite in FP16, and their difference is NaN."""
@@ -128,12 +129,16 @@ def test_an_integer_of_infinity_is_told(tmp_path: Path) -> None:
     assert isinstance(outputs(body, tmp_path, ()), DroppedNan)
 
 
+@pytest.mark.parametrize("io_types", ["model", "fp16"])
 @pytest.mark.parametrize("drops", ["y = ReduceMax(born, last)", DROPS["ArgMax"]])
-def test_a_search_goes_on_until_no_nan_is_dropped(drops: str, tmp_path: Path) -> None:
+def test_a_search_goes_on_until_no_nan_is_dropped(
+    drops: str, io_types: IoTypes, tmp_path: Path
+) -> None:
     """Every layer low fails, whatever the outputs' type, and the layers that make it are kept."""
     graph = f"(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{ {BORN} {drops} }}"
     path = save(parse(graph, opset=18), tmp_path)
-    told = find(path, inputs={"x": X}, tol=1e5, out=tmp_path / "run")
+    engine = EngineSettings(io_types=io_types)
+    told = find(path, inputs={"x": X}, tol=1e5, out=tmp_path / "run", engine=engine)
     assert Status.FOUND is told.status
     assert ["node_of_square", "node_of_born"] == told.kept
     assert any("engines that keep it give NaN" in note for note in told.notes)
