@@ -60,6 +60,25 @@ def reductions() -> Iterator[tuple[str, Case]]:
             yield f"Reduce{name} {place}", case
 
 
+def sums_of_many() -> Iterator[tuple[str, Case]]:
+    """Yield operators of many values, whose sums or products an engine may store on the way."""
+    up_and_down = {
+        i: np.full((16, 256), 30000 if i <= 20 else -30000, np.float16) for i in range(1, 40)
+    }
+    yield "Sum of 40", Case("Sum", ((16, 256),), others=up_and_down)
+    yield (
+        "ReduceLogSumExp of 70000",
+        Case("ReduceLogSumExp", ((1, 70000),), 18, others={1: ints(1)}),
+    )
+    for name, places in (("ScatterElements", (8000,)), ("ScatterND", (8000, 1))):
+        for reduction, value in (("add", 0.4), ("mul", 1.001)):
+            updates = {1: np.zeros(places, np.int64), 2: np.full(8000, value, np.float16)}
+            yield (
+                f"{name} {reduction} of 8000",
+                Case(name, ((8,),), 18, others=updates, attributes={"reduction": reduction}),
+            )
+
+
 def cases() -> dict[str, Case]:
     """Return all cases by name."""
     image, rows = (2, 8, 16, 16), (16, 256)
@@ -79,6 +98,7 @@ def cases() -> dict[str, Case]:
     found["Pow 2.5"] = Case("Pow", (rows,), others={1: np.array(2.5, np.float16)}, positive=True)
     found["Pow 0.5"] = Case("Pow", (rows,), others={1: np.array(0.5, np.float16)}, positive=True)
     found["Sum of 3"] = Case("Sum", (rows, rows, rows))
+    found |= dict(sums_of_many())
     found["Mean of 3"] = Case("Mean", (rows, rows, rows))
     found["Mod"] = Case("Mod", (rows, rows), attributes={"fmod": 1})
     found |= dict(reductions())

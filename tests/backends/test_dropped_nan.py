@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from models import load_text, parse, save
@@ -17,6 +18,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import DroppedNan, Sample
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.settings.engine_settings import EngineSettings, IoTypes
 
 BORN = "square = Mul(x, x) born = Sub(square, large)"
 """300 squared and 180,000 are both infinite in FP16, and their difference is NaN."""
@@ -28,6 +30,7 @@ CONSTANTS = (
     " int64[3] boxes = {1, 2, 4}, int64[3] scores = {1, 1, 2}, int64[1] two = {2},"
     " int64[1] start = {0}, int64[1] end = {2},"
     " int64[4] picture = {1, 1, 2, 4}, float[1,5] roi = {0, 0, 0, 3, 1},"
+    " int64[4] grid = {1, 2, 2, 2}, float[1, 4] region = {0, 0, 3, 1},"
     " int64[2, 1] rows = {0, 0}, int64[1] eight = {8}, int64[8] places = {0, 0, 0, 0, 0, 0, 0, 0}"
 )
 TO_FLOAT = "y = Cast<to = 1>(kept)"
@@ -44,6 +47,12 @@ DROPS = {
     "Shrink": "y = Shrink(born)",
     "ThresholdedRelu": "y = ThresholdedRelu(born)",
     "Cast": "kept = Cast<to = 6>(born) " + TO_FLOAT,
+    "CastLike": "kept = CastLike(born, start) " + TO_FLOAT,
+    "Clip": "low = ReduceMin<keepdims = 0>(born) y = Clip(x, low)",
+    "GridSample": """p = Reshape(x, picture) d = Sigmoid(born) g = Reshape(d, grid)
+        y = GridSample(p, g)""",
+    "RoiAlign": """b = Reshape(born, picture)
+        y = RoiAlign<mode = "max", output_height = 1, output_width = 1>(b, region, start)""",
     "QuantizeLinear": "kept = QuantizeLinear(born, one, point) " + TO_FLOAT,
     "DynamicQuantizeLinear": "kept, scale, p = DynamicQuantizeLinear(born) " + TO_FLOAT,
     "Equal": "kept = Equal(born, half) " + TO_FLOAT,
@@ -102,18 +111,34 @@ def test_what_the_model_itself_means_is_no_dropped_nan(body: str, tmp_path: Path
     assert not isinstance(outputs(body, tmp_path, ()), DroppedNan)
 
 
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2"])
+def test_integers_of_few_bits_have_no_nan(kind: str, tmp_path: Path) -> None:
+    """A NaN that is cast to one of these is dropped, too."""
+    number = onnx.TensorProto.DataType.Value(kind)
+    body = f"{BORN} kept = Cast<to = {number}>(born) {TO_FLOAT}"
+    graph = f"(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{ {body} }}"
+    model = load_text(graph, tmp_path, opset=25)
+    assert isinstance(
+        EmulatedBackend(model, threads=1).evaluate(Plan.of(()), {"x": X}), DroppedNan
+    )
+
+
 def test_an_integer_of_infinity_is_told(tmp_path: Path) -> None:
     """It is another number on each engine."""
     body = f"square = Mul(x, x) kept = Cast<to = 6>(square) {TO_FLOAT}"
     assert isinstance(outputs(body, tmp_path, ()), DroppedNan)
 
 
+@pytest.mark.parametrize("io_types", ["model", "fp16"])
 @pytest.mark.parametrize("drops", ["y = ReduceMax(born, last)", DROPS["ArgMax"]])
-def test_a_search_goes_on_until_no_nan_is_dropped(drops: str, tmp_path: Path) -> None:
+def test_a_search_goes_on_until_no_nan_is_dropped(
+    drops: str, io_types: IoTypes, tmp_path: Path
+) -> None:
     """Every layer low fails, whatever the outputs' type, and the layers that make it are kept."""
     graph = f"(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{ {BORN} {drops} }}"
     path = save(parse(graph, opset=18), tmp_path)
-    told = find(path, inputs={"x": X}, tol=1e5, out=tmp_path / "run")
+    engine = EngineSettings(io_types=io_types)
+    told = find(path, inputs={"x": X}, tol=1e5, out=tmp_path / "run", engine=engine)
     assert Status.FOUND is told.status
     assert ["node_of_square", "node_of_born"] == told.kept
     assert any("engines that keep it give NaN" in note for note in told.notes)

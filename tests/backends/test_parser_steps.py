@@ -139,9 +139,19 @@ def test_statistics_that_are_folded_are_constants(body: str, tmp_path: Path) -> 
     assert Inside.FP32 is Semantics(model, "tensorrt").inside(model.proto.graph.node[-1])
 
 
+BY_TARGET: list[tuple[str, TargetName]] = [
+    (name, target)
+    for target in ("tensorrt", "onnxruntime")
+    for name in APART
+    if name.split()[0].rstrip(",") in TEXTS[target]
+]
+
+
 @pytest.mark.parametrize("scale", [0.02, 1.0, 30.0])
-@pytest.mark.parametrize("name", APART)
-def test_steps_are_stored_in_halves(name: str, scale: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "target"), BY_TARGET)
+def test_steps_are_stored_in_halves(
+    name: str, target: TargetName, scale: float, tmp_path: Path
+) -> None:
     """As numpy computes them one by one, up to one unit where its FP32 functions are others."""
     model, _ = apart(APART[name], tmp_path)
     draw = np.random.default_rng(7)
@@ -155,7 +165,7 @@ def test_steps_are_stored_in_halves(name: str, scale: float, tmp_path: Path) -> 
     with np.errstate(all="ignore"):
         expected = APART[name].steps(*halves)
     assert np.float16 == expected.dtype
-    found = EmulatedBackend(model, threads=1, targets=["tensorrt"]).evaluate(LOW, feed)["y"]
+    found = EmulatedBackend(model, threads=1, targets=[target]).evaluate(LOW, feed)["y"]
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(expected[~finite], found[~finite])
     off = np.abs(found[finite] - expected[finite].astype(np.float32))
@@ -189,6 +199,30 @@ def test_what_leaves_the_range_between_steps(
     assert np.isfinite(high).all()
     column = -1 if name == "LogSoftmax" else 0
     np.testing.assert_allclose(low, found[0, column], rtol=1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_of_exponentials_is_stored_as_on_a_gpu(axis: int, tmp_path: Path) -> None:
+    """70,000 values of 0.9 come to 12.06, and to infinity in ONNX Runtime on CUDA in FP16."""
+    text = f"(float[a,b] x) => (float[c,d] y) {{ y = ReduceLogSumExp<axes = [{axis}]>(x) }}"
+    model = load_text(text, tmp_path, opset=13)
+    feed = {"x": np.full((70000, 1) if axis == 0 else (1, 70000), 0.9, np.float32)}
+    backend = EmulatedBackend(model, threads=1, targets=["onnxruntime"])
+    high, low = (backend.evaluate(plan, feed)["y"] for plan in (Plan.all_high(1), LOW))
+    np.testing.assert_allclose(high, [[12.056]], rtol=1e-3)
+    np.testing.assert_array_equal(low, [[np.inf]])
+
+
+def test_a_sum_of_many_leaves_the_range_as_on_a_gpu(tmp_path: Path) -> None:
+    """21 times 30,000 less 19 times 30,000: infinity in ONNX Runtime on CUDA in FP16."""
+    negative = ", ".join(["z"] * 19)
+    text = f"(float[4] x) => (float[4] y) {{ z = Neg(x) y = Sum({'x, ' * 21}{negative}) }}"
+    model = load_text(text, tmp_path)
+    feed = {"x": np.full(4, 30000, np.float32)}
+    backend = EmulatedBackend(model, threads=1, targets=["onnxruntime"])
+    high, low = (backend.evaluate(plan, feed)["y"] for plan in (Plan.all_high(2), LOW))
+    np.testing.assert_array_equal(high, np.full(4, 60000))
+    np.testing.assert_array_equal(low, np.full(4, np.inf))
 
 
 def test_targets_that_store_other_steps_are_told_apart(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from precision_bisect.graphs.graph import (
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.ort import ON_CPU, CheckedGraph, Providers, Session, check
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import DroppedNan, Sample
 
 MOST_DIFFERENT = 1e-4
 """Up to this share (see `distances`) two FP32 sessions differ by rounding, without a look.
@@ -265,11 +265,12 @@ def _zeros(graph: onnx.GraphProto) -> set[str]:
 def in_fp32(outputs: Sample) -> Sample:
     """Return outputs of an FP16 interface in FP32: their squares would leave its range in a judge.
 
-    Others are the same object, which may tell of a NaN that was dropped.
+    They go on telling of a NaN that was dropped.
     """
     if not any(array.dtype == np.float16 for array in outputs.values()):
         return outputs
-    return {
+    wide = {
         name: array.astype(np.float32) if array.dtype == np.float16 else array
         for name, array in outputs.items()
     }
+    return DroppedNan(wide, outputs.layers) if isinstance(outputs, DroppedNan) else wide

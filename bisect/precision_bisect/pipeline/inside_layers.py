@@ -115,8 +115,9 @@ def unfelt(
     if marked and prepared.options.export_point == "margin":
         keep = "the exported plan keeps them"
     many, first = counted(len(beyond), "layer"), kept_names(prepared, beyond)[0]
+    s = "s" if len(beyond) == 1 else ""
     return [
-        f"{many} that run in {prepared.options.low.upper()} leave its range"
-        f"{' or make NaN or Inf' if born.kept else ''}, {first} first; "
+        f"{many} that run{s} in {prepared.options.low.upper()} leave{s} its range"
+        f"{f' or make{s} NaN or Inf' if born.kept else ''}, {first} first; "
         f"these samples do not feel it, others may: {keep}"
     ]

@@ -17,18 +17,19 @@ from precision_bisect.graphs.load import Model
 
 _FLOAT, _BOOL, _INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL, onnx.TensorProto.INT64
 _INTEGERS = frozenset(
-    kind
-    for kind in onnx.TensorProto.DataType.values()
-    if kind and helper.tensor_dtype_to_np_dtype(kind).kind in "iu"
+    kind for name, kind in onnx.TensorProto.DataType.items() if name.startswith(("INT", "UINT"))
 )
 _FIRST, _BOTH = (0,), (0, 1)
+_CASTS, _SCATTERS = ("Cast", "CastLike"), ("ScatterElements", "ScatterND")
 DROPPING: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("MaxPool", "GlobalMaxPool", "MaxRoiPool", "ReduceMax", "ReduceMin"), _FIRST),
     **dict.fromkeys(("ArgMax", "ArgMin", "TopK", "Hardmax", "Shrink", "ThresholdedRelu"), _FIRST),
-    **dict.fromkeys(("Cast", "QuantizeLinear", "DynamicQuantizeLinear"), _FIRST),
+    **dict.fromkeys((*_CASTS, "QuantizeLinear", "DynamicQuantizeLinear", "RoiAlign"), _FIRST),
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _BOTH),
     "NonMaxSuppression": _BOTH,
-    **dict.fromkeys(("ScatterElements", "ScatterND"), (0, 2)),
+    "GridSample": (1,),
+    "Clip": (1, 2),
+    **dict.fromkeys(_SCATTERS, (0, 2)),
 }
 """The inputs in which each operator may lose a NaN, as seen of ONNX Runtime 1.32 on a CPU."""
 _LOWEST_OPSET = 9
@@ -52,11 +53,11 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
     counted: set[str] = set()
     nodes: list[onnx.NodeProto] = []
     for node in proto.graph.node:
-        for name in _losing(node):
+        for name in _losing(node, model.elem_types):
             if name not in counted and (name in floats or name.startswith(SHORT_PREFIX)):
                 counted.add(name)
                 count = f"precision_bisect/nan/{len(watched)}"
-                nodes.extend(_counting(name, count, infinite=node.op_type == "Cast"))
+                nodes.extend(_counting(name, count, infinite=node.op_type in _CASTS))
                 watched[count] = node.name or node.output[0]
         nodes.append(node)
     refill(proto.graph.node, nodes)
@@ -64,16 +65,18 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
     return watched
 
 
-def _losing(node: onnx.NodeProto) -> Iterator[str]:
+def _losing(node: onnx.NodeProto, elem_types: Mapping[str, int]) -> Iterator[str]:
     """Yield the inputs of a node in which a NaN may be lost."""
     if node.domain not in ("", "ai.onnx") or not node.name:
         return
-    target, reduction = attribute(node, "to"), attribute(node, "reduction")
-    if node.op_type == "Cast" and (target is None or target.i not in _INTEGERS):
-        return
-    if node.op_type.startswith("Scatter") and (
-        reduction is None or reduction.s not in (b"max", b"min")
-    ):
+    mode, reduction = attribute(node, "mode"), attribute(node, "reduction")
+    keeps = {
+        "Cast": (target := attribute(node, "to")) is None or target.i not in _INTEGERS,
+        "CastLike": elem_types.get(node.input[-1]) not in _INTEGERS,
+        "RoiAlign": mode is None or mode.s != b"max",
+        **dict.fromkeys(_SCATTERS, reduction is None or reduction.s not in (b"max", b"min")),
+    }
+    if keeps.get(node.op_type, False):
         return
     places = DROPPING.get(node.op_type, ())
     yield from (node.input[i] for i in places if i < len(node.input) and node.input[i])

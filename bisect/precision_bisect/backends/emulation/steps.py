@@ -257,7 +257,11 @@ TEXTS: Mapping[TargetName, _Texts] = {
         "InstanceNormalization": _instance_norm,
         "Elu": _exponential,
         "Selu": _exponential,
+        "HardSwish": _hard_swish,
+        "Mish": _mish,
+        "ReduceLogSumExp": _log_sum_exp,
         "ReduceSumSquare": _sum_square,
+        "Sum": _sum,
     },
 }
 """What writes the steps of a node, "" for one that is computed whole."""

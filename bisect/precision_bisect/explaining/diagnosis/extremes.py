@@ -26,6 +26,7 @@ _LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
 _FLOAT = onnx.TensorProto.FLOAT
 _AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
 """The opsets from which Softmax works along one axis, and ReduceMax reads its axes."""
+_PAST = 4
 _ROWS = {"Softmax": 0, "Attention": 3}
 """The input whose rows become weights: scores, or their mask."""
 
@@ -77,11 +78,15 @@ def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extre
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A tensor whose values a layer turns into weights, row by row along these axes."""
+    """A tensor whose values a layer turns into weights, row by row along these axes.
+
+    Where it is `causal`, each row begins with a value more than the one before it.
+    """
 
     layer: str
     tensor: str
     axes: Sequence[int]
+    causal: bool = False
 
 
 def _rows(model: Model) -> Iterator[_Rows]:
@@ -100,7 +105,14 @@ def _rows(model: Model) -> Iterator[_Rows]:
             if not shape:
                 continue
             axes = [*range((1 if axis is None else axis.i) % len(shape), len(shape))]
-        yield _Rows(node.name, tensor, axes)
+        yield _Rows(node.name, tensor, axes, causal=_is_causal(node))
+
+
+def _is_causal(node: onnx.NodeProto) -> bool:
+    """Tell whether an Attention hides what comes later, counted from the first of its keys."""
+    causal = attribute(node, "is_causal")
+    has_past = any(node.input[_PAST:])
+    return causal is not None and causal.i != 0 and not has_past
 
 
 def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
@@ -138,15 +150,28 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
     return proto
 
 
-def _least_row(
-    graph: onnx.GraphProto, row: _Rows, out: str, version: int
-) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+def _least_row(graph: onnx.GraphProto, row: _Rows, out: str, version: int) -> list[onnx.NodeProto]:
     """Return the nodes that give the largest value of the row where that is least."""
     most, axes = f"{out}/most", list(row.axes)
+    before, source = _before_later(row.tensor, out) if row.causal else ([], row.tensor)
     if version >= _AXES_ARE_INPUTS:
         along = onnx.numpy_helper.from_array(np.array(axes, np.int64), f"{out}/axes")
         graph.initializer.append(along)
-        reduced = helper.make_node("ReduceMax", [row.tensor, along.name], [most], keepdims=0)
+        reduced = helper.make_node("ReduceMax", [source, along.name], [most], keepdims=0)
     else:
-        reduced = helper.make_node("ReduceMax", [row.tensor], [most], keepdims=0, axes=axes)
-    return reduced, helper.make_node("ReduceMin", [most], [out], keepdims=0)
+        reduced = helper.make_node("ReduceMax", [source], [most], keepdims=0, axes=axes)
+    return [*before, reduced, helper.make_node("ReduceMin", [most], [out], keepdims=0)]
+
+
+def _before_later(mask: str, out: str) -> tuple[list[onnx.NodeProto], str]:
+    """Return the nodes that hide in each row of a mask what comes later, and what they give."""
+    one, lowest = (helper.make_tensor("", _FLOAT, [1], [value]) for value in (1.0, -math.inf))
+    shape, ones, seen, kept = (f"{out}/{name}" for name in ("shape", "ones", "seen", "kept"))
+    return [
+        helper.make_node("Shape", [mask], [shape]),
+        helper.make_node("ConstantOfShape", [shape], [ones], value=one),
+        helper.make_node("Trilu", [ones], [seen], upper=0),
+        helper.make_node("Cast", [seen], [kept], to=onnx.TensorProto.BOOL),
+        helper.make_node("Constant", [], [f"{out}/lowest"], value=lowest),
+        helper.make_node("Where", [kept, mask, f"{out}/lowest"], [f"{out}/causal"]),
+    ], f"{out}/causal"
