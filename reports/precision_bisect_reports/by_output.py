@@ -47,7 +47,7 @@ class _Row:
             limit = f"{100 * self.share:g}%" if self.share else "exact"
             return f"{name:<{_NAME}}{counts:>27} {limit:>{_LIMIT}}"
         errors = (self.error.max, self.error.mean, self.error.p99)
-        figures = "".join(f"{each:>9.2g}" for each in errors)
+        figures = "".join(f"{error:>9.2g}" for error in errors)
         limits = [f"{self.atol:g}"] if self.atol else []
         limits += [f"{100 * self.rtol:g}%"] if self.rtol else []
         return f"{name:<{_NAME}}{figures} {' or '.join(limits):>{_LIMIT}}"
@@ -55,18 +55,18 @@ class _Row:
 
 def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield label, row and level, where there are several outputs or a relative limit decided."""
-    rows = [_row(result, each) for each in result.output_errors]
-    if len(rows) < 2 and not any(each.relative for each in rows):
+    rows = [_row(result, error) for error in result.output_errors]
+    if len(rows) < 2 and not any(row.relative for row in rows):
         return
-    rows.sort(key=lambda each: each.used, reverse=True)
+    rows.sort(key=lambda row: row.used, reverse=True)
     which = f"worst {MOST_OUTPUT_ROWS} of {len(rows)}" * (len(rows) > MOST_OUTPUT_ROWS)
     yield (
         "by output",
         f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}",
         ALWAYS,
     )
-    for each in rows[:MOST_OUTPUT_ROWS]:
-        yield "", str(each), ALWAYS
+    for row in rows[:MOST_OUTPUT_ROWS]:
+        yield "", str(row), ALWAYS
     worst = rows[0].error
     if not worst.max:
         return
@@ -78,8 +78,8 @@ def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
 def kind_of_limit(result: Result) -> str:
     """Return "absolute" or "relative" where the limits are of one kind alone, else ""."""
     both = [_limits(result).get(kind) for kind in ("atol", "rtol")]
-    atol, rtol = (isinstance(each, Mapping) and any(each.values()) for each in both)
-    if atol == rtol or not all(isinstance(each, Mapping) for each in both):
+    atol, rtol = (isinstance(limits, Mapping) and any(limits.values()) for limits in both)
+    if atol == rtol or not all(isinstance(limits, Mapping) for limits in both):
         return ""
     return "absolute" if atol else "relative"
 
@@ -90,19 +90,19 @@ def _limits(result: Result) -> Mapping[str, Any]:
 
 
 def _row(result: Result, error: OutputError) -> _Row:
-    told = _limits(result)
+    comparator = _limits(result)
 
     def limit(kind: str) -> float | None:
-        by_name = told.get(kind)
-        found = by_name.get(error.output) if isinstance(by_name, Mapping) else None
-        return float(found) if isinstance(found, int | float) else None
+        by_name = comparator.get(kind)
+        value = by_name.get(error.output) if isinstance(by_name, Mapping) else None
+        return float(value) if isinstance(value, int | float) else None
 
     # Only what has a relative limit has limits of the outputs' own errors.
-    of_errors = "rtol" in told
+    of_errors = "rtol" in comparator
     figures = {"mean": error.mean, "quantile": error.p99}
     return _Row(
         error=error,
-        measured=figures.get(str(told.get("metric")), error.max),
+        measured=figures.get(str(comparator.get("metric")), error.max),
         atol=limit("atol") if of_errors else None,
         rtol=limit("rtol"),
         share=limit("classes"),

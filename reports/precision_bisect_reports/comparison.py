@@ -25,41 +25,46 @@ _HASH = 12
 """Longest values of a fingerprint that are shown, and longest words, such as hashes."""
 
 
-def write_comparison(found: Comparison, out: TextIO) -> None:
+def write_comparison(comparison: Comparison, out: TextIO) -> None:
     console = Console(file=out, width=WIDTH, highlight=False)
-    for part in _parts(found):
+    for part in _parts(comparison):
         console.print(part)
 
 
-def _parts(found: Comparison) -> Iterator[RenderableType]:
+def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text("")
-    yield _headline(found)
-    yield _figures(found.before, found.after)
-    yield from _layers(found)
-    yield from _changes("Kept in another type", found.retyped)
-    yield from _changes("Other causes", found.causes)
-    if found.depends:
-        rows = [(each.key, _short(each.before), _short(each.after)) for each in found.depends]
+    yield _headline(comparison)
+    yield _figures(comparison.before, comparison.after)
+    yield from _layers(comparison)
+    yield from _changes("Kept in another type", comparison.retyped)
+    yield from _changes("Other causes", comparison.causes)
+    if comparison.depends:
+        rows = [
+            (difference.key, _short(difference.before), _short(difference.after))
+            for difference in comparison.depends
+        ]
         yield from _section("Depends on", _table(rows[:MOST_SHOWN]))
         yield from _more(len(rows))
-    if found.only_before is not None:
+    if comparison.only_before is not None:
         yield Text("")
-        yield Text(_models(found))
+        yield Text(_models(comparison))
 
 
-def _headline(found: Comparison) -> Text:
-    count = f"{len(found.common)} layers are" if len(found.common) != 1 else "1 layer is"
-    if not found.before.saved.answered and not found.after.saved.answered:
+def _headline(comparison: Comparison) -> Text:
+    count = f"{len(comparison.common)} layers are" if len(comparison.common) != 1 else "1 layer is"
+    if not comparison.before.saved.answered and not comparison.after.saved.answered:
         return Text("Neither run has an answer", style="bold yellow")
-    if found.same:
-        which = f"The same {count} kept" if found.common else "Nothing is kept, before and after"
+    if comparison.same:
+        which = (
+            f"The same {count} kept" if comparison.common else "Nothing is kept, before and after"
+        )
         return Text(which, style="bold green")
-    if found.before.saved.answered != found.after.saved.answered:
-        side = "after" if found.before.saved.answered else "before"
+    if comparison.before.saved.answered != comparison.after.saved.answered:
+        side = "after" if comparison.before.saved.answered else "before"
         return Text(f"The run {side} has no answer", style="bold yellow")
-    parts = [f"{len(found.added)} added", f"{len(found.removed)} removed"]
-    if found.retyped:
-        parts.append(f"{len(found.retyped)} in another type")
+    parts = [f"{len(comparison.added)} added", f"{len(comparison.removed)} removed"]
+    if comparison.retyped:
+        parts.append(f"{len(comparison.retyped)} in another type")
     return Text(f"Kept: {', '.join(parts)}; {count} kept in both", style="bold yellow")
 
 
@@ -71,36 +76,41 @@ def _figures(before: Side, after: Side) -> Table:
 
 def _told(side: Side) -> Iterator[tuple[str, str]]:
     """Yield what there is to say of one run, "" where there is nothing; the labels are fixed."""
-    told = side.to_json()
-    limit = told["tolerance"]
+    fields = side.to_json()
+    limit = fields["tolerance"]
     yield "run", printable(str(side.saved.path))
-    yield "status", told["status"].replace("_", " ")
-    yield "backend", printable(told["backend"])
-    yield "types", f"{told['low']} and {told['high']}"
-    yield "kept", f"{told['kept']} of {told['candidates']}" if told["answered"] else "no answer"
-    yield "error", _figure(told["error"])
+    yield "status", fields["status"].replace("_", " ")
+    yield "backend", printable(fields["backend"])
+    yield "types", f"{fields['low']} and {fields['high']}"
+    yield (
+        "kept",
+        f"{fields['kept']} of {fields['candidates']}" if fields["answered"] else "no answer",
+    )
+    yield "error", _figure(fields["error"])
     yield "tolerance", "1, as a multiple of limits" if isinstance(limit, dict) else _figure(limit)
-    yield "certificate", certified(side.saved.result.certificate) * bool(told["kept"])
-    yield "trials", str(told["trials"])
-    yield "builds", str(told["builds"] or "")
+    yield "certificate", certified(side.saved.result.certificate) * bool(fields["kept"])
+    yield "trials", str(fields["trials"])
+    yield "builds", str(fields["builds"] or "")
     yield "seconds", f"{side.saved.result.wall_s:.0f}"
-    yield "latency, ms", _figure(told["latency_ms"])
+    yield "latency, ms", _figure(fields["latency_ms"])
 
 
-def _layers(found: Comparison) -> Iterator[RenderableType]:
+def _layers(comparison: Comparison) -> Iterator[RenderableType]:
     """Yield what was added and removed, by module."""
-    changed = [("+", name) for name in found.added] + [("-", name) for name in found.removed]
-    causes = {**found.before.causes, **found.after.causes}
-    modules = {**(found.before.layers or {}), **(found.after.layers or {})}
+    changed = [("+", name) for name in comparison.added] + [
+        ("-", name) for name in comparison.removed
+    ]
+    causes = {**comparison.before.causes, **comparison.after.causes}
+    modules = {**(comparison.before.layers or {}), **(comparison.after.layers or {})}
 
-    def module_of(each: tuple[str, str]) -> str:
-        return modules.get(each[1], scope_of(each[1]))
+    def module_of(change: tuple[str, str]) -> str:
+        return modules.get(change[1], scope_of(change[1]))
 
     for module, group in groupby(sorted(changed[:MOST_SHOWN], key=module_of), key=module_of):
         rows = []
         for sign, name in group:
             leaf = name.rpartition("/")[2]
-            foreign = "not in the other model" if found.is_foreign(name) else ""
+            foreign = "not in the other model" if comparison.is_foreign(name) else ""
             rows.append((f"  {sign} {printable(leaf)}", printable(causes.get(name, "")), foreign))
         yield from _section(printable(module) or "(top level)", _table(rows))
     yield from _more(len(changed))
@@ -108,17 +118,20 @@ def _layers(found: Comparison) -> Iterator[RenderableType]:
 
 def _changes(title: str, changes: Sequence[Change]) -> Iterator[RenderableType]:
     if changes:
-        rows = [tuple(map(printable, (each.layer, each.before, each.after))) for each in changes]
+        rows = [
+            tuple(map(printable, (change.layer, change.before, change.after)))
+            for change in changes
+        ]
         yield from _section(title, _table(rows[:MOST_SHOWN]))
         yield from _more(len(rows))
 
 
-def _models(found: Comparison) -> str:
-    if not found.only_before and not found.only_after:
+def _models(comparison: Comparison) -> str:
+    if not comparison.only_before and not comparison.only_after:
         return "Both models have layers of the same names."
     return (
-        f"Layers by name: {found.only_before} in the model before only, "
-        f"{found.only_after} in the model after only."
+        f"Layers by name: {comparison.only_before} in the model before only, "
+        f"{comparison.only_after} in the model after only."
     )
 
 

@@ -54,34 +54,34 @@ class Group:
     def _without(self) -> str:
         if self.without is None:
             return ""
-        least, most = (f"{each:.2g}" for each in self.without)
+        least, most = (f"{error:.2g}" for error in self.without)
         one = "it" if len(self.layers) == 1 else "one of them"
         return f"without {one}: error {least if least == most else f'{least} to {most}'}"
 
 
 def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
     """Return the groups of some kept layers: culprits first, then those that hurt most if low."""
-    causes = {each.layer: each for each in result.diagnosis}
+    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
     patterns: dict[tuple[str, ...], list[list[str]]] = {}
     for names in _places(result, layers):
-        found = {causes[name].cause for name in names if name in causes}
-        key = (*map(_operator, names), "", *sorted(found))
+        cause_names = {causes[name].cause for name in names if name in causes}
+        key = (*map(_operator, names), "", *sorted(cause_names))
         patterns.setdefault(key, []).append(names)
     groups = [_group(result, places, causes) for places in patterns.values()]
-    culprits = {each.layer for each in result.culprits}
+    culprits = {culprit.layer for culprit in result.culprits}
     return sorted(
         groups,
-        key=lambda each: (
-            culprits.isdisjoint(each.layers),
-            -(each.without or (0.0, 0.0))[1],
-            each.rounds,
+        key=lambda group: (
+            culprits.isdisjoint(group.layers),
+            -(group.without or (0.0, 0.0))[1],
+            group.rounds,
         ),
     )
 
 
 def by_cause(result: Result, layers: Sequence[str]) -> str:
     """Return how many of some layers are kept for each cause."""
-    causes = {each.layer: each.cause for each in result.diagnosis}
+    causes = {diagnosis.layer: diagnosis.cause for diagnosis in result.diagnosis}
     counts = Counter(causes.get(name, "") for name in layers)
     return ", ".join(
         f"{count} {printable(cause)}" for cause, count in counts.most_common() if cause
@@ -102,16 +102,16 @@ def _group(
 ) -> Group:
     layers = [name for names in places for name in names]
     errors = result.certificate.errors
-    known = {name: error for name in layers if (error := errors.get(name)) is not None}
-    worst = max(known, key=lambda name: known[name], default=layers[0])
+    known_errors = {name: error for name in layers if (error := errors.get(name)) is not None}
+    worst = max(known_errors, key=lambda name: known_errors[name], default=layers[0])
     alone = len(places[0]) == 1
-    found = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
+    diagnoses = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
     where = layers if alone else [result.module_of(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
-        rounds=bool(found) and found[0].cause == ROUNDING,
-        cause=_cause(found),
-        without=(min(known.values()), max(known.values())) if known else None,
+        rounds=bool(diagnoses) and diagnoses[0].cause == ROUNDING,
+        cause=_cause(diagnoses),
+        without=(min(known_errors.values()), max(known_errors.values())) if known_errors else None,
         places=where if len(where) > 1 else (),
         layers=layers,
     )
@@ -131,26 +131,26 @@ def _title(result: Result, places: Sequence[Sequence[str]], where: Sequence[str]
 
 def _kind(result: Result, places: Sequence[Sequence[str]]) -> str:
     """Return what all the layers are pieces of, "" where that is not known."""
-    for each in result.advice:
-        pieces = set(each.layers)
-        if each.id in _WHOLE and all(name in pieces for names in places for name in names):
-            return _WHOLE[each.id]
+    for advice in result.advice:
+        pieces = set(advice.layers)
+        if advice.id in _WHOLE and all(name in pieces for names in places for name in names):
+            return _WHOLE[advice.id]
     return ""
 
 
-def _cause(found: Sequence[Diagnosis]) -> str:
+def _cause(diagnoses: Sequence[Diagnosis]) -> str:
     """Return each cause, that of the first layer first, by what reaches furthest for it."""
-    told = []
-    for cause in dict.fromkeys(each.cause for each in found):
-        alike = [each for each in found if each.cause == cause]
-        furthest = max(alike, key=lambda each: each.largest or 0.0)
+    phrases = []
+    for cause in dict.fromkeys(diagnosis.cause for diagnosis in diagnoses):
+        alike = [diagnosis for diagnosis in diagnoses if diagnosis.cause == cause]
+        furthest = max(alike, key=lambda diagnosis: diagnosis.largest or 0.0)
         many = f", the furthest of {len(alike)}" if len(alike) > 1 and furthest.largest else ""
-        told.append(printable(f"{cause}{many}: {furthest.evidence}"))
-    return "; ".join(told)
+        phrases.append(printable(f"{cause}{many}: {furthest.evidence}"))
+    return "; ".join(phrases)
 
 
 def _operator(name: str) -> str:
     """Return the operator that a layer is named after, as far as its name tells."""
     leaf = name.rpartition("/")[2].removeprefix("node_")
-    found = _OPERATOR.search(leaf)
-    return printable(found.group() if found else leaf.rstrip("0123456789._-") or leaf)
+    match = _OPERATOR.search(leaf)
+    return printable(match.group() if match else leaf.rstrip("0123456789._-") or leaf)

@@ -27,7 +27,7 @@ def curve(result: Result) -> Iterator[tuple[str, str]]:
     elif not _listed(result):
         yield ("culprits" if result.culprits else "cause"), curve_words(result)
     yield from _table(result.curve)
-    helping = [each for each in result.advice if each.passed]
+    helping = [advice for advice in result.advice if advice.passed]
     if helping:
         yield "instead", f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
 
@@ -56,21 +56,21 @@ def curve_words(result: Result) -> str:
     # Where the low model does not run there is no error to begin with.
     if not first and not result.curve[0].kept_count:
         fall = f"else {low} does not run; {fall}"
-    said = f"{_named(culprits, low)}: {fall}{figure_text(together)}."
+    sentence = f"{_named(culprits, low)}: {fall}{figure_text(together)}."
     limit = result.limit
     if together is None or limit is None:
-        return said
+        return sentence
     if together > limit:
         if result.status.cut_off:
-            return f"{said} The run ended before the rest was known."
+            return f"{sentence} The run ended before the rest was known."
         rest = _rest(result, len(culprits), together)
-        return f"{said} The rest: {_several(result, 'rounding, spread')}{rest}"
+        return f"{sentence} The rest: {_several(result, 'rounding, spread')}{rest}"
     count = len(result.kept)
     if 0 < count < len(culprits):
-        inside = {each.layer for each in culprits}.issuperset(result.kept)
+        inside = {culprit.layer for culprit in culprits}.issuperset(result.kept)
         which = "of them" if inside else f"layer{'s' * (count > 1)}"
-        return f"{said} The answer keeps {count} {which}, enough for {limit:g}."
-    return said
+        return f"{sentence} The answer keeps {count} {which}, enough for {limit:g}."
+    return sentence
 
 
 def _all_low(points: Sequence[CurvePoint]) -> float | None:
@@ -80,8 +80,10 @@ def _all_low(points: Sequence[CurvePoint]) -> float | None:
 
 def _several(result: Result, rounding: str) -> str:
     """Say what layers do that are no culprits: `rounding` over the network, or what is known."""
-    culprits = {each.layer for each in result.culprits}
-    causes = {each.cause for each in result.diagnosis if each.layer not in culprits} - {""}
+    culprits = {culprit.layer for culprit in result.culprits}
+    causes = {
+        diagnosis.cause for diagnosis in result.diagnosis if diagnosis.layer not in culprits
+    } - {""}
     if not causes:
         return "several do together"
     if ROUNDING in causes:
@@ -96,13 +98,15 @@ def exported(result: Result) -> str:
         return ""
     if point == NEAR_MISS:
         return "the near miss, which is no answer"
-    said = f"point {printable(point)} of the curve"
+    text = f"point {printable(point)} of the curve"
     with suppress(UsageError):
-        found = find_point(point, result.curve, result.culprits)
-        kept = f"{found.kept_count} {'layer' if found.kept_count == 1 else 'layers'} kept"
-        median, worst = figure_text(found.error_median), figure_text(found.error_max)
-        said += f": {kept}, error {median}, worst {worst}"
-    return said
+        curve_point = find_point(point, result.curve, result.culprits)
+        kept = (
+            f"{curve_point.kept_count} {'layer' if curve_point.kept_count == 1 else 'layers'} kept"
+        )
+        median, worst = figure_text(curve_point.error_median), figure_text(curve_point.error_max)
+        text += f": {kept}, error {median}, worst {worst}"
+    return text
 
 
 def needed(points: Sequence[CurvePoint], level: float) -> float | None:
@@ -110,8 +114,8 @@ def needed(points: Sequence[CurvePoint], level: float) -> float | None:
 
     None where no point comes down to it.
     """
-    known = [(each.kept_count, each.error_max) for each in points]
-    figures = [(count, error) for count, error in known if error is not None and error > 0]
+    pairs = [(point.kept_count, point.error_max) for point in points]
+    figures = [(count, error) for count, error in pairs if error is not None and error > 0]
     if figures and figures[0][1] <= level:
         return figures[0][0]
     for (few, before), (more, after) in pairwise(figures):
@@ -127,8 +131,8 @@ def _named(culprits: Sequence[Culprit], low: str) -> str:
     if len(culprits) == 1:
         why = printable(": ".join(filter(None, (first.cause, first.evidence))))
         return f"One layer, {printable(first.layer)}, breaks {low}{f' ({why})' if why else ''}"
-    names = first_of([printable(each.layer) for each in culprits], CULPRITS_NAMED)
-    causes = list(dict.fromkeys(each.cause for each in culprits if each.cause))
+    names = first_of([printable(culprit.layer) for culprit in culprits], CULPRITS_NAMED)
+    causes = list(dict.fromkeys(culprit.cause for culprit in culprits if culprit.cause))
     why = f" ({', '.join(map(printable, causes))})" if causes else ""
     return f"{len(culprits)} layers break {low}{why}, {names}"
 
@@ -139,12 +143,12 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
     if limit is None:
         return "."
     points = [
-        each
-        for each in result.curve
-        if each.kept_count >= from_count and each.point not in ("answer", "margin")
+        point
+        for point in result.curve
+        if point.kept_count >= from_count and point.point not in ("answer", "margin")
     ]
-    answer = next((each for each in result.curve if each.point == "answer"), None)
-    told = []
+    answer = next((point for point in result.curve if point.point == "answer"), None)
+    phrases = []
     most = answer.kept_count if answer is not None else result.candidates
     # A plan that is no prefix of the ranking may need fewer layers than a looser limit along it.
     if (
@@ -153,12 +157,12 @@ def _rest(result: Result, from_count: int, start: float | None) -> str:
         and (about := needed(points, COARSER * limit))
         and about <= most
     ):
-        told.append(f"{COARSER * limit:.2g} takes about {counted(_rounded(about), 'layer')}")
+        phrases.append(f"{COARSER * limit:.2g} takes about {counted(_rounded(about), 'layer')}")
     if answer is not None and answer.kept_count:
-        told.append(f"{limit:g} {'' if told else 'takes '}{answer.kept_count}")
+        phrases.append(f"{limit:g} {'' if phrases else 'takes '}{answer.kept_count}")
     elif about := needed(points, limit):
-        told.append(f"{limit:g} {'' if told else 'takes '}about {_rounded(about)}")
-    return f": {', '.join(told)} of {result.candidates}." if told else "."
+        phrases.append(f"{limit:g} {'' if phrases else 'takes '}about {_rounded(about)}")
+    return f": {', '.join(phrases)} of {result.candidates}." if phrases else "."
 
 
 def _rounded(count: float) -> int:
@@ -171,7 +175,7 @@ def _listed(result: Result) -> bool:
     """Return whether the list of kept layers tells all of the culprits."""
     # A column of culprits behind the answer asks which of them do.
     if any(
-        each.point == "culprits" and each.kept_count > len(result.kept) for each in result.curve
+        point.point == "culprits" and point.kept_count > len(result.kept) for point in result.curve
     ):
         return False
     together = result.culprits[0].error_with if result.culprits else None
@@ -190,14 +194,14 @@ def _outcome(tried: Tried | None) -> str:
 
 def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
     """Yield the curve as rows: kept layers, worst error, the time where known, and the names."""
-    shown = _shown(points)
+    columns = _shown(points)
     rows: list[tuple[str, list[str]]] = [
-        ("kept", [str(each.kept_count) for each in shown]),
-        ("worst error", [figure_text(each.error_max) or "none" for each in shown]),
+        ("kept", [str(point.kept_count) for point in columns]),
+        ("worst error", [figure_text(point.error_max) or "none" for point in columns]),
     ]
-    if any(each.latency_ms is not None for each in shown):
-        rows.append(("ms", [figure_text(each.latency_ms) for each in shown]))
-    rows.append(("", [point_name(each) for each in shown]))
+    if any(point.latency_ms is not None for point in columns):
+        rows.append(("ms", [figure_text(point.latency_ms) for point in columns]))
+    rows.append(("", [point_name(point) for point in columns]))
     for label, cells in rows:
         yield label, "".join(f"{cell:>9}" for cell in cells)
 
@@ -209,12 +213,12 @@ def point_name(point: CurvePoint) -> str:
 
 def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     """Return the points with a name, and as many of the others as there is space for, evenly."""
-    named = [each for each in points if each.point]
-    others = [each for each in points if not each.point]
+    named = [point for point in points if point.point]
+    others = [point for point in points if not point.point]
     places = max(0, MOST_POINTS - len(named))
     step = len(others) / max(1, min(places, len(others)))
     chosen = [others[int(i * step)] for i in range(min(places, len(others)))]
-    return [each for each in points if each in named or each in chosen]
+    return [point for point in points if point in named or point in chosen]
 
 
 def figure_text(value: float | None) -> str:

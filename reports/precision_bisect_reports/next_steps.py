@@ -127,13 +127,13 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
 
 def _advised(result: Result, kind: str) -> Sequence[NextStep]:
     """Return the advice with this id as what to do next."""
-    return [NextStep(what=f"Next: {each}") for each in _titles(result, kind)]
+    return [NextStep(what=f"Next: {title}") for title in _titles(result, kind)]
 
 
 def _titles(result: Result, kind: str) -> Sequence[str]:
     """Return the titles of the advice with this id, as they go on a sentence."""
-    titles = [printable(each.title) for each in result.advice if each.id == kind]
-    return [f"{each[:1].lower()}{each[1:]}" for each in titles]
+    titles = [printable(advice.title) for advice in result.advice if advice.id == kind]
+    return [f"{title[:1].lower()}{title[1:]}" for title in titles]
 
 
 def _polygraphy(result: Result, model: Path, *runners: str) -> str:
@@ -146,8 +146,8 @@ def _polygraphy(result: Result, model: Path, *runners: str) -> str:
 
 def _shapes(result: Result) -> Iterator[str]:
     """Yield the first shape of each input, as Polygraphy takes them."""
-    known = result.fingerprint.get("shapes")
-    for name, shapes in known.items() if isinstance(known, Mapping) else ():
+    shapes_by_input = result.fingerprint.get("shapes")
+    for name, shapes in shapes_by_input.items() if isinstance(shapes_by_input, Mapping) else ():
         if isinstance(shapes, list) and shapes:
             yield f"{name}:{json.dumps(shapes[0], separators=(',', ':'))}"
 
@@ -180,7 +180,7 @@ def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
     steps = [f"deploy the model with every layer {result.high.upper()}"]
     steps += _titles(result, CHOSEN_ROWS) or ["loosen the tolerance"]
-    if any(each.id == EVERYWHERE and each.passed for each in result.advice):
+    if any(advice.id == EVERYWHERE and advice.passed for advice in result.advice):
         steps.append("search with --low bf16")
     return NextStep(what=f"Next: {', '.join(steps[:-1])}, or {steps[-1]}")
 
@@ -220,7 +220,7 @@ def _judge(result: Result) -> Iterator[NextStep]:
     """Yield how to judge a prediction on the target; nothing where an engine has judged."""
     if not result.emulated:
         return
-    undone = kept_for_rounding(each.cause for each in result.diagnosis)
+    undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
     tf32 = f"TF32 off (for {counted(undone, 'layer')})" if undone else "TF32 off"
     for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
@@ -286,8 +286,8 @@ def step(what: str, commands: Sequence[str], width: int) -> Iterator[Text]:
         yield Text.assemble("  ", (f"{what}: ", "bold"), commands[0])
         return
     yield from folded(Text(f"  {what}{':' if commands else ''}", style="bold"), width, 4)
-    for each in commands:
-        yield from command(each, width)
+    for text in commands:
+        yield from command(text, width)
 
 
 def command(text: str, width: int) -> Iterator[Text]:

@@ -30,7 +30,7 @@ _SVG = (
 
 def curve_svg(result: Result) -> str:
     """Return the error by the number of kept layers, both logarithmic; "" without a figure."""
-    points = [each for each in result.curve if each.error_median is not None]
+    points = [point for point in result.curve if point.error_median is not None]
     return f"{_SVG}{''.join(_drawn(points, result.limit))}</svg>" if points else ""
 
 
@@ -38,11 +38,11 @@ class _Frame:
     """Where errors and counts stand, in pixels from the top and from the left."""
 
     def __init__(self, points: Sequence[CurvePoint], limit: float | None) -> None:
-        errors = [error for each in points for error in (each.error_median, each.error_max)]
+        errors = [error for point in points for error in (point.error_median, point.error_max)]
         powers = [math.log10(e) for e in (*errors, limit) if e is not None and 0 < e < math.inf]
         self.top = math.floor(max(powers, default=0)) + 1
         self.foot = max(math.floor(min(powers, default=-1)), self.top - _DECADES)
-        self.most = max(1, *(each.kept_count for each in points))
+        self.most = max(1, *(point.kept_count for point in points))
 
     def y(self, error: float) -> float:
         """Return the place of an error: 0 is at the foot, and what is not finite at the top."""
@@ -65,7 +65,7 @@ def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
     yield f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="currentColor"/>'
     for power in range(frame.foot, frame.top + 1, max(1, (frame.top - frame.foot) // 5)):
         yield _label(_LEFT - 6, frame.level(power) + 4, f"1e{power}", "end")
-    for count in (each for each in _COUNTS if each <= frame.most):
+    for count in (tick for tick in _COUNTS if tick <= frame.most):
         yield _label(frame.x(count), _BOTTOM + _LINE + 2, f"{count}", "middle")
     yield _label(_RIGHT, 292, "layers kept", "end")
     yield _label(4, 14, "error: median of copies, dashed the worst", "start")
@@ -74,7 +74,7 @@ def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
         yield f'<path d="M{_LEFT} {y:.1f}H{_RIGHT}" stroke="currentColor" stroke-dasharray="6 4"/>'
         yield _label(_LEFT + 6, y + _LINE, f"tolerance {limit:.3g}", "start")
     for key, dashes in (("error_median", "none"), ("error_max", "3 3")):
-        errors = ((each.kept_count, getattr(each, key)) for each in points)
+        errors = ((point.kept_count, getattr(point, key)) for point in points)
         line = " ".join(f"{frame.x(n):.1f},{frame.y(e):.1f}" for n, e in errors if e is not None)
         style = f'fill="none" stroke="#1a78c2" stroke-dasharray="{dashes}"'
         yield f'<polyline points="{line}" {style}/>'
@@ -83,7 +83,7 @@ def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
 
 def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
     """Yield the points; names stand where the falling curve is not, those at its end below it."""
-    taken: list[tuple[float, float]] = []
+    labels: list[tuple[float, float]] = []
     for point in points:
         assert point.error_median is not None
         x, y = frame.x(point.kept_count), frame.y(point.error_median)
@@ -94,15 +94,15 @@ def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
         last = x > (_LEFT + _RIGHT) / 2
         side = 1 if last and y + 2 * _LINE < _BOTTOM else -1
         x, y = x - 8 if last else x + 8, y + side * _LINE
-        while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in taken):
+        while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in labels):
             y += side * _LINE
-        taken.append((x, y))
-        said = f"{point_name(point)}: {point.kept_count} kept, {figure_text(point.error_median)}"
-        yield _label(x, y, said, "end" if last else "start")
+        labels.append((x, y))
+        label = f"{point_name(point)}: {point.kept_count} kept, {figure_text(point.error_median)}"
+        yield _label(x, y, label, "end" if last else "start")
 
 
-def _label(x: float, y: float, said: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{said}</text>'
+def _label(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
 MOST_ADVICE = 3
@@ -120,13 +120,13 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     if curve_alone:
         return curve
     facts = "".join(
-        f"<tr><th>{name}</th><td>{_text(said)}</td></tr>" for name, said in _facts(result)
+        f"<tr><th>{name}</th><td>{_text(value)}</td></tr>" for name, value in _facts(result)
     )
     parts = [f"<p><b>{_text(_headline(result))}</b></p>", f"<table>{facts}</table>"]
     if curve:
         parts.append(f"<p>{_text(curve_words(result))}</p>{curve}")
-    for each in result.advice[:MOST_ADVICE]:
-        parts.append(f"<p><b>{_text(each.title)}</b>: {_text(each.evidence)}</p>")
+    for advice in result.advice[:MOST_ADVICE]:
+        parts.append(f"<p><b>{_text(advice.title)}</b>: {_text(advice.evidence)}</p>")
     if result.kept:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
         rows = "".join(
@@ -144,9 +144,11 @@ def _headline(result: Result) -> str:
     kept = f"{len(result.kept)} of {layers} kept above {result.low.upper()}"
     if result.gains_nothing:
         kept = f"no plan has passed that runs a layer in {result.low.upper()}"
-    said = f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
+    sentence = (
+        f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
+    )
     refuted = must_not_be_used(result)
-    return f"{refuted}. {said}" if refuted else said
+    return f"{refuted}. {sentence}" if refuted else sentence
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -167,11 +169,11 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _layers(result: Result) -> Iterator[tuple[str, ...]]:
-    causes = {each.layer: each for each in result.diagnosis}
+    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
     types = {name: rung.precision for rung in result.rungs for name in rung.layers or ()}
     for name in result.kept[:MOST_LAYER_ROWS]:
-        found = causes.get(name)
-        why = ("", "") if found is None else (found.cause, found.evidence)
+        diagnosis = causes.get(name)
+        why = ("", "") if diagnosis is None else (diagnosis.cause, diagnosis.evidence)
         yield (name, types.get(name, result.high), *why)
 
 

@@ -33,13 +33,18 @@ def proof(result: Result) -> str:
         )
     if certificate.spread:
         return "none: more layers may be kept than needed, and luck decides which"
-    predicted, told = len(certificate.predicted), certificate.forecasts
-    if certificate.minimal_by_forecasts and told is not None:
+    predicted, forecasts = len(certificate.predicted), certificate.forecasts
+    if certificate.minimal_by_forecasts and forecasts is not None:
         return (
             f"{_below(certificate)} by builds and forecasts: {kept} needed, "
             f"{kept - predicted} by builds, {predicted} by forecasts that were right in "
-            f"{told.right} of {told.builds} builds; {told.confidence:.0%} confident that "
-            + (f"at most {told.wrong_at_most} can go" if told.wrong_at_most else "none can go")
+            f"{forecasts.right} of {forecasts.builds} builds; "
+            f"{forecasts.confidence:.0%} confident that "
+            + (
+                f"at most {forecasts.wrong_at_most} can go"
+                if forecasts.wrong_at_most
+                else "none can go"
+            )
         )
     unproven = Counter(_state(need) for need in certificate.evidence if not need.needed)
     parts = [f"{len(certificate.checked)} of {kept} drops were tried and failed"]
@@ -81,69 +86,71 @@ def _state(need: Need) -> str:
 
 def unseen(result: Result) -> str:
     """Return the promise, or that there is none and what was seen of others; "" for nothing."""
-    told = result.unseen
-    if told is None:
+    promise = result.unseen
+    if promise is None:
         return ""
-    if told.judged or told.unjudged:
+    if promise.judged or promise.unjudged:
         repeated = result.inputs is not None and result.inputs.repeated
-        return _promise(told, "distinct input" if repeated else "input") + _estimate(told)
+        return _promise(promise, "distinct input" if repeated else "input") + _estimate(promise)
     # What was seen was seen on real inputs.
     if result.inputs is not None and result.inputs.synthetic:
         return ""
-    if told.calibrating:
-        return _calibrated(told, told.calibrating) + _estimate(told)
-    alike = told.alike
+    if promise.calibrating:
+        return _calibrated(promise, promise.calibrating) + _estimate(promise)
+    alike = promise.alike
     if alike is None:
         return ""
-    samples = counted(told.took_part, "sample")
+    samples = counted(promise.took_part, "sample")
     return (
-        f"{samples} promise{'s' * (told.took_part == 1)} nothing (--holdout N judges others); "
+        f"{samples} promise{'s' * (promise.took_part == 1)} nothing (--holdout N judges others); "
         f"on {NETWORKS} other networks {_seen(alike.mean)} of fresh inputs failed, "
-        f"up to {_seen(alike.worst)}{_estimate(told)}{_waiting(result, told)}"
+        f"up to {_seen(alike.worst)}{_estimate(promise)}{_waiting(result, promise)}"
     )
 
 
-def _promise(told: Unseen, what: str) -> str:
-    said = f"{told.failed} of {counted(told.judged, what)} that took no part are over"
-    if before := told.joined + told.passed_later:
-        said += f", and {before} {'was' if before == 1 else 'were'} with an earlier answer"
-    said += (
-        f"; at most {_percent(told.share_at_most)} of such inputs, "
-        f"with {told.confidence:.0%} confidence"
+def _promise(promise: Unseen, what: str) -> str:
+    sentence = f"{promise.failed} of {counted(promise.judged, what)} that took no part are over"
+    if before := promise.joined + promise.passed_later:
+        sentence += f", and {before} {'was' if before == 1 else 'were'} with an earlier answer"
+    sentence += (
+        f"; at most {_percent(promise.share_at_most)} of such inputs, "
+        f"with {promise.confidence:.0%} confidence"
     )
-    if told.unjudged:
-        said += f"; {told.unjudged} have no FP32 outputs to judge by"
-    return said
+    if promise.unjudged:
+        sentence += f"; {promise.unjudged} have no FP32 outputs to judge by"
+    return sentence
 
 
-def _waiting(result: Result, told: Unseen) -> str:
+def _waiting(result: Result, promise: Unseen) -> str:
     """Say how many samples have not judged an answer, as after a budget that ended early."""
     inputs = result.inputs
-    left = (inputs.distinct or inputs.samples) - told.took_part if inputs else 0
-    return f"; the other {left} have not judged this answer" if left > 0 else ""
+    others = (inputs.distinct or inputs.samples) - promise.took_part if inputs else 0
+    return f"; the other {others} have not judged this answer" if others > 0 else ""
 
 
-def _calibrated(told: Unseen, found: Calibrating) -> str:
+def _calibrated(promise: Unseen, calibrating: Calibrating) -> str:
     """Say what all samples took part in, and how those did that chose no layer."""
-    samples = f"all {told.took_part} samples" if told.took_part > 1 else "the one sample"
+    samples = f"all {promise.took_part} samples" if promise.took_part > 1 else "the one sample"
     rest = (
-        f"; {found.failed} of {found.judged} that chose no layer are over" if found.judged else ""
+        f"; {calibrating.failed} of {calibrating.judged} that chose no layer are over"
+        if calibrating.judged
+        else ""
     )
     return f"{samples} calibrated, which promises nothing (--holdout N does){rest}"
 
 
-def _estimate(told: Unseen) -> str:
+def _estimate(promise: Unseen) -> str:
     """Say what the spread of errors suggests, which proves nothing."""
-    found = told.estimate
-    if found is None or told.share_at_most <= found.risk:
+    estimate = promise.estimate
+    if estimate is None or promise.share_at_most <= estimate.risk:
         return ""
-    if found.spread is None:
-        why = f", as {' and '.join(found.selecting)} selects" if found.selecting else ""
-        return f"; no estimate for {_percent(found.risk)}: errors are of several kinds{why}"
-    if found.share_under is None:
-        return f"; their spread does not suggest {_percent(found.risk)} or less"
-    proof = f"{found.provable_by} samples that pass would prove {_percent(found.risk)}"
-    return f"; their spread suggests under {_percent(found.share_under)}; {proof}"
+    if estimate.spread is None:
+        why = f", as {' and '.join(estimate.selecting)} selects" if estimate.selecting else ""
+        return f"; no estimate for {_percent(estimate.risk)}: errors are of several kinds{why}"
+    if estimate.share_under is None:
+        return f"; their spread does not suggest {_percent(estimate.risk)} or less"
+    proof = f"{estimate.provable_by} samples that pass would prove {_percent(estimate.risk)}"
+    return f"; their spread suggests under {_percent(estimate.share_under)}; {proof}"
 
 
 def _seen(share: float) -> str:
@@ -165,44 +172,45 @@ def made_up(inputs: Inputs | None) -> str:
     )
 
 
-def in_range(told: InputRange, low: str) -> str:
+def in_range(input_range: InputRange, low: str) -> str:
     """Say what an operator makes of an input's size, and what the answer came to at its ends."""
-    name = printable(told.input)
-    least, most = told.samples
-    operators = " and ".join(dict.fromkeys(told.operators))
-    first = f" ({printable(told.layers[0])})" if len(told.layers) == 1 else ""
-    verb = "depend" if len({*told.operators}) > 1 else "depends"
+    name = printable(input_range.input)
+    least, most = input_range.samples
+    operators = " and ".join(dict.fromkeys(input_range.operators))
+    first = f" ({printable(input_range.layers[0])})" if len(input_range.layers) == 1 else ""
+    verb = "depend" if len({*input_range.operators}) > 1 else "depends"
     who = f"{operators}{first} {verb} on the size of {name}" if operators else name
-    said = (
+    sentence = (
         f"{who}: your samples have {least:g} to {most:g}, where {low.upper()} has steps of "
-        f"{told.step:.2g}"
+        f"{input_range.step:.2g}"
     )
-    if told.range is None:
-        return f"{said}; --range {name}=LOW:HIGH tries the ends of its range"
-    ends = f"{told.range[0]:g} to {told.range[1]:g}"
-    said += f", and of {told.step_at_ends or 0.0:.2g} in {ends}"
-    if told.passed is None:
-        return f"{said}; not tried"
-    figure = "" if told.error is None else f", error {told.error:.3g}"
-    if told.passed:
-        return f"{said}; holds on {told.variants} made-up variants at its ends{figure}"
+    if input_range.range is None:
+        return f"{sentence}; --range {name}=LOW:HIGH tries the ends of its range"
+    ends = f"{input_range.range[0]:g} to {input_range.range[1]:g}"
+    sentence += f", and of {input_range.step_at_ends or 0.0:.2g} in {ends}"
+    if input_range.passed is None:
+        return f"{sentence}; not tried"
+    figure = "" if input_range.error is None else f", error {input_range.error:.3g}"
+    if input_range.passed:
+        return f"{sentence}; holds on {input_range.variants} made-up variants at its ends{figure}"
     return (
-        f"{said}; FAILS on {told.failed} of {told.variants} made-up variants at its ends{figure}: "
+        f"{sentence}; FAILS on {input_range.failed} of {input_range.variants} made-up variants "
+        f"at its ends{figure}: "
         "give samples of the whole range"
     )
 
 
 def names_of(target: TargetChoice) -> str:
     """Return what a target is called; of several, all of them."""
-    return _names([each for each in TARGETS if target in (each, "all")])
+    return _names([name for name in TARGETS if target in (name, "all")])
 
 
 def foreign_to(result: Result) -> str:
     """Say that a target of the run does not know operators of the model; "" where it does."""
-    lacking = [each for each in result.unknown_to if result.target in (each, "all")]
+    lacking = [name for name in result.unknown_to if result.target in (name, "all")]
     if not lacking:
         return ""
-    knowing = [each for each in TARGETS if each not in result.unknown_to]
+    knowing = [name for name in TARGETS if name not in result.unknown_to]
     other = f"--target {knowing[0]} judges for one that does" if knowing else "replace them first"
     return f"{_names(lacking)} cannot run operators of this model; {other}"
 
@@ -218,22 +226,22 @@ def predicted(result: Result) -> str:
 
 
 def _elsewhere(result: Result) -> Iterator[str]:
-    for each in result.other_targets:
-        names = _names(each.targets)
-        error = "" if each.error is None else f": error {each.error:.3g}"
-        if each.passed is None:
-            yield f"not judged on {names}: {printable(each.message)}"
-        elif each.passed:
+    for outcome in result.other_targets:
+        names = _names(outcome.targets)
+        error = "" if outcome.error is None else f": error {outcome.error:.3g}"
+        if outcome.passed is None:
+            yield f"not judged on {names}: {printable(outcome.message)}"
+        elif outcome.passed:
             yield f"passes on {names}, too{error}"
         else:
-            yield f"FAILS on {names}{error}, {_why(result, each)}"
-    failing = [each.targets[0] for each in result.other_targets if each.passed is False]
+            yield f"FAILS on {names}{error}, {_why(result, outcome)}"
+    failing = [outcome.targets[0] for outcome in result.other_targets if outcome.passed is False]
     if failing:
         yield f"try --target {failing[0]} or all"
 
 
 def _names(targets: Sequence[TargetName]) -> str:
-    *first, last = (LABELS[each] for each in targets)
+    *first, last = (LABELS[target] for target in targets)
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -241,8 +249,11 @@ def _why(result: Result, on: OnTargets) -> str:
     """Say what the targets store inside operators, where the run took FP32."""
     if not on.stored:
         return "where everything inside operators is FP32"
-    half = next((each for each in (result.low, result.high) if each in HALF_NAMES), "16 bits")
-    stored = [f"{STORED[each.inside]} {each.layers} {each.op_type}" for each in on.stored]
+    half = next(
+        (precision for precision in (result.low, result.high) if precision in HALF_NAMES),
+        "16 bits",
+    )
+    stored = [f"{STORED[entry.inside]} {entry.layers} {entry.op_type}" for entry in on.stored]
     return f"which stores {', '.join(stored)} in {half.upper()}"
 
 
@@ -282,13 +293,13 @@ def _outcome(recheck: Recheck) -> str:
             return printable(recheck.message)
 
 
-def _by_defaults(found: ByDefaults, causes: Iterable[str]) -> str:
+def _by_defaults(defaults: ByDefaults, causes: Iterable[str]) -> str:
     """Say whether ONNX Runtime's own options keep the answer, and which of ours matters."""
-    error = "" if found.error is None else f": error {found.error:.4g}"
-    if found.outcome == "pass":
+    error = "" if defaults.error is None else f": error {defaults.error:.4g}"
+    if defaults.outcome == "pass":
         return f"ONNX Runtime's own options pass, too{error}"
-    cure = f"; set {' and '.join(map(printable, found.options))}" if found.options else ""
-    tf32 = any(option.startswith("use_tf32=") for option in found.options)
+    cure = f"; set {' and '.join(map(printable, defaults.options))}" if defaults.options else ""
+    tf32 = any(option.startswith("use_tf32=") for option in defaults.options)
     return f"ONNX Runtime's own options FAIL{error}{cure}{under_tf32(causes) if tf32 else ''}"
 
 
@@ -323,5 +334,5 @@ def judging_steps(result: Result) -> Mapping[TargetName, str]:
     steps["onnxruntime"] = f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
     usable = [target for target in steps if target not in result.unusable]
     return {
-        target: steps[target] for target in sorted(usable, key=lambda each: each != result.target)
+        target: steps[target] for target in sorted(usable, key=lambda name: name != result.target)
     }

@@ -28,7 +28,7 @@ def no_faster(result: Result) -> str:
     Faster is what is so by more than the spread of the answer's latency.
     """
     timed, spread = result.latency_ms or {}, result.latency_spread_ms or 0.0
-    high, low, kept = (timed.get(each) for each in ("all_high", "all_low", "kept"))
+    high, low, kept = (timed.get(name) for name in ("all_high", "all_low", "kept"))
     if high is None:
         return ""
     beside = f"every layer high {high:.3g} ms" + (f", ± {spread:.2g}" if spread else "")
@@ -38,16 +38,16 @@ def no_faster(result: Result) -> str:
         )
     if kept is None or kept + spread < high:
         return ""
-    said = f"This answer is no faster than {result.high.upper()}: {kept:.3g} ms, {beside}"
+    sentence = f"This answer is no faster than {result.high.upper()}: {kept:.3g} ms, {beside}"
     pays = [
-        (each.kept_count, each.latency_ms)
-        for each in result.curve
-        if each.latency_ms is not None and each.latency_ms + spread < high
+        (point.kept_count, point.latency_ms)
+        for point in result.curve
+        if point.latency_ms is not None and point.latency_ms + spread < high
     ]
     if not pays:
-        return said
+        return sentence
     count, faster = max(pays)
-    return f"{said}; {faster:.3g} ms with {counted(count, 'kept layer')}"
+    return f"{sentence}; {faster:.3g} ms with {counted(count, 'kept layer')}"
 
 
 def cost(result: Result) -> str:
@@ -58,12 +58,12 @@ def cost(result: Result) -> str:
     dear, count = costs.dearest, len(costs.islands)
     verb = "costs" if count == 1 else "cost"
     figures = f"{costs.cost_ms:.2g} of {costs.total_ms:.3g} ms"
-    said = f"{counted(count, 'island')} of kept layers {verb} {figures}"
+    sentence = f"{counted(count, 'island')} of kept layers {verb} {figures}"
     if len(dear) < count:
-        part = sum(each.saves_ms for each in dear)
-        said += f", {counted(len(dear), 'island')} {part:.2g} of it"
-    shown = [_shown(each.name(result.module_of)) for each in dear]
-    return f"{said}: {first_of(shown, MOST_ISLANDS)}"
+        part = sum(island.saves_ms for island in dear)
+        sentence += f", {counted(len(dear), 'island')} {part:.2g} of it"
+    names = [_shown(island.name(result.module_of)) for island in dear]
+    return f"{sentence}: {first_of(names, MOST_ISLANDS)}"
 
 
 def _shown(name: str) -> str:

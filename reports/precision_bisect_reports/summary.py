@@ -126,9 +126,9 @@ def _screen(
         if needed <= level:
             yield from folded(Text.assemble((f"  {label:<12}", "dim"), text), width, 14)
     yield Text("")
-    for each in steps:
-        if each.level <= level:
-            yield from step(each.what, each.commands, width)
+    for next_step in steps:
+        if next_step.level <= level:
+            yield from step(next_step.what, next_step.commands, width)
 
 
 def every_layer(result: Result) -> str:
@@ -144,9 +144,9 @@ def headline_of(result: Result) -> str:
 
 
 def _headline(result: Result) -> Text:
-    told = _HEADLINES[result.status]
-    style = f"bold {told.colour}"
-    more = "; a near miss" if result.near_miss else told.more
+    heading = _HEADLINES[result.status]
+    style = f"bold {heading.colour}"
+    more = "; a near miss" if result.near_miss else heading.more
     headline = Text(f"{headline_of(result)}{more}", style=style)
     if result.status in WITHOUT_ANSWER:
         why = f": {printable(result.message)}" if result.message else ""
@@ -212,14 +212,14 @@ def _patterns(
 ) -> Iterator[Text]:
     groups = groups_of(result, layers)
     explained, named = patterns[0], sum(patterns)
-    for each in groups[:explained]:
-        yield from folded(Text(f"  {each.title}", style="bold"), width, 4)
-        for said in filter(None, (each.why, each.where)):
-            yield from folded(Text(f"    {said}"), width, 4)
-    for each in groups[explained:named]:
-        title = Text.assemble((f"  {each.title}", "bold"), _counted(result, each.layers))
+    for group in groups[:explained]:
+        yield from folded(Text(f"  {group.title}", style="bold"), width, 4)
+        for text in filter(None, (group.why, group.where)):
+            yield from folded(Text(f"    {text}"), width, 4)
+    for group in groups[explained:named]:
+        title = Text.assemble((f"  {group.title}", "bold"), _counted(result, group.layers))
         yield from folded(title, width, 4)
-    rest = [name for each in groups[named:] for name in each.layers]
+    rest = [name for group in groups[named:] for name in group.layers]
     if rest:
         count = counted(len(rest), "more layer" if named else "layer")
         count += _counted(result, rest)
@@ -238,19 +238,19 @@ def _counted(result: Result, layers: Sequence[str]) -> str:
 def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what was measured: a label, the words, and the level from which it is shown."""
     answered = not _without_plan(result)
-    told = result.status in WITHOUT_ANSWER
-    if said := foreign_to(result):
-        yield "unknown", said, ALWAYS
+    without_answer = result.status in WITHOUT_ANSWER
+    if words := foreign_to(result):
+        yield "unknown", words, ALWAYS
     if result.error is not None and answered:
         yield "error", f"{result.error_range}, tolerance {_tolerance(result)}", ALWAYS
         if result.stability is not None:
             yield *holds(result, result.stability), ALWAYS
-        if said := predicted(result):
-            yield "target", said, ALWAYS if result.not_passed else DETAIL
+        if words := predicted(result):
+            yield "target", words, ALWAYS if result.not_passed else DETAIL
         yield from by_output(result)
-    elif answered and not told:
+    elif answered and not without_answer:
         yield "verdict", "by the check's own word, without a figure", ALWAYS
-    if result.interface is not None and not told:
+    if result.interface is not None and not without_answer:
         yield "interface", printable(result.interface.words), ALWAYS
     if result.fp32_form is not None:
         yield "searched", searched_as(result), ALWAYS
@@ -271,15 +271,19 @@ def _facts(result: Result) -> Iterator[tuple[str, str, int]]:
     if point := exported(result):
         yield "exports", point, ALWAYS
     yield from _deployed(result)
-    if result.emulated and answered and not told and not judging_steps(result):
+    if result.emulated and answered and not without_answer and not judging_steps(result):
         yield "backend", "emulated: predicted on this machine; confirm on the target", ALWAYS
-    for each in result.input_ranges:
-        yield "range", in_range(each, result.low), ALWAYS if each.failed else EVIDENCE
-    if answered and not told and (said := unseen(result)):
-        yield "unseen", said, ALWAYS
-    if said := made_up(result.inputs):
-        yield "inputs", said, ALWAYS
-    if result.message and not told and answered:
+    for input_range in result.input_ranges:
+        yield (
+            "range",
+            in_range(input_range, result.low),
+            ALWAYS if input_range.failed else EVIDENCE,
+        )
+    if answered and not without_answer and (words := unseen(result)):
+        yield "unseen", words, ALWAYS
+    if words := made_up(result.inputs):
+        yield "inputs", words, ALWAYS
+    if result.message and not without_answer and answered:
         yield "note", printable(result.message), ALWAYS
 
 
@@ -292,14 +296,14 @@ def searched_as(result: Result) -> str:
     assert form is not None
     types = " and ".join(kind.upper() for kind in form.types)
     low = f"{len(form.layers)} of {counted(result.candidates, 'layer')} compute in {types}"
-    said = f"in its FP32 form; in the file {low}"
+    sentence = f"in its FP32 form; in the file {low}"
     if form.overflowing:
-        nodes = [printable(each.node) for each in form.overflowing]
+        nodes = [printable(overflow.node) for overflow in form.overflowing]
         leave = "leaves" if len(nodes) == 1 else "leave"
-        worst = max(each.samples for each in form.overflowing)
+        worst = max(overflow.samples for overflow in form.overflowing)
         of = counted(form.of_samples, "sample")
-        said += f", and {first_of(nodes, MOST_PINNED)} {leave} the range in {worst} of {of}"
-    return said
+        sentence += f", and {first_of(nodes, MOST_PINNED)} {leave} the range in {worst} of {of}"
+    return sentence
 
 
 def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
@@ -314,7 +318,9 @@ def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield what the last check of the exported files found, a failure always."""
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
-    for label, text in deployed_rows(result.deployment, (each.cause for each in result.diagnosis)):
+    for label, text in deployed_rows(
+        result.deployment, (diagnosis.cause for diagnosis in result.diagnosis)
+    ):
         if label == "deployed" and result.refuted:
             continue  # said first
         yield label, text, ALWAYS if judged else DETAIL
@@ -340,17 +346,21 @@ def _engine(result: Result) -> Iterator[tuple[str, str, int]]:
         method = result.latency_method
         by = "" if method is None else f", by {METHOD_WORDS[method]}"
         yield "latency", ", ".join(times) + by, ALWAYS
-    if said := cost(result):
-        yield "cost", said, MORE
+    if words := cost(result):
+        yield "cost", words, MORE
     yield from (
         (label, text, ALWAYS if label == "speed" else EVIDENCE) for label, text in speed(result)
     )
-    seen = Counter(entry.honoured for entry in result.honoured_layers)
-    if seen:
-        counts = [f"{seen[each]} {each.replace('_', ' ')}" for each in Honour if seen[each]]
-        yield "honoured", ", ".join(counts), ALWAYS if seen[Honour.DEMOTED] else EVIDENCE
+    by_honour = Counter(entry.honoured for entry in result.honoured_layers)
+    if by_honour:
+        counts = [
+            f"{by_honour[honour]} {honour.replace('_', ' ')}"
+            for honour in Honour
+            if by_honour[honour]
+        ]
+        yield "honoured", ", ".join(counts), ALWAYS if by_honour[Honour.DEMOTED] else EVIDENCE
     if result.pinned:
-        names = first_of([printable(each.layer) for each in result.pinned], MOST_PINNED)
+        names = first_of([printable(pin.layer) for pin in result.pinned], MOST_PINNED)
         low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
         yield "also high", f"{names}: cannot run {low}, see {RESULT}", MORE
     for number, note in enumerate(result.notes):

@@ -276,12 +276,12 @@ def _samples(event: SamplesRead) -> str:
     """Say what was read, and what cannot be seen to be right: the order of the channels."""
     count = "1 sample" if event.samples == 1 else f"{event.samples} samples"
     first = f" (figures of the first {event.looked_at})" if event.looked_at < event.samples else ""
-    told = [_input(each) for each in event.inputs[:MOST_INPUTS]]
-    if more := len(event.inputs) - len(told):
-        told.append(f"{more} more inputs")
+    inputs = [_input(read) for read in event.inputs[:MOST_INPUTS]]
+    if more := len(event.inputs) - len(inputs):
+        inputs.append(f"{more} more inputs")
     images = "" if event.images is None else f"; {_images(event.images)}"
     where = f" from {event.path}" if event.path else ""
-    return f"Read {count}{where}{first}: {'; '.join(told)}{images}"
+    return f"Read {count}{where}{first}: {'; '.join(inputs)}{images}"
 
 
 def _input(read: InputRead) -> str:

@@ -20,15 +20,15 @@ def ask(
 
 def unrepeated(search: Search[T]) -> Search[T]:
     """Return the same search; a plan that it asks again is answered from memory."""
-    known: dict[Identity, Outcome] = {}
+    known_outcomes: dict[Identity, Outcome] = {}
 
     def answer(batch: Batch) -> Search[Outcomes]:
         fresh = {proposal.identity: proposal for proposal in batch}
-        unknown = [key for key in fresh if key not in known]
+        unknown = [key for key in fresh if key not in known_outcomes]
         if unknown:
             outcomes = yield tuple(fresh[key] for key in unknown)
-            known.update(zip(unknown, outcomes, strict=True))
-        return tuple(known[proposal.identity] for proposal in batch)
+            known_outcomes.update(zip(unknown, outcomes, strict=True))
+        return tuple(known_outcomes[proposal.identity] for proposal in batch)
 
     return answered(search, answer)
 
@@ -47,4 +47,4 @@ def cheapest(search: Search[Plan], cost: Callable[[Plan], float]) -> Search[Plan
 
     plan = yield from mapped(search, tell=tell)
     # The search's own plan may have passed in a trial that it did not ask for, as a preflight's.
-    return min([plan, *passed], key=lambda each: (cost(each), len(each)))
+    return min([plan, *passed], key=lambda option: (cost(option), len(option)))

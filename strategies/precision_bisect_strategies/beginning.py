@@ -29,18 +29,18 @@ benchmarks/constants.py."""
 
 def demoted(problem: Problem) -> Search[Plan]:
     """Demote groups of layers from the curve's plan, or from all high; return the last plan."""
-    told = yield from rank(problem)
+    sensitivity = yield from rank(problem)
     everything, nothing = Plan.all_high(problem.size), Plan.of(())
     # Both come from the ledger: the preflight has tried them.
     high = yield from ask(everything, "every layer high")
     low = yield from ask(nothing, "every layer low")
     forecast = yield from on_the_emulator(ask(nothing, "what is expected of it"))
-    power = _power(told, forecast)
+    power = _power(sensitivity, forecast)
     units: list[Unit] = [(layer,) for layer in range(problem.size)]
     # Only beside an engine: on the emulator a single trial costs no more than the look at a pair.
     if problem.builds:
-        units = yield from in_units(problem, told, WATCHED)
-    ranked = _ranked(problem, units, _each(told, power), power)
+        units = yield from in_units(problem, sensitivity, WATCHED)
+    ranked = _ranked(problem, units, _each(sensitivity, power), power)
     errors = [error for error, _, _ in ranked]
     # Without a power that adds up, a figure says nothing of the layers; only passing does.
     beliefs = Beliefs.at_first(
@@ -60,15 +60,15 @@ def demoted(problem: Problem) -> Search[Plan]:
         error=high.error,
         pool=tuple(range(len(ranked))),
         culprit=_culprit(problem, errors, power),
-        chosen=_alone(problem, told.scores),
+        chosen=_alone(problem, sensitivity.scores),
     )
-    known = {everything: high, nothing: low}
+    answers = {everything: high, nothing: low}
     if problem.passing is not None:
         state = yield from begun(state, problem.passing)
-    return (yield from speculate(problem, ask_next, state, known)).plan
+    return (yield from speculate(problem, ask_next, state, answers)).plan
 
 
-def _power(told: Sensitivity, forecast: Outcome) -> float:
+def _power(sensitivity: Sensitivity, forecast: Outcome) -> float:
     """Return p such that errors to the power p add up: 1 where in step, 2 where independent.
 
     The forecast of all layers low decides: p is 1 if it lies nearer (as a ratio) to the sum of the
@@ -77,8 +77,8 @@ def _power(told: Sensitivity, forecast: Outcome) -> float:
     whole = forecast.error
     if whole is None or not math.isfinite(whole):
         return 2.0
-    in_step = sum(error for error in _each(told, 1.0) if math.isfinite(error))
-    apart = math.hypot(*(error for error in told.scores if math.isfinite(error)))
+    in_step = sum(error for error in _each(sensitivity, 1.0) if math.isfinite(error))
+    apart = math.hypot(*(error for error in sensitivity.scores if math.isfinite(error)))
     # The geometric mean of both is half way between them on a logarithmic axis.
     return 1.0 if whole > math.sqrt(in_step * apart) else 2.0
 
@@ -90,10 +90,10 @@ def _added(high: Outcome, low: Outcome, power: float) -> float | None:
     return to_power(low.error, power) - to_power(high.error, power)
 
 
-def _each(told: Sensitivity, power: float) -> list[float]:
+def _each(sensitivity: Sensitivity, power: float) -> list[float]:
     """Return each layer's error; layers that share a block's error share it by the power."""
-    scores = list(told.scores)
-    for layer, size in told.shared.items():
+    scores = list(sensitivity.scores)
+    for layer, size in sensitivity.shared.items():
         # The ranking has divided the block's error by sqrt(size); here it is by size^(1 / power).
         scores[layer] *= math.sqrt(size) / size ** (1 / power)
     return scores
@@ -116,7 +116,7 @@ def _ranked(
         )
         for unit in units
     ]
-    return sorted(rated, key=lambda each: (each[0] / each[1], -each[2][0]))
+    return sorted(rated, key=lambda rating: (rating[0] / rating[1], -rating[2][0]))
 
 
 def _figures(problem: Problem, errors: Sequence[float], low: Outcome, power: float) -> bool:

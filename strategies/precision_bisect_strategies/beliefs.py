@@ -112,8 +112,8 @@ class Beliefs:
 
         They are to the `power` that adds up; None means that figures say nothing.
         """
-        each = np.asarray(costs, np.float64)
-        values = np.asarray(errors, np.float64) / each
+        cost_array = np.asarray(costs, np.float64)
+        values = np.asarray(errors, np.float64) / cost_array
         unit, exponents = (UNKNOWN_SCALE * power, EXPONENTS) if power else (UNKNOWN_COUNT, ONE)
         steps = [(step, math.exp(-(step**2) / 2)) for step in SCALE_STEPS]
         steps += [] if power else [(WIDE_FACTOR * step, SURPRISE) for step in SCALE_STEPS]
@@ -131,7 +131,7 @@ class Beliefs:
         ).T
         return cls(
             logs=_logs(values) if power else _normal_scores(values),
-            costs=each,
+            costs=cost_array,
             figures=power is not None,
             measured=MEASURED[power] if power else 0.0,
             rhos=rhos,
@@ -249,16 +249,16 @@ class Beliefs:
         A sum of lognormal errors is taken as lognormal with the same two moments (Fenton 1960).
         """
         means, deviations = self._moments(positions)
-        each = np.exp(means + deviations**2 / 2) * self.costs[list(positions)]
-        totals = np.maximum(np.cumsum(each, axis=1), TINY)
-        squares = np.cumsum(each**2 * np.expm1(deviations**2), axis=1)
+        expectations = np.exp(means + deviations**2 / 2) * self.costs[list(positions)]
+        totals = np.maximum(np.cumsum(expectations, axis=1), TINY)
+        squares = np.cumsum(expectations**2 * np.expm1(deviations**2), axis=1)
         variances = np.log1p(squares / totals**2)
         return np.log(totals) - variances / 2, np.sqrt(variances + self.measured**2)
 
     def _whole_sum(self, positions: Positions) -> tuple[Array, Array]:
         """Return mean and deviation of ln of their whole sum, of the shape (hypotheses,)."""
         parts = self._by_parts(
-            lambda some: np.stack([each[:, -1] for each in some._sums(positions)]), positions
+            lambda some: np.stack([moments[:, -1] for moments in some._sums(positions)]), positions
         )
         means, deviations = np.concatenate(parts, axis=1)
         return means, deviations
@@ -273,12 +273,12 @@ class Beliefs:
         """Learn whether `part` holds a culprit; if `rest` is given, one of both is known to."""
         of_part, of_rest = self._all_clean(part, rate), self._all_clean(rest, rate)
         # In logarithms: the chance that a group of hundreds is clean underflows.
-        told = of_part if clean else log_not(of_part)
+        likelihood = of_part if clean else log_not(of_part)
         if len(rest):
-            told = told - log_not(of_part + of_rest)
+            likelihood = likelihood - log_not(of_part + of_rest)
             if clean:
-                told = told + log_not(of_rest)
-        return self._weighed(told)
+                likelihood = likelihood + log_not(of_rest)
+        return self._weighed(likelihood)
 
     def learn_sum(self, group: Positions, error: float, rate: float = math.inf) -> Self:
         """Learn that these positions together add `error`.

@@ -97,7 +97,7 @@ class Demotion:
         if not self.beliefs.figures:
             return self.culprit
         # Suspects are undecided as well: at most one of them is known to be dear.
-        undecided = [*self.pool, *(i for each in self.suspects for i in each.positions)]
+        undecided = [*self.pool, *(i for suspect in self.suspects for i in suspect.positions)]
         measured = {i: error for i, error in self.kept.items() if error is not None}
         rate = self.beliefs.marginal_rate(self.slack, undecided, measured)
         if math.isfinite(rate):
@@ -133,8 +133,8 @@ class Demotion:
             if error is None or error >= much
             for layer in self.order[i]
         ]
-        found = beside(kept, at.keys(), self.chosen)
-        near = {at[layer]: chance for layer, chance in found.items()}
+        chances = beside(kept, at.keys(), self.chosen)
+        near = {at[layer]: chance for layer, chance in chances.items()}
         return sorted(positions, key=lambda i: (i in near, i)), near
 
     def cost(self, positions: Sequence[int]) -> float:
@@ -181,14 +181,14 @@ def ask_next(state: Demotion) -> Search[Demotion]:
 
 def _singles(state: Demotion) -> Demotion:
     """Keep every single layer that is known to be a culprit."""
-    alone = [each for each in state.suspects if len(each.positions) == 1]
+    alone = [suspect for suspect in state.suspects if len(suspect.positions) == 1]
     kept = {
-        each.positions[0]: each.added
-        if each.added is not None and math.isfinite(each.added)
+        suspect.positions[0]: suspect.added
+        if suspect.added is not None and math.isfinite(suspect.added)
         else None
-        for each in alone
+        for suspect in alone
     }
-    rest = tuple(each for each in state.suspects if len(each.positions) > 1)
+    rest = tuple(suspect for suspect in state.suspects if len(suspect.positions) > 1)
     return replace(state, suspects=rest, kept=state.kept | kept) if alone else state
 
 
@@ -218,7 +218,7 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     part, rest = tuple(line[:size]), tuple(line[size:])
     believed = _believed(state, chances[size - 1], among=len(line))
     outcome = yield from _try(state, part, believed)
-    others = tuple(each for each in state.suspects if each is not suspect)
+    others = tuple(other for other in state.suspects if other is not suspect)
     if outcome.verdict is None:
         # A single layer without a verdict stays high: nothing can be proven of it.
         if size > 1:
@@ -231,10 +231,10 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     # The part passed, so the rest holds the culprit. Otherwise the part does, and the rest goes
     # back to the pool: it may or may not hold another.
     if after.plan != state.plan:
-        left = None
+        remainder = None
         if suspect.added is not None and added is not None:
-            left = max(suspect.added - added, 0.0)
-        return replace(after, suspects=(*after.suspects, Suspect(rest, left)))
+            remainder = max(suspect.added - added, 0.0)
+        return replace(after, suspects=(*after.suspects, Suspect(rest, remainder)))
     return replace(after, pool=tuple(sorted({*after.pool, *rest})))
 
 
@@ -256,14 +256,14 @@ def _judged(state: Demotion, group: Group, rest: Group, outcome: Outcome, rate: 
     beliefs = state.beliefs
     fair = outcome.passed and _regret(state, group, added, rate) <= 0.0
     little = max(state.chance, LEAST_KNOWN_SHARE * state.slack)
-    told = added is not None and little < added < math.inf
-    if added is not None and told:
+    measurable = added is not None and little < added < math.inf
+    if added is not None and measurable:
         beliefs = beliefs.learn_sum(group, added, rate)
     elif added is not None and added <= little:
         beliefs = beliefs.learn_at_most(group, little)
     # A single layer whose error is known says all by that figure; counting its verdict, too, would
     # count the same evidence twice.
-    if not told or len(group) > 1:
+    if not measurable or len(group) > 1:
         beliefs = beliefs.learn(group, rest, rate, clean=fair)
     state = replace(state, beliefs=beliefs)
     if not fair:
@@ -294,18 +294,18 @@ def _unfair(state: Demotion) -> list[Lowered]:
     """
     rate = state.marginal_rate
     regrets = {
-        each: _regret(state, each.positions, each.added, rate)
-        for each in state.lowered
-        if each not in state.raised
+        group: _regret(state, group.positions, group.added, rate)
+        for group in state.lowered
+        if group not in state.raised
     }
-    unfair = [each for each, regret in regrets.items() if regret > 0]
-    builds = len(state.kept) + sum(2 + math.log2(len(each.positions)) for each in unfair)
-    return unfair if sum(regrets[each] for each in unfair) > WORTH * builds else []
+    unfair = [group for group, regret in regrets.items() if regret > 0]
+    builds = len(state.kept) + sum(2 + math.log2(len(group.positions)) for group in unfair)
+    return unfair if sum(regrets[group] for group in unfair) > WORTH * builds else []
 
 
 def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
     """Keep groups again that added too much, and search each for its culprit."""
-    positions = [i for each in unfair for i in each.positions]
+    positions = [i for group in unfair for i in group.positions]
     outcome = yield from ask(
         state.with_(positions),
         f"keep {len(positions)} of the low ones again: the ranking is not as good",
@@ -320,8 +320,8 @@ def _raise(state: Demotion, unfair: Sequence[Lowered]) -> Search[Demotion]:
         raised=raised,
         plan=state.with_(positions),
         error=outcome.error,
-        lowered=tuple(each for each in state.lowered if each not in unfair),
-        suspects=tuple(Suspect(each.positions, each.added) for each in unfair),
+        lowered=tuple(group for group in state.lowered if group not in unfair),
+        suspects=tuple(Suspect(group.positions, group.added) for group in unfair),
     )
 
 
@@ -333,11 +333,11 @@ def _affordable(state: Demotion) -> Group:
         if error is not None
     ]
     chosen: list[int] = []
-    left = state.slack
+    slack = state.slack
     for _, error, position in sorted(measured):
-        if error <= left < math.inf:
+        if error <= slack < math.inf:
             chosen.append(position)
-            left -= error
+            slack -= error
     # Refused once, half of it may fit; the loop ends at a group that was not tried.
     while chosen and tuple(sorted(chosen)) in state.refused:
         chosen = chosen[: len(chosen) // 2]
@@ -368,16 +368,16 @@ def _believed(state: Demotion, chance: float, among: int = 0) -> str:
 
     `among` is the size of the group that is known to hold a culprit, 0 if there is none.
     """
-    said = f"; {f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
-    said += f", correlation {state.beliefs.rho:.2f}"
+    words = f"; {f'a culprit among {among}, ' * (among > 0)}chance to pass {chance:.2f}"
+    words += f", correlation {state.beliefs.rho:.2f}"
     rate, slack, limit = (
         state.marginal_rate,
         state.slack,
         to_power(state.limit or 0.0, state.power),
     )
     if not (state.beliefs.figures and math.isfinite(rate) and math.isfinite(slack) and limit):
-        return said
-    return f"{said}, price {rate ** (1 / state.power):.2g}, room {slack / limit:.0%}"
+        return words
+    return f"{words}, price {rate ** (1 / state.power):.2g}, room {slack / limit:.0%}"
 
 
 def _try(state: Demotion, group: Group, believed: str = "") -> Search[Outcome]:

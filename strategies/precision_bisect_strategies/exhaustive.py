@@ -27,7 +27,7 @@ class Exhaustive:
                 Proposal(plan=Plan.of(kept), reason=f"a set of {len(kept)}") for kept in some
             )
             outcomes = yield batch
-            for asked, outcome in zip(batch, outcomes, strict=True):
+            for proposal, outcome in zip(batch, outcomes, strict=True):
                 if outcome.passed:
-                    return asked.plan
+                    return proposal.plan
         return Plan.all_high(problem.size)

@@ -37,7 +37,7 @@ class Hierarchical:
     def search(self, problem: Problem) -> Search[Plan]:
         kept = problem.top
         stuck: frozenset[Group] = frozenset()
-        known: dict[Plan, Outcome] = {}
+        answers: dict[Plan, Outcome] = {}
         for level in levels(problem):
             groups = [tuple(layer for layer in group if layer in kept.kept) for group in level]
             # A group that could not go and has no finer parts would fail again.
@@ -55,7 +55,7 @@ class Hierarchical:
                 pending=tuple(group for _, group in line),
                 size=_harmless(added, (problem.tolerance or 0.0) - now),
             )
-            end = yield from speculate(problem, _drop_some, start, known)
+            end = yield from speculate(problem, _drop_some, start, answers)
             kept, stuck = end.kept, stuck | end.stuck
         return kept
 
@@ -84,7 +84,7 @@ class _Level:
         count = self.count
         if not outcome.passed:
             return replace(self, suspect=count)._without_culprit()
-        left = replace(
+        level = replace(
             self,
             kept=self.kept.without(dropped),
             pending=self.pending[:-count],
@@ -92,7 +92,7 @@ class _Level:
             # Some of the suspects went, so the culprit is among the others.
             suspect=max(self.suspect - count, 0),
         )
-        return left._without_culprit()
+        return level._without_culprit()
 
     def _without_culprit(self) -> "_Level":
         """Return the level in which a group that alone is suspect stays."""

@@ -20,16 +20,16 @@ def levels(problem: Problem) -> list[list[Group]]:
     """
     modules = problem.modules or [""] * problem.size
     paths = [_path(module, index) for index, module in enumerate(modules)]
-    found: list[list[Group]] = []
+    partitions: list[list[Group]] = []
     for depth in range(max(map(len, paths), default=0)):
         groups: dict[str | int, list[int]] = {}
         for layer, path in enumerate(paths):
             groups.setdefault(path[depth] if depth < len(path) else layer, []).append(layer)
         level = [tuple(group) for group in groups.values()]
         # A level that separates nothing new would ask the same questions again.
-        if level not in found[-1:]:
-            found.append(level)
-    return found
+        if level not in partitions[-1:]:
+            partitions.append(level)
+    return partitions
 
 
 def _path(module: str, index: int) -> list[str | int]:

@@ -50,7 +50,7 @@ def beside(
 
     `kept` are layers that were found to be needed, `chosen` those that the emulator keeps.
     """
-    foreseen, found = Runs(), Runs()
+    foreseen, actual = Runs(), Runs()
     for first, last in _runs(chosen):
         foreseen.note(last - first + 1, ended=True)
     open_ends = []
@@ -58,11 +58,11 @@ def beside(
         ends = [layer for layer in (first - 1, last + 1) if layer in undecided]
         if not any(layer in chosen for layer in range(first, last + 1)):
             # What the emulator foresaw is in `foreseen`; counted here it would confirm itself.
-            found.note(last - first + 1, ended=not ends)
+            actual.note(last - first + 1, ended=not ends)
         open_ends.append((last - first + 1, ends))
     others: dict[int, float] = {}
     for length, ends in open_ends:
-        chance = found.chance(length, foreseen.share(length))
+        chance = actual.chance(length, foreseen.share(length))
         for layer in ends:
             # A run goes on at one of its ends, either with the same chance; two runs may share a
             # neighbour.
@@ -72,10 +72,10 @@ def beside(
 
 def _runs(layers: Collection[int]) -> list[tuple[int, int]]:
     """Return the first and the last layer of each run of neighbours."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for layer in sorted(layers):
-        if found and found[-1][1] == layer - 1:
-            found[-1] = found[-1][0], layer
+        if runs and runs[-1][1] == layer - 1:
+            runs[-1] = runs[-1][0], layer
         else:
-            found.append((layer, layer))
-    return found
+            runs.append((layer, layer))
+    return runs

@@ -22,16 +22,16 @@ DIRECTIONS = ("minimize", "minimize")
 @contextmanager
 def optuna_quiet() -> Iterator[None]:
     """Keep Optuna's own log lines and its warnings of experimental features off the screen."""
-    found = load_optuna()
-    before = found.logging.get_verbosity()
-    found.logging.set_verbosity(found.logging.ERROR)
+    library = load_optuna()
+    before = library.logging.get_verbosity()
+    library.logging.set_verbosity(library.logging.ERROR)
     try:
         with warnings.catch_warnings():
             # Every call warns of experimental features, which users of this tool cannot avoid.
             warnings.simplefilter("ignore")
             yield
     finally:
-        found.logging.set_verbosity(before)
+        library.logging.set_verbosity(before)
 
 
 def load_optuna() -> Any:
@@ -45,10 +45,10 @@ def load_optuna() -> Any:
 
 def open_storage(url: str) -> "optuna.storages.BaseStorage":
     """Return the storage at a URL, created if need be. Raises PluginError for one that fails."""
-    found = load_optuna()
+    library = load_optuna()
     try:
         with optuna_quiet():
-            storage: optuna.storages.BaseStorage = found.storages.get_storage(url)
+            storage: optuna.storages.BaseStorage = library.storages.get_storage(url)
             return storage
     except Exception as error:  # SQLAlchemy's, the database driver's and Optuna's own
         raise _failed(url, error, "give a URL of SQLAlchemy, as sqlite:///pareto.db") from error
@@ -66,9 +66,9 @@ class Study:
     def __init__(self, variables: Sequence[str], seed: int) -> None:
         self._variables = variables
         with optuna_quiet():
-            found = load_optuna()
-            sampler = found.samplers.TPESampler(seed=seed)
-            self._study = found.create_study(directions=DIRECTIONS, sampler=sampler)
+            library = load_optuna()
+            sampler = library.samplers.TPESampler(seed=seed)
+            self._study = library.create_study(directions=DIRECTIONS, sampler=sampler)
 
     def enqueue(self, high: Sequence[bool]) -> None:
         """Make these values the next proposal."""

@@ -151,13 +151,15 @@ class _Exploration:
 
     def explore(self) -> Search[None]:
         """Have plans proposed and tried, until there were enough or nothing new comes."""
-        seeds, asked = len(self._known), 0
-        while (left := FURTHER_TRIALS + seeds - len(self._known)) > 0 and asked < MOST_ASKED:
-            wanted = min(self._scale.problem.workers, left)
+        seeds, ask_count = len(self._known), 0
+        while (
+            trials_left := FURTHER_TRIALS + seeds - len(self._known)
+        ) > 0 and ask_count < MOST_ASKED:
+            wanted = min(self._scale.problem.workers, trials_left)
             # Ask for as many as there are workers before any is told: constant time per batch, and
             # the sampler takes care that they differ.
             waiting = [self._ask() for _ in range(wanted)]
-            asked += wanted
+            ask_count += wanted
             # A proposal that repeats a known plan is told its outcome and costs nothing.
             new = list(dict.fromkeys(p for _, p in waiting if p not in self._known))
             if new:

@@ -27,10 +27,10 @@ class Prefix:
         return min(ends)
 
 
-def _both_ends(size: int, found: tuple[Plan, ...]) -> Search[tuple[Plan, ...]]:
+def _both_ends(size: int, ends: tuple[Plan, ...]) -> Search[tuple[Plan, ...]]:
     """Bisect from the first layer on, then from the last one back."""
-    if found:
-        return found
+    if ends:
+        return ends
     forward = range(size)
     backward = forward[::-1]
     first = yield from _shortest(forward, "keep the first")

@@ -73,8 +73,8 @@ class _Beliefs:
         single = len(group) == 1
         if outcome.passed or single:
             kept = self.kept.without(group) if outcome.passed else self.kept
-            left = tuple(pair for pair in self.undecided if pair[1] not in group)
-            return replace(self, kept=kept, undecided=left)
+            undecided = tuple(pair for pair in self.undecided if pair[1] not in group)
+            return replace(self, kept=kept, undecided=undecided)
         if not outcome.failed:
             half = len(group) // 2
             return replace(self, halves=(group[:half], group[half:], *self.halves))

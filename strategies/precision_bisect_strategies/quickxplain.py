@@ -56,30 +56,30 @@ class _Open:
         return self.segments[:-1]
 
 
-def _decide_last(found: _Open) -> Search[_Open]:
+def _decide_last(state: _Open) -> Search[_Open]:
     """Ask whether the last segment can go as a whole; where it cannot, halve it."""
-    while found.segments and found.refuted:
-        found = _narrowed(found)
-    if not found.segments:
-        return found
-    kept = [layer for segment in found.earlier for layer in segment]
+    while state.segments and state.refuted:
+        state = _narrowed(state)
+    if not state.segments:
+        return state
+    kept = [layer for segment in state.earlier for layer in segment]
     outcome = yield from ask(
-        Plan.of((*found.needed, *kept)),
-        f"drop {len(found.segments[-1])}, {len(found.needed)} are needed",
-        narrowed_to=len(found.needed) + len(kept) + len(found.segments[-1]),
+        Plan.of((*state.needed, *kept)),
+        f"drop {len(state.segments[-1])}, {len(state.needed)} are needed",
+        narrowed_to=len(state.needed) + len(kept) + len(state.segments[-1]),
     )
     if outcome.passed:
         # If the last half went, the earlier half holds what is needed: that is known without a
         # trial.
-        return replace(found, segments=found.earlier, refuted=found.halved, halved=False)
-    return replace(found, refuted=True, halved=False)
+        return replace(state, segments=state.earlier, refuted=state.halved, halved=False)
+    return replace(state, refuted=True, halved=False)
 
 
-def _narrowed(found: _Open) -> _Open:
+def _narrowed(state: _Open) -> _Open:
     """Go into a last segment of which something is needed."""
-    last = found.segments[-1]
+    last = state.segments[-1]
     if len(last) == 1:
-        return _Open(segments=found.earlier, needed=(*found.needed, *last), refuted=False)
+        return _Open(segments=state.earlier, needed=(*state.needed, *last), refuted=False)
     half = len(last) // 2
-    segments = (*found.earlier, last[:half], last[half:])
-    return replace(found, segments=segments, refuted=False, halved=True)
+    segments = (*state.earlier, last[:half], last[half:])
+    return replace(state, segments=segments, refuted=False, halved=True)

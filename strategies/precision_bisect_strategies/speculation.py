@@ -31,29 +31,31 @@ time."""
 
 
 def speculate(
-    problem: Problem, step: Step[S], state: S, known: dict[Plan, Outcome] | None = None
+    problem: Problem, step: Step[S], state: S, answers: dict[Plan, Outcome] | None = None
 ) -> Search[S]:
     """Return the state at which `step` asks nothing more, beginning at `state`.
 
     Batches hold up to `problem.workers` plans: the one that `step` asks, then those that it would
     ask next, likeliest first. No plan is asked twice, nor the two that the preflight decided.
-    Several searches in a row share what is `known`, which grows.
+    Several searches in a row share `answers`, which grow.
 
     A step must depend only on its state and on outcomes: to look ahead it is replayed from its
     beginning. A step of q questions is replayed q times, so steps should ask one question.
     """
-    known = {} if known is None else known
-    known.setdefault(Plan.all_high(problem.size), PASSED)
-    known.setdefault(Plan.of(()), FAILED)
+    answers = {} if answers is None else answers
+    answers.setdefault(Plan.all_high(problem.size), PASSED)
+    answers.setdefault(Plan.of(()), FAILED)
     chance = 0.5
-    place = _follow(step, _Place(state=state), known)
+    place = _follow(step, _Place(state=state), answers)
     while place.asks is not None:
-        batch = tuple(_likeliest(step, place, known, chance, problem.workers))
+        batch = tuple(_likeliest(step, place, answers, chance, problem.workers))
         outcomes = yield batch
-        known |= {asked.plan: told for asked, told in zip(batch, outcomes, strict=True)}
+        answers |= {
+            proposal.plan: outcome for proposal, outcome in zip(batch, outcomes, strict=True)
+        }
         # Only the first of a batch was asked for certain; the others were bets.
         chance = MEMORY * chance + (1 - MEMORY) * outcomes[0].passed
-        place = _follow(step, place, known)
+        place = _follow(step, place, answers)
     return place.state
 
 
@@ -70,29 +72,29 @@ class _Place(Generic[S]):
     assumed: Answers = field(default_factory=dict)
 
 
-def _follow(step: Step[S], place: _Place[S], known: Answers) -> _Place[S]:
+def _follow(step: Step[S], place: _Place[S], answers: Answers) -> _Place[S]:
     """Return where the search gets to from `place` by answers that are known or assumed."""
-    state, told = place.state, list(place.told)
+    state, outcomes = place.state, list(place.told)
     while True:
         search = step(state)
         try:
-            (asked,) = next(search)
-            for outcome in told:
-                (asked,) = search.send((outcome,))
-            while answer := known.get(asked.plan) or place.assumed.get(asked.plan):
-                told.append(answer)
-                (asked,) = search.send((answer,))
-            return replace(place, state=state, told=tuple(told), asks=asked)
+            (proposal,) = next(search)
+            for outcome in outcomes:
+                (proposal,) = search.send((outcome,))
+            while answer := answers.get(proposal.plan) or place.assumed.get(proposal.plan):
+                outcomes.append(answer)
+                (proposal,) = search.send((answer,))
+            return replace(place, state=state, told=tuple(outcomes), asks=proposal)
         except StopIteration as end:
             state = end.value
             # A step that asks nothing leaves its state as it is: the search has ended.
-            if not told:
+            if not outcomes:
                 return replace(place, state=state, told=(), asks=None)
-            told = []
+            outcomes = []
 
 
 def _likeliest(
-    step: Step[S], place: _Place[S], known: Answers, chance: float, workers: int
+    step: Step[S], place: _Place[S], answers: Answers, chance: float, workers: int
 ) -> Iterator[Proposal]:
     """Yield the question at `place`, then the likeliest next ones.
 
@@ -108,14 +110,14 @@ def _likeliest(
         likelihood, _, place = heapq.heappop(waiting)
         if now is None or place.asks is None:
             continue
-        asked = place.asks
-        if asked.plan not in chosen:
-            chosen.add(asked.plan)
-            yield replace(asked, narrowed_to=now.narrowed_to, about_left=now.about_left)
+        proposal = place.asks
+        if proposal.plan not in chosen:
+            chosen.add(proposal.plan)
+            yield replace(proposal, narrowed_to=now.narrowed_to, about_left=now.about_left)
         if len(chosen) == workers:
             return
         # Best-first over the tree of possible answers: both answers become places to go on from.
         for turn, (answer, share) in enumerate(((FAILED, 1 - chance), (PASSED, chance))):
-            assumed = {**place.assumed, asked.plan: answer}
-            ahead = _follow(step, replace(place, assumed=assumed), known)
+            assumed = {**place.assumed, proposal.plan: answer}
+            ahead = _follow(step, replace(place, assumed=assumed), answers)
             heapq.heappush(waiting, (likelihood * share, 2 * look + turn, ahead))

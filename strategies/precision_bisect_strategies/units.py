@@ -43,7 +43,7 @@ Joined: TypeAlias = frozenset[int]
 
 
 def in_units(
-    problem: Problem, told: Sensitivity, watched: int, most: int = MOST_PAIRED
+    problem: Problem, sensitivity: Sensitivity, watched: int, most: int = MOST_PAIRED
 ) -> Search[list[Unit]]:
     """Return all layers in units, in network order; neighbours that act together share one.
 
@@ -51,22 +51,22 @@ def in_units(
     those of the `most` most sensitive follow. If many do, so do pairs with layers in between that
     add too little to tell. Layers that were not measured alone are left out.
     """
-    scores = told.scores
+    scores = sensitivity.scores
     ranked = sorted(range(problem.size), key=lambda layer: (-scores[layer], layer))
-    pairs = _pairs(told, frozenset(ranked[:watched]))
+    pairs = _pairs(sensitivity, frozenset(ranked[:watched]))
     # The first look is a sample: where none acts together, the full one is not worth its
     # forecasts.
     if not (yield from _acting(problem, scores, ranked, pairs)):
         return [(layer,) for layer in range(problem.size)]
     among = frozenset(ranked[:most])
-    pairs = _pairs(told, among)
+    pairs = _pairs(sensitivity, among)
     joined = yield from _acting(problem, scores, ranked, pairs)
     apart = frozenset(one for one, _ in pairs) - joined
     farthest = JOINT_DISTANCE if len(joined) >= OFTEN * len(pairs) else 1
     for distance in range(2, farthest + 1):
         pairs = [
             pair
-            for pair in _pairs(told, among, distance)
+            for pair in _pairs(sensitivity, among, distance)
             if apart.isdisjoint(range(*pair)) and not joined.issuperset(range(*pair))
         ]
         joined |= yield from _acting(problem, scores, ranked, pairs)
@@ -79,9 +79,11 @@ def in_units(
     return units
 
 
-def _pairs(told: Sensitivity, among: frozenset[int], distance: int = 1) -> list[tuple[int, int]]:
+def _pairs(
+    sensitivity: Sensitivity, among: frozenset[int], distance: int = 1
+) -> list[tuple[int, int]]:
     """Return the pairs to look at with this distance and only milder layers in between."""
-    scores = told.scores
+    scores = sensitivity.scores
     pairs = []
     for one in range(len(scores) - distance):
         pair = one, one + distance
@@ -89,7 +91,7 @@ def _pairs(told: Sensitivity, among: frozenset[int], distance: int = 1) -> list[
         between = max(scores[one + 1 : one + distance], default=-math.inf)
         if (
             not among.isdisjoint(pair)
-            and told.shared.keys().isdisjoint(pair)
+            and sensitivity.shared.keys().isdisjoint(pair)
             and between < min(ends)
             and MILDER_SHARE * max(ends) < min(ends)
             and max(ends) < math.inf

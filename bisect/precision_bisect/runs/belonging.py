@@ -61,15 +61,15 @@ class Claim:
 
     def strange(self, folder: Path) -> Sequence[str]:
         """Return what would be replaced and is not known to be ours."""
-        there = [each for each in dict.fromkeys(self.names()) if _in_the_way(folder / each)]
+        there = [name for name in dict.fromkeys(self.names()) if _in_the_way(folder / name)]
         return [] if not there or self.known(folder) else there
 
     def check(self, folder: Path) -> None:
         """Raise RunFolderError where something of somebody else's would be replaced."""
         if self.appends:
             refuse_links(folder)
-        taken = (folder / LOCK).exists() and has_keys(folder / OWNER, _OWNER_KEYS)
-        if not taken and (there := self.strange(folder)):
+        has_owner = (folder / LOCK).exists() and has_keys(folder / OWNER, _OWNER_KEYS)
+        if not has_owner and (there := self.strange(folder)):
             raise RunFolderError(
                 f"{folder} holds {first_of(there, _NAMED)}, and is no folder that "
                 "precision-bisect has written",

@@ -165,8 +165,8 @@ class RunLock:
 def _in_use(path: Path) -> RunFolderError:
     owner = owner_of(path)
     # Between taking the folder and saying so, the note is the one of a former owner.
-    known = owner is not None and owner.alive is not False
+    has_owner = owner is not None and owner.alive is not False
     return RunFolderError(
-        f"{path} is in use by {owner if known else 'another process'}",
+        f"{path} is in use by {owner if has_owner else 'another process'}",
         "wait for its end or stop it, or choose another --out",
     )

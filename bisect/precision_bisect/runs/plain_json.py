@@ -46,9 +46,9 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return str(value)
 
 
@@ -68,7 +68,7 @@ def to_bytes(values: Any, *, indent: int | None = None) -> bytes:
 
 def escaped(text: str) -> str:
     """Return JSON text that says the same without hidden characters."""
-    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def parse(text: str) -> Any:
@@ -77,14 +77,14 @@ def parse(text: str) -> Any:
     Raises ValueError for other text, where it is too deep, or a number has too many digits.
     """
     try:
-        found = json.loads(text, parse_int=_whole)
+        content = json.loads(text, parse_int=_whole)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    level = [found]
+    level = [content]
     for _ in range(DEEPEST):
-        level = [each for value in level for each in _inside(value)]
+        level = [inner for value in level for inner in _inside(value)]
         if not level:
-            return found
+            return content
     raise ValueError("it is nested too deeply")
 
 
@@ -107,10 +107,10 @@ def read(path: Path) -> Any:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object that a file of JSON holds. Raises as `read`, ValueError for no object."""
-    found = read(path)
-    if not isinstance(found, dict):
+    content = read(path)
+    if not isinstance(content, dict):
         raise ValueError("it holds no JSON object")
-    return found
+    return content
 
 
 def _inside(value: Any) -> list[Any]:

@@ -77,9 +77,9 @@ _FOLDERS = re.compile(rf"{LOGS}|{ENGINES}|{RUNG_FOLDER.pattern}|{POINT_FOLDER.pa
 def runs_here() -> str:
     """Return which runs lie in the current folder, in words, at most a few."""
     places = [STATUS, RESULT, LEDGER]
-    found = sorted({path.parent.name for name in places for path in Path().glob(f"*/{name}")})
-    some = f"runs in this folder: {first_of(found, _NAMED)}"
-    return some if found else "no run lies in this folder"
+    folders = sorted({path.parent.name for name in places for path in Path().glob(f"*/{name}")})
+    some = f"runs in this folder: {first_of(folders, _NAMED)}"
+    return some if folders else "no run lies in this folder"
 
 
 def point_folder(run: Path, point: str) -> Path:

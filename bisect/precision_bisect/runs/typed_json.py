@@ -13,18 +13,18 @@ _SHOWN = 80
 """Characters of a reason that are shown from either end: it quotes what a file says."""
 
 
-def typed(kind: type[T], told: Any) -> T:
+def typed(kind: type[T], content: Any) -> T:
     """Return parsed JSON as a dataclass of this kind.
 
     Fields with a default may be missing, and keys that are no fields are left out. Raises
     ValueError for what does not fit the types of the fields, with the place as a JSON path.
     """
     try:
-        return msgspec.convert(told, kind)
+        return msgspec.convert(content, kind)
     except (msgspec.ValidationError, ValueError) as error:
-        said = str(error)
-        shown = said if len(said) <= 2 * _SHOWN else f"{said[:_SHOWN]}…{said[-_SHOWN:]}"
-        raise ValueError(shown[:1].lower() + shown[1:]) from error
+        reason = str(error)
+        excerpt = reason if len(reason) <= 2 * _SHOWN else f"{reason[:_SHOWN]}…{reason[-_SHOWN:]}"
+        raise ValueError(excerpt[:1].lower() + excerpt[1:]) from error
 
 
 def read_typed(kind: type[T], path: Path) -> T:

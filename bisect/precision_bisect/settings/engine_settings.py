@@ -48,9 +48,9 @@ which inputs would have to stay in place."""
 
 def parse_ort_options(texts: Iterable[str], _: str = ORT_OPTION) -> dict[str, str]:
     """Parse `KEY=VALUE`, each of another key. Raises UsageError."""
-    found = _pairs(texts, ORT_OPTION, "use_tf32=0")
-    check_ort_options(found)
-    return found
+    options = _pairs(texts, ORT_OPTION, "use_tf32=0")
+    check_ort_options(options)
+    return options
 
 
 def parse_backend_options(texts: Iterable[str], _: str = BACKEND_OPTION) -> dict[str, str]:
@@ -59,15 +59,15 @@ def parse_backend_options(texts: Iterable[str], _: str = BACKEND_OPTION) -> dict
 
 
 def _pairs(texts: Iterable[str], flag_: str, example: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"{flag_} cannot read {text!r}", f"write {flag_} {example}")
-        if key in found:
+        if key in options:
             raise UsageError(f"{flag_} is given twice for {key}", "keep one")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 def check_ort_options(options: Mapping[str, str]) -> None:
@@ -216,9 +216,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         check(self)
         check_ort_options(self.ort_options)
-        asked = self.compute_capability
-        if asked is not None and not _CAPABILITY.fullmatch(asked):
-            raise UsageError(f"--compute-capability cannot be {asked!r}", "write it as 8.9")
+        capability = self.compute_capability
+        if capability is not None and not _CAPABILITY.fullmatch(capability):
+            raise UsageError(f"--compute-capability cannot be {capability!r}", "write it as 8.9")
         check_libraries(self.plugins, PLUGINS)
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)
         if self.config_script is not None:

@@ -58,9 +58,9 @@ def flag(
     return field(default=default, metadata=flags)
 
 
-def flags_of(each: Field[Any]) -> tuple[Flag, ...]:
+def flags_of(setting: Field[Any]) -> tuple[Flag, ...]:
     """Return the flags that set a field."""
-    flags: tuple[Flag, ...] = each.metadata.get(_FLAGS, ())
+    flags: tuple[Flag, ...] = setting.metadata.get(_FLAGS, ())
     return flags
 
 
@@ -69,72 +69,72 @@ def flag_name(name: str) -> str:
     return f"--{_UNIT.sub('', name).replace('_', '-')}"
 
 
-def kinds(each: Field[Any]) -> list[Any]:
+def kinds(setting: Field[Any]) -> list[Any]:
     """Return what a value of a field may be: classes, or one Literal; None is left out."""
-    union = get_origin(each.type) in (Union, UnionType)
-    every = get_args(each.type) if union else (each.type,)
+    union = get_origin(setting.type) in (Union, UnionType)
+    every = get_args(setting.type) if union else (setting.type,)
     return [kind for kind in every if kind is not NoneType]
 
 
-def choices_of(each: Field[Any]) -> tuple[str, ...]:
+def choices_of(setting: Field[Any]) -> tuple[str, ...]:
     """Return what a field of a Literal type may be, nothing for another type."""
-    return next((get_args(kind) for kind in kinds(each) if get_origin(kind) is Literal), ())
+    return next((get_args(kind) for kind in kinds(setting) if get_origin(kind) is Literal), ())
 
 
 def given(parsed: object, settings: type) -> dict[str, Any]:
     """Return the fields of a dataclass that parsed flags set, by name. Raises UsageError."""
-    found: dict[str, Any] = {}
-    for each in fields(settings):
-        if not flags_of(each) or not hasattr(parsed, each.name):
+    values: dict[str, Any] = {}
+    for setting in fields(settings):
+        if not flags_of(setting) or not hasattr(parsed, setting.name):
             continue
-        value, first = getattr(parsed, each.name), flags_of(each)[0]
+        value, first = getattr(parsed, setting.name), flags_of(setting)[0]
         if first.gather is not None:
-            value = first.gather(value, first.name or flag_name(each.name))
+            value = first.gather(value, first.name or flag_name(setting.name))
         if first.fills:
-            found.update(zip(first.fills, value, strict=True))
+            values.update(zip(first.fills, value, strict=True))
         else:
-            found[each.name] = value
-    return found
+            values[setting.name] = value
+    return values
 
 
 def objects(settings: Any) -> dict[str, Callable[..., Any]]:
     """Return the functions and classes that Python gave instead of names, by their fields."""
-    given = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {name: value for name, value in given.items() if callable(value)}
+    values = {setting.name: getattr(settings, setting.name) for setting in fields(settings)}
+    return {name: value for name, value in values.items() if callable(value)}
 
 
 def check(settings: Any) -> None:
     """Raise UsageError for a value of another type than its field's, or beyond its limits."""
-    for each in fields(settings):
-        value = getattr(settings, each.name)
-        if value is None and NoneType in get_args(each.type):
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if value is None and NoneType in get_args(setting.type):
             continue
-        for message, hint in _objections(each, value):
+        for message, hint in _objections(setting, value):
             raise UsageError(message, hint)
 
 
-def _objections(each: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
+def _objections(setting: Field[Any], value: Any) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a value, and what to do."""
-    wanted = tuple(kind for kind in kinds(each) if get_origin(kind) is not Callable)
+    wanted = tuple(kind for kind in kinds(setting) if get_origin(kind) is not Callable)
     # What may be named or be an object of Python.
-    named = len(wanted) < len(kinds(each))
+    named = len(wanted) < len(kinds(setting))
     if named and callable(value):
         return
-    if (allowed := choices_of(each)) and value not in allowed:
-        yield f"{each.name} cannot be {value!r}", f"choose {', '.join(allowed)}"
+    if (allowed := choices_of(setting)) and value not in allowed:
+        yield f"{setting.name} cannot be {value!r}", f"choose {', '.join(allowed)}"
     if all(kind in (int, float, str, bool, Path) or is_dataclass(kind) for kind in wanted):
-        taken = (*wanted, int) if float in wanted else wanted
-        if not isinstance(value, taken) or (isinstance(value, bool) and bool not in wanted):
+        classes = (*wanted, int) if float in wanted else wanted
+        if not isinstance(value, classes) or (isinstance(value, bool) and bool not in wanted):
             a_value = f"a value of type {wanted[0].__name__}"
             what = "a name, or a function or class" if named else a_value
-            yield f"{each.name} cannot be {value!r}", f"give {what}"
-    for which in flags_of(each)[:1]:
+            yield f"{setting.name} cannot be {value!r}", f"give {what}"
+    for which in flags_of(setting)[:1]:
         if which.least is None and which.most is None and not which.positive:
             continue
-        said = f"{which.name or flag_name(each.name)} {value}"
+        text = f"{which.name or flag_name(setting.name)} {value}"
         if which.least is not None and value < which.least:
-            yield f"{said} is below {which.least:g}", f"give {which.least:g} or more"
+            yield f"{text} is below {which.least:g}", f"give {which.least:g} or more"
         if which.most is not None and value > which.most:
-            yield f"{said} is above {which.most:g}", f"give {which.most:g} or less"
+            yield f"{text} is above {which.most:g}", f"give {which.most:g} or less"
         if which.positive and not value > 0:
-            yield f"{said} is not above zero", "give more"
+            yield f"{text} is not above zero", "give more"

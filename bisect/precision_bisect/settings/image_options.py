@@ -37,10 +37,10 @@ def _scale(text: str) -> float:
 
 def _size(text: str) -> tuple[int, int]:
     """Return width and height; of one number, a square."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise ArgumentTypeError(f"{text!r} is no size; write 640, or 640x480 for width x height")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def _of_channels(texts: Sequence[str], name: str) -> tuple[float, ...]:
@@ -92,12 +92,12 @@ class ImageOptions:
 
 def given_image_flags(options: ImageOptions) -> dict[str, str]:
     """Return what is set of how images are read, by field, as the flags have it."""
-    found = {each.name: getattr(options, each.name) for each in fields(ImageOptions)}
+    values = {setting.name: getattr(options, setting.name) for setting in fields(ImageOptions)}
     if options.image_size is not None:
-        found["image_size"] = "x".join(map(str, options.image_size))
+        values["image_size"] = "x".join(map(str, options.image_size))
     for name in ("mean", "std"):
-        found[name] = ",".join(map(str, found[name]))
-    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+        values[name] = ",".join(map(str, values[name]))
+    return {name: str(value) for name, value in values.items() if value not in (None, "")}
 
 
 def check_images(options: ImageOptions) -> Iterator[tuple[bool, str, str]]:
@@ -113,10 +113,10 @@ def check_images(options: ImageOptions) -> Iterator[tuple[bool, str, str]]:
     for name, zero in (("mean", True), ("std", False)):
         values = getattr(options, name)
         listed = isinstance(values, Sequence) and not isinstance(values, str)
-        told = listed and len(values) in (0, 1, RGB)
-        numbers = told and all(isinstance(each, int | float) for each in values)
-        fine = numbers and all(math.isfinite(each) and (zero or each) for each in values)
-        said = ",".join(map(str, values)) if listed else repr(values)
+        of_channels = listed and len(values) in (0, 1, RGB)
+        numbers = of_channels and all(isinstance(number, int | float) for number in values)
+        fine = numbers and all(math.isfinite(number) and (zero or number) for number in values)
+        text = ",".join(map(str, values)) if listed else repr(values)
         what = "finite numbers" if zero else "finite numbers other than 0"
         hint = f"give one of {what}, or three: red, green, blue"
-        yield not fine, f"{flag_name(name)} cannot be {said}", hint
+        yield not fine, f"{flag_name(name)} cannot be {text}", hint

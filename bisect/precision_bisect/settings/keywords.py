@@ -21,18 +21,18 @@ def in_keywords(text: str, options: type) -> str:
     Those of engines are fields of the keyword `engine`. Flags that no field has, such as those of
     other tools, stay as they are.
     """
-    known = _keywords(options)
+    keywords = _keywords(options)
 
-    def keyword(found: re.Match[str]) -> str:
-        name, word = found.groups()
-        if name not in known:
-            return found[0]
-        keyword, each, flag = known[name]
-        if flag.const is not None or bool in kinds(each):
+    def keyword(match: re.Match[str]) -> str:
+        name, word = match.groups()
+        if name not in keywords:
+            return match[0]
+        keyword, setting, flag = keywords[name]
+        if flag.const is not None or bool in kinds(setting):
             return f"{keyword}={flag.const or True!r}{f' {word}' if word else ''}"
-        choices = flag.choices() if flag.choices else choices_of(each)
+        choices = flag.choices() if flag.choices else choices_of(setting)
         if word and (word in choices or word.lstrip("-")[0].isdigit()):
-            number = not {int, float}.isdisjoint(kinds(each))
+            number = not {int, float}.isdisjoint(kinds(setting))
             return f"{keyword}={word if number else repr(word)}"
         return f"{keyword} {word}" if word else keyword
 
@@ -43,8 +43,8 @@ def in_keywords(text: str, options: type) -> str:
 def _keywords(options: type) -> Mapping[str, tuple[str, Field[Any], Flag]]:
     """Return the keyword of each flag, the field that it sets, and the flag itself."""
     return {
-        flag.name or flag_name(each.name): (f"{prefix}{each.name}", each, flag)
+        flag.name or flag_name(setting.name): (f"{prefix}{setting.name}", setting, flag)
         for settings, prefix in ((options, ""), (EngineSettings, "engine."))
-        for each in fields(settings)
-        for flag in flags_of(each)
+        for setting in fields(settings)
+        for flag in flags_of(setting)
     }

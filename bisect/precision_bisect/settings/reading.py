@@ -43,8 +43,8 @@ def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
 
 def limits(texts: Sequence[str], flag: str) -> dict[str, float] | float:
     """Return the limits that the texts of a flag say. Raises UsageError."""
-    found = parse_limits(texts, flag)
-    return found[""] if set(found) == {""} else found
+    limits_by_output = parse_limits(texts, flag)
+    return limits_by_output[""] if set(limits_by_output) == {""} else limits_by_output
 
 
 def parse_shapes(texts: Iterable[str], flag: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
@@ -67,7 +67,7 @@ def parse_shapes(texts: Iterable[str], flag: str = "--input-shapes") -> dict[str
 
 def parse_ranges(texts: Iterable[str], flag: str = "--range") -> dict[str, tuple[float, float]]:
     """Parse `t=0:999` items, comma separated or repeated. Raises UsageError for anything else."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for item in (part for text in texts for part in text.split(",")):
         name, _, ends = item.rpartition("=")
         try:
@@ -76,10 +76,10 @@ def parse_ranges(texts: Iterable[str], flag: str = "--range") -> dict[str, tuple
             raise UsageError(f"{flag} cannot read {item!r}", _RANGE_HINT) from error
         if not name:
             raise UsageError(f"{flag} {item!r} names no input", _RANGE_HINT)
-        if name in found:
+        if name in ranges:
             raise UsageError(f"{flag} is given twice for {name!r}", "keep one")
-        found[name] = low, high
-    return found
+        ranges[name] = low, high
+    return ranges
 
 
 def check_ranges(ranges: Mapping[str, tuple[float, float]]) -> None:
@@ -111,10 +111,10 @@ def parse_workers(text: str, flag: str = "--workers") -> tuple[int, tuple[str, .
 
 def mebibytes(text: str) -> float:
     """Return a size above zero as MiB. Raises UsageError."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or not float(found[1]):
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not float(match[1]):
         raise UsageError(f"{text!r} is no size", "write it as 8G or 512M")
-    return float(found[1]) * (1024 if found[2] in "gG" else 1)
+    return float(match[1]) * (1024 if match[2] in "gG" else 1)
 
 
 def share(text: str) -> float:
@@ -134,10 +134,10 @@ def named_path(text: str) -> Path:
 
 def patterns(texts: Iterable[str], flag: str) -> tuple[str, ...]:
     """Return the patterns of a flag, each once. Raises UsageError for an empty one."""
-    found = tuple(dict.fromkeys(texts))
-    if "" in found:
+    unique = tuple(dict.fromkeys(texts))
+    if "" in unique:
         raise UsageError(f"{flag} is empty", "name layers, or leave it out")
-    return found
+    return unique
 
 
 def libraries(texts: Sequence[str], flag: str) -> tuple[Path, ...]:
@@ -147,9 +147,9 @@ def libraries(texts: Sequence[str], flag: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(text).absolute() for text in texts))
 
 
-def script(given: str) -> str:
+def script(text: str) -> str:
     """Return a script and its function by a path that holds in any folder."""
-    path, function = script_and_function(given)
+    path, function = script_and_function(text)
     if path == Path():
         raise ArgumentTypeError("an empty path names nothing")
     return f"{path.absolute()}:{function}"

@@ -40,10 +40,10 @@ def check_backend(make: Callable[[Model], Backend]) -> None:
 
 def _describes_itself(backend: Backend, model: Model) -> None:
     require(bool(backend.name), "it has no name")
-    said = backend.versions()
+    versions = backend.versions()
     require(
-        all(isinstance(text, str) for pair in said.items() for text in pair),
-        f"versions are no texts: {said}",
+        all(isinstance(text, str) for pair in versions.items() for text in pair),
+        f"versions are no texts: {versions}",
     )
     strange = backend.unbuildable().keys() - set(model.table.names)
     require(not strange, f"it calls unbuildable what is no candidate: {sorted(strange)}")
@@ -85,7 +85,7 @@ def _outputs(backend: Backend, plan: Plan) -> Sample:
         require(array.dtype == np.float32, f"{name} is {array.dtype}, not float32")
         same = np.array_equal(array, again[name], equal_nan=True)
         require(same, f"{name} differs from one run of an engine to the next")
-    honoured = {each.layer for each in evidence.honours}
+    honoured = {honour.layer for honour in evidence.honours}
     require(len(honoured) == len(evidence.honours), "a layer is judged twice in the evidence")
     return first
 

@@ -32,15 +32,19 @@ def check_comparator(comparator: Comparator, reference: Sequence[Sample]) -> Non
 
 def _the_reference_passes(comparator: Comparator, reference: Sequence[Sample]) -> None:
     """The reference itself passes."""
-    found = _judged(comparator, reference, reference)
-    require(found.verdict is Verdict.PASS, f"the reference itself fails: error {found.error}")
+    judgement = _judged(comparator, reference, reference)
+    require(
+        judgement.verdict is Verdict.PASS, f"the reference itself fails: error {judgement.error}"
+    )
 
 
 def _damage_fails(comparator: Comparator, reference: Sequence[Sample]) -> None:
     """Outputs that are turned round and ten times as large fail."""
     damaged = _each(reference, lambda array: 1 - 10 * array)
-    found = _judged(comparator, damaged, reference)
-    require(found.verdict is Verdict.FAIL, f"1 - 10 * reference passes: error {found.error}")
+    judgement = _judged(comparator, damaged, reference)
+    require(
+        judgement.verdict is Verdict.FAIL, f"1 - 10 * reference passes: error {judgement.error}"
+    )
 
 
 def _nothing_infinite_passes(comparator: Comparator, reference: Sequence[Sample]) -> None:
@@ -50,9 +54,9 @@ def _nothing_infinite_passes(comparator: Comparator, reference: Sequence[Sample]
             for bad in (np.nan, np.inf):
                 outputs = _each(reference, np.copy)
                 outputs[number][name].flat[0] = bad
-                found = _judged(comparator, outputs, reference)
+                judgement = _judged(comparator, outputs, reference)
                 where = f"output {name!r} of sample {number}"
-                require(found.verdict is Verdict.FAIL, f"{bad} in {where} passes")
+                require(judgement.verdict is Verdict.FAIL, f"{bad} in {where} passes")
 
 
 def _it_repeats_itself(comparator: Comparator, reference: Sequence[Sample]) -> None:
@@ -61,11 +65,11 @@ def _it_repeats_itself(comparator: Comparator, reference: Sequence[Sample]) -> N
         expected = _judged(comparator, outputs, reference)
         with ThreadPoolExecutor(_THREADS) as pool:
             jobs = [pool.submit(_judged, comparator, outputs, reference) for _ in range(_THREADS)]
-            found = {"in threads": [job.result() for job in jobs]}
-        found["when pickled"] = [_judged(_sent(comparator), outputs, reference)]
-        for how, judgements in found.items():
+            repeats = {"in threads": [job.result() for job in jobs]}
+        repeats["when pickled"] = [_judged(_sent(comparator), outputs, reference)]
+        for how, judgements in repeats.items():
             require(
-                all(each == expected for each in judgements),
+                all(judgement == expected for judgement in judgements),
                 f"{how} it says {judgements[0]}, not {expected}",
             )
 
@@ -82,7 +86,7 @@ def _sent(comparator: Comparator) -> Comparator:
 def _arrays_stay(comparator: Comparator, reference: Sequence[Sample]) -> None:
     """Neither the outputs nor the reference are changed."""
     outputs = next(_drawn(reference))
-    before = [_each(each, np.copy) for each in (outputs, reference)]
+    before = [_each(arrays, np.copy) for arrays in (outputs, reference)]
     _judged(comparator, outputs, reference)
     for was, samples in zip(before, (outputs, reference), strict=True):
         for one, other in zip(was, samples, strict=True):
@@ -114,16 +118,17 @@ def _judged(
     comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
 ) -> Judgement:
     """Judge, and check that figure and verdict agree."""
-    found = comparator.judge(outputs, reference)
+    judgement = comparator.judge(outputs, reference)
     if comparator.tolerance is not None:
-        require(found.error is not None, "there is a tolerance and no figure")
-    if comparator.tolerance is not None and found.error is not None:
-        within = found.error <= comparator.tolerance
+        require(judgement.error is not None, "there is a tolerance and no figure")
+    if comparator.tolerance is not None and judgement.error is not None:
+        within = judgement.error <= comparator.tolerance
         require(
-            within == (found.verdict is Verdict.PASS),
-            f"error {found.error} against {comparator.tolerance} is called {found.verdict.value}",
+            within == (judgement.verdict is Verdict.PASS),
+            f"error {judgement.error} against {comparator.tolerance} "
+            f"is called {judgement.verdict.value}",
         )
-    return found
+    return judgement
 
 
 def _drawn(reference: Sequence[Sample]) -> Iterator[list[dict[str, NDArray[Any]]]]:

@@ -42,11 +42,11 @@ def drive(strategy: Strategy, case: Case, *, cut: int | None = None) -> Driven:
 
     Raises ContractError where it does anything that no search may do.
     """
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    stream = io.StringIO()
+    with redirect_stdout(stream), redirect_stderr(stream):
         driven = _drive(strategy, case, cut)
-    if said.getvalue():
-        raise ContractError(f"prints {said.getvalue()[:40]!r} ({case.name})")
+    if stream.getvalue():
+        raise ContractError(f"prints {stream.getvalue()[:40]!r} ({case.name})")
     return driven
 
 
@@ -60,15 +60,15 @@ def plan_words(plan: Plan) -> str:
 
 def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
     batches: list[Sequence[Proposal]] = []
-    asked = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     try:
         search: Generator[Any, Any, Any] = strategy.search(case.problem)
         batch = next(search)
         while True:
             batches.append(_checked(batch, case))
             for proposal in batch:
-                asked[proposal.kind is Kind.PREDICT] += 1
-            _check_number(asked[False], asked[True], case)
+                counts[proposal.kind is Kind.PREDICT] += 1
+            _check_number(counts[False], counts[True], case)
             if len(batches) == cut:
                 search.close()
                 return Driven(plan=None, batches=batches)
@@ -91,7 +91,7 @@ def _answer(proposal: Proposal, case: Case) -> Outcome:
 
 def _checked(batch: object, case: Case) -> Sequence[Proposal]:
     """Return a batch that is one. Raises ContractError."""
-    if not isinstance(batch, tuple) or not all(isinstance(each, Proposal) for each in batch):
+    if not isinstance(batch, tuple) or not all(isinstance(item, Proposal) for item in batch):
         raise ContractError(f"yields {batch!r:.60}, not a tuple of proposals ({case.name})")
     if not batch:
         raise ContractError(f"yields an empty batch ({case.name})")

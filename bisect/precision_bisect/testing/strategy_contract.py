@@ -81,8 +81,8 @@ def ends_with_a_pass(factory: Factory, case: Case) -> None:
     plan = driven.plan or Plan.of(())
     if plan == Plan.all_high(case.problem.size):
         return
-    asked = {proposal.identity for batch in driven.batches for proposal in batch}
-    if Proposal(plan=plan).identity not in asked:
+    identities = {proposal.identity for batch in driven.batches for proposal in batch}
+    if Proposal(plan=plan).identity not in identities:
         raise ContractError(f"ends with {plan_words(plan)}, which it never tried ({case.name})")
     outcome = case.oracle(plan.kept)
     if not outcome.passed:
@@ -109,17 +109,17 @@ def repeats_itself(factory: Factory, case: Case) -> None:
 
 def asks_nothing_twice(factory: Factory, case: Case) -> None:
     """Check that no trial is proposed again, in the same batch or after its outcome."""
-    told: set[Identity] = set()
+    identities: set[Identity] = set()
     for number, batch in enumerate(drive(factory(), case).batches, 1):
         trials = [proposal for proposal in batch if proposal.kind is not Kind.PREDICT]
         for proposal in trials:
-            if proposal.identity in told:
+            if proposal.identity in identities:
                 what = f"asks {plan_words(proposal.plan)} again in batch {number}"
                 raise ContractError(f"{what}, when it knows the outcome ({case.name})")
         fresh = {proposal.identity for proposal in trials}
         if len(fresh) < len(trials):
             raise ContractError(f"asks a plan twice in batch {number} ({case.name})")
-        told |= fresh
+        identities |= fresh
 
 
 def can_be_cut_off(factory: Factory, case: Case) -> None:
@@ -306,8 +306,8 @@ def _same_elsewhere(name: str) -> None:
             text=True,
         )
         if ran.returncode:
-            said = ran.stderr.strip() or "another process cannot run it"
-            raise ContractError(said.splitlines()[-1])
+            message = ran.stderr.strip() or "another process cannot run it"
+            raise ContractError(message.splitlines()[-1])
         digests.add(ran.stdout)
     if len(digests) > 1:
         raise ContractError("two processes propose differently: it iterates over a set or hash")
@@ -316,12 +316,12 @@ def _same_elsewhere(name: str) -> None:
 def digest(name: str) -> str:
     """Return a digest of everything that a strategy proposes in a few cases."""
     factory: Factory = load(STRATEGIES, name)
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for seed in SEEDS[:2]:
         for case in cases(seed, _most_layers(factory(), None)):
             for batch in drive(factory(), four_workers(case)).batches:
-                found.update(repr([proposal.identity for proposal in batch]).encode())
-    return found.hexdigest()
+                hasher.update(repr([proposal.identity for proposal in batch]).encode())
+    return hasher.hexdigest()
 
 
 if __name__ == "__main__":

@@ -79,11 +79,11 @@ def find(
         names = _export(module, calls[0], place / MODEL, dynamic_shapes)
         samples = [_sample(call, names) for call in calls]
         result = find_in_file(place / MODEL, tol=tol, inputs=samples, out=place / RUN, **options)
-        told = result.by_modules
+        by_modules = result.by_modules
         script = place / RUN / TORCH_AUTOCAST
         return Found(
             result=result if folder is not None else replace(result, out=None),
-            modules=() if told is None else told.names,
+            modules=() if by_modules is None else by_modules.names,
             script=script.read_text(encoding="utf-8") if script.is_file() else "",
         )
 
@@ -95,9 +95,9 @@ def _alike(calls: Sequence[Call]) -> Sequence[Call]:
     first = calls[0]
     if not isinstance(first, Mapping):
         return calls
-    if not all(isinstance(each, Mapping) and each.keys() == first.keys() for each in calls):
+    if not all(isinstance(call, Mapping) and call.keys() == first.keys() for call in calls):
         raise InputError("samples have other arguments than the first", "name the same in each")
-    return [{name: each[name] for name in first} for each in calls if isinstance(each, Mapping)]
+    return [{name: call[name] for name in first} for call in calls if isinstance(call, Mapping)]
 
 
 def _export(
@@ -144,11 +144,11 @@ def _sample(call: Call, names: Sequence[str]) -> Mapping[str, Any]:
     from torch.utils._pytree import tree_leaves
 
     leaves = tree_leaves(_arguments(call))
-    found = [each for each in leaves if isinstance(each, torch.Tensor)]
-    if len(found) != len(names):
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(tensors) != len(names):
         raise InputError(
-            f"a sample has {len(found)} tensors, and the exported model {len(names)} inputs",
+            f"a sample has {len(tensors)} tensors, and the exported model {len(names)} inputs",
             "call the module alike in each sample, without arguments that it does not use",
         )
-    arrays = (each.detach().cpu().numpy() for each in found)
+    arrays = (tensor.detach().cpu().numpy() for tensor in tensors)
     return dict(zip(names, arrays, strict=True))

@@ -48,7 +48,7 @@ def answer_section(source: Source) -> dict[str, Any]:
     unfinished = status.cut_off or status is Status.STOPPED
     message = source.status.message if source.status else ""
     gained = not (result.rungs and result.gains_nothing)
-    seen = source.looked_into
+    verification = source.looked_into
     answered = bool(result.rungs) and (gained or not unfinished)
     tone = "good" if status.answers and gained else "bad" if status in _BAD else "open"
     return {
@@ -71,27 +71,27 @@ def answer_section(source: Source) -> dict[str, Any]:
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
         "speed": result.speed,
-        "honoured": seen.honoured if seen else result.honoured,
-        "seen": _seen(seen),
+        "honoured": verification.honoured if verification else result.honoured,
+        "seen": _seen(verification),
         "facts": [*_facts(result), *_on_target(source)],
         "run": _run(source),
         "remarks": list(_remarks(result, message)),
     }
 
 
-def _sentence(label: str, said: str) -> str:
-    return f"{label.capitalize()} {said}."
+def _sentence(label: str, text: str) -> str:
+    return f"{label.capitalize()} {text}."
 
 
 def _so_far(source: Source) -> dict[str, Any]:
     """Return the best of a search that goes on; of a ladder, of its latest search."""
     recorded = source.searches[-1].recorded
-    found, run = best(recorded), source.status.run if source.status else None
+    incumbent, run = best(recorded), source.status.run if source.status else None
     candidates = candidates_of(recorded)
     header = recorded.header
-    kept = len(found[0]) if found else None
+    kept = len(incumbent[0]) if incumbent else None
     title = NO_ANSWER
-    if found:
+    if incumbent:
         stay = f"{header['high'].upper()}, the rest {header['low'].upper()}"
         title = f"Best so far: {kept} of {counted(candidates, 'layer')} {stay}"
     trials = sum(len(search.recorded.trials) for search in source.searches)
@@ -106,7 +106,7 @@ def _so_far(source: Source) -> dict[str, Any]:
         "kept": kept,
         "candidates": candidates,
         "nodes": run.layers_total if run else None,
-        "error": figure(found[1]) if found else None,
+        "error": figure(incumbent[1]) if incumbent else None,
         "tolerance": run.tolerance if run else None,
         "run": _run(source),
         "facts": [
@@ -143,23 +143,23 @@ def _title(result: Result, status: Status, answered: bool) -> str:
 
 def _run(source: Source) -> dict[str, str]:
     """Return what was asked, of which model, and when."""
-    told, result = source.status, source.result
+    status, result = source.status, source.result
     count = result.fingerprint.get("samples") if result else None
     parts = [
-        told.run.model if told else "",
+        status.run.model if status else "",
         counted(count, "sample") if count else "",
-        told.started[:16].replace("T", " ") if told else "",
+        status.started[:16].replace("T", " ") if status else "",
         f"{result.wall_s:.0f} s" if result else "",
-        f"precision-bisect {told.version}" if told else "",
+        f"precision-bisect {status.version}" if status else "",
     ]
-    command = told.command if told else None
+    command = status.command if status else None
     return {"command": command or "", "about": ", ".join(filter(None, parts))}
 
 
 def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Backend", result.backend]
-    if said := predicted(result):
-        yield ["Predicted for", said]
+    if prediction := predicted(result):
+        yield ["Predicted for", prediction]
     if result.builds:
         yield ["Builds", str(result.builds)]
     yield ["Evaluations", str(result.evaluations)]
@@ -167,20 +167,20 @@ def _facts(result: Result) -> Iterator[list[str]]:
         yield ["Latency by", METHOD_WORDS[method]]
     yield ["Search", f"{result.wall_s:.0f} s"]
     yield ["Strategy", str(result.fingerprint["strategy"])]
-    samples, held = result.fingerprint["samples"], result.fingerprint["holdout"]
+    samples, holdout = result.fingerprint["samples"], result.fingerprint["holdout"]
     inputs = result.inputs
     repeated = f", {inputs.distinct} distinct" if inputs and inputs.repeated else ""
-    yield ["Samples", f"{samples}{repeated}" + (f", {held} held out" if held else "")]
+    yield ["Samples", f"{samples}{repeated}" + (f", {holdout} held out" if holdout else "")]
     yield from _deployed(result)
 
 
 def _on_target(source: Source) -> Iterator[list[str]]:
     """Yield what a target made of the answer, and of each plan."""
-    if (found := source.judged_on_target) is None:
+    if (on_target := source.judged_on_target) is None:
         return
-    yield ["On the target", found.verdict]
-    for each in found.points:
-        yield [f"On the target, {each.point}", each.line(found.samples)]
+    yield ["On the target", on_target.verdict]
+    for point in on_target.points:
+        yield [f"On the target, {point.point}", point.line(on_target.samples)]
 
 
 def _deployed(result: Result) -> Iterator[list[str]]:
@@ -189,17 +189,19 @@ def _deployed(result: Result) -> Iterator[list[str]]:
         yield ["Exports hold", exported(result)]
     recheck = result.deployment.recheck if result.deployment else None
     if recheck is not None and recheck.outcome != "not_judged":
-        told = deployed_rows(result.deployment, (each.cause for each in result.diagnosis))
-        yield from ([label.capitalize(), text] for label, text in told)
+        rows = deployed_rows(
+            result.deployment, (diagnosis.cause for diagnosis in result.diagnosis)
+        )
+        yield from ([label.capitalize(), text] for label, text in rows)
 
 
 def _remarks(result: Result, message: str) -> Iterator[str]:
-    if said := must_not_be_used(result):
-        yield f"{said}."
+    if sentence := must_not_be_used(result):
+        yield f"{sentence}."
     if result.status is Status.FOUND and message:
         yield f"{message[:1].upper()}{message[1:]}."
-    if result.rungs and (said := unseen(result)):
-        yield f"Unseen inputs: {said}."
+    if result.rungs and (sentence := unseen(result)):
+        yield f"Unseen inputs: {sentence}."
     if result.emulated and result.rungs:
         yield "Predicted by the emulator on the machine of the search; confirm on the target."
     if result.unresolved:

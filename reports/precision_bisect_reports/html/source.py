@@ -68,14 +68,16 @@ class Source:
     @property
     def looked_into(self) -> VerifiedEngine | None:
         """What `verify` has seen of this answer, None where it was not asked."""
-        seen, result = self.verified, self.result
-        return seen if seen and result and set(seen.kept) == set(result.kept) else None
+        verified, result = self.verified, self.result
+        return verified if verified and result and set(verified.kept) == set(result.kept) else None
 
     @property
     def judged_on_target(self) -> OnTarget | None:
         """What a target made of this answer, None where none did."""
-        seen, result = self.on_target, self.result
-        return seen if seen and result and set(seen.kept) == set(result.kept) else None
+        on_target, result = self.on_target, self.result
+        return (
+            on_target if on_target and result and set(on_target.kept) == set(result.kept) else None
+        )
 
 
 def read_source(folder: Path) -> Source:
@@ -145,13 +147,13 @@ def foreign_file(path: Path) -> RunFolderError:
 
 
 def _exports(folder: Path) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    texts: dict[str, str | None] = {}
     for name in COPIED:
         path = folder / name
         if path.is_file():
             short = path.stat().st_size <= LARGEST_COPIED
-            found[name] = path.read_text("utf-8", errors="replace") if short else None
-    return found
+            texts[name] = path.read_text("utf-8", errors="replace") if short else None
+    return texts
 
 
 def coded(texts: Sequence[str]) -> dict[str, Any]:
@@ -183,8 +185,8 @@ def columns(trials: Sequence[Trial]) -> dict[str, Any]:
         "kept": [len(trial.proposal.plan) for trial in trials],
         "error": [figure(trial.outcome.error) for trial in trials],
         "seconds": [figure(trial.outcome.wall_s) for trial in trials],
-        "latency": [each and figure(each.median_ms) for each in latencies],
-        "spread": [each and figure(each.spread_ms) for each in latencies],
+        "latency": [latency and figure(latency.median_ms) for latency in latencies],
+        "spread": [latency and figure(latency.spread_ms) for latency in latencies],
     }
 
 
@@ -210,7 +212,7 @@ def sensitivities(recorded: Recorded) -> dict[int, tuple[float, int]]:
     All other layers were high. Of several trials the one with the fewest layers low counts.
     """
     every = Plan.all_high(candidates_of(recorded))
-    found: dict[int, tuple[float, int]] = {}
+    errors_by_candidate: dict[int, tuple[float, int]] = {}
     for trial in recorded.trials:
         error = trial.outcome.error
         if not _ranks(trial) or error is None:
@@ -219,11 +221,11 @@ def sensitivities(recorded: Recorded) -> dict[int, tuple[float, int]]:
         if not 0 < len(low) <= _MOST_TOGETHER:
             continue
         for index in low.indices:
-            if index not in found or len(low) < found[index][1]:
-                found[index] = (error, len(low))
-    return found
+            if index not in errors_by_candidate or len(low) < errors_by_candidate[index][1]:
+                errors_by_candidate[index] = (error, len(low))
+    return errors_by_candidate
 
 
 def _ranks(trial: Trial) -> bool:
-    asked = trial.proposal
-    return asked.phase in (Phase.RANKING, Phase.PREDICTION) and asked.kind is Kind.PREDICT
+    proposal = trial.proposal
+    return proposal.phase in (Phase.RANKING, Phase.PREDICTION) and proposal.kind is Kind.PREDICT

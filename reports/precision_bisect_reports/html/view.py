@@ -56,14 +56,14 @@ class Network:
         precisions: Mapping[str, str] | None,
         pinned: Mapping[str, str],
         low: str,
-        asked: Mapping[str, str],
+        asked_types: Mapping[str, str],
     ) -> dict[str, Any]:
         """Return one list per field.
 
         `precisions` are those of the kept layers by name, None where nothing is decided; `pinned`
-        says why others stay above the type `low`; `asked` has the types by order.
+        says why others stay above the type `low`; `asked_types` has those by order.
         """
-        ordered = {name: RUNS_LOW if kind == low else FIXED for name, kind in asked.items()}
+        ordered = {name: RUNS_LOW if kind == low else FIXED for name, kind in asked_types.items()}
         states = [ordered.get(row.name, _state(row, precisions, pinned)) for row in self.rows]
         return {
             "complete": self.complete,
@@ -132,8 +132,8 @@ def view_of(source: Source, folder: Path) -> dict[str, Any]:
 def _view(source: Source) -> dict[str, Any]:
     result, header = source.result, source.searches[0].recorded.header
     network = Network(source.layers, result)
-    pinned = {each.layer: each.reason for each in result.pinned} if result else {}
-    asked = {each.layer: each.precision for each in result.asked} if result else {}
+    pinned = {pin.layer: pin.reason for pin in result.pinned} if result else {}
+    asked_types = {order.layer: order.precision for order in result.asked} if result else {}
     low = result.low if result else str(header["low"])
     model = Path(source.status.run.model).name if source.status else "model"
     return {
@@ -141,14 +141,14 @@ def _view(source: Source) -> dict[str, Any]:
         "model": source.layers.model if source.layers else model,
         "low": low,
         "answer": answer_section(source),
-        "layers": network.columns(_precisions(source, network), pinned, low, asked),
+        "layers": network.columns(_precisions(source, network), pinned, low, asked_types),
         "kept": _kept(result, source.looked_into) if result else [],
         "sensitivity": _sensitivity(source, network),
         "searches": [
             {"title": search.title, "trials": columns(search.recorded.trials)}
             for search in source.searches
         ],
-        "front": [_without_layers(each) for each in result.front] if result else [],
+        "front": [_without_layers(point) for point in result.front] if result else [],
         "curve": _curve(result),
         "groups": _groups(result) if result else [],
         "by_modules": result.by_modules if result else None,
@@ -169,11 +169,11 @@ def _precisions(source: Source, network: Network) -> dict[str, str] | None:
     recorded = source.searches[0].recorded
     if source.result or source.searches[0].title or not _same(source, network):
         return None
-    found = best(recorded)
-    if found is None:
+    incumbent = best(recorded)
+    if incumbent is None:
         return None
     names = [network.rows[place].name for place in network.candidates]
-    return {names[index]: str(recorded.header["high"]) for index in found[0].indices}
+    return {names[index]: str(recorded.header["high"]) for index in incumbent[0].indices}
 
 
 def _same(source: Source, network: Network) -> bool:
@@ -186,22 +186,26 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     """Return by layer the error of running it low, and how many ran low with it."""
     if not _same(source, network):
         return {"low": "", "layer": [], "error": [], "together": []}
-    found = sorted(sensitivities(source.searches[0].recorded).items())
+    measurements = sorted(sensitivities(source.searches[0].recorded).items())
     return {
         "low": str(source.searches[0].recorded.header["low"]),
-        "layer": [network.candidates[index] for index, _ in found],
-        "error": [figure(error) for _, (error, _) in found],
-        "together": [together for _, (_, together) in found],
+        "layer": [network.candidates[index] for index, _ in measurements],
+        "error": [figure(error) for _, (error, _) in measurements],
+        "together": [together for _, (_, together) in measurements],
     }
 
 
 def _kept(result: Result, verified: VerifiedEngine | None) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
-    needs = {each.layer: each for each in result.certificate.evidence}
-    causes = {each.layer: each for each in result.diagnosis}
+    needs = {need.layer: need for need in result.certificate.evidence}
+    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
     looked = verified.layers if verified and verified.layers else result.honoured_layers
-    honours = {each.layer: each for each in looked}
-    costs = {each.layer: each for each in result.costs.layers} if result.costs else {}
+    honours = {entry.layer: entry for entry in looked}
+    costs = (
+        {layer_cost.layer: layer_cost for layer_cost in result.costs.layers}
+        if result.costs
+        else {}
+    )
     rows = []
     for name in result.kept:
         cause, honour, cost = causes.get(name), honours.get(name), costs.get(name)
@@ -224,11 +228,11 @@ def _groups(result: Result) -> list[dict[str, Any]]:
     """Return the patterns of the kept layers, those that hurt most first."""
     return [
         {
-            **plain_json.plain(each),
-            "without": each.without and [figure(error) for error in each.without],
-            "layers": len(each.layers),
+            **plain_json.plain(group),
+            "without": group.without and [figure(error) for error in group.without],
+            "layers": len(group.layers),
         }
-        for each in groups_of(result, result.kept)
+        for group in groups_of(result, result.kept)
     ]
 
 
@@ -244,12 +248,12 @@ def _islands(result: Result | None) -> dict[str, Any]:
         return {"words": f"What they cost was not profiled: {costs.left_out}", "rows": []}
     rows = [
         {
-            "name": each.name(result.module_of),
-            "ms": each.ms,
-            "casts_ms": each.casts_ms,
-            "saves_ms": each.saves_ms,
+            "name": island.name(result.module_of),
+            "ms": island.ms,
+            "casts_ms": island.casts_ms,
+            "saves_ms": island.saves_ms,
         }
-        for each in costs.islands
+        for island in costs.islands
     ]
     return {"words": cost(result), "rows": rows}
 
@@ -273,47 +277,55 @@ def _curve(result: Result | None) -> dict[str, Any]:
 
 def _without_layers(point: CurvePoint | FrontPoint) -> dict[str, Any]:
     """Return a point without the names of its layers."""
-    found: dict[str, Any] = plain_json.plain(point)
-    del found["kept"]
-    return found
+    fields: dict[str, Any] = plain_json.plain(point)
+    del fields["kept"]
+    return fields
 
 
-def _diagnosed(told: Findings | None, index: Mapping[str, int]) -> dict[str, Any]:
+def _diagnosed(findings: Findings | None, index: Mapping[str, int]) -> dict[str, Any]:
     """Return what `diagnosis.json` says, which is optional: by layer, `spread` and `advice`."""
-    if told is None:
+    if findings is None:
         return {"diagnosis": [], "spread": [], "advice": []}
     return {
         "diagnosis": [
-            _finding(each, index[each.layer]) for each in told.layers if each.layer in index
+            _finding(finding, index[finding.layer])
+            for finding in findings.layers
+            if finding.layer in index
         ],
-        "spread": told.spread,
-        "advice": told.advice,
+        "spread": findings.spread,
+        "advice": findings.advice,
     }
 
 
-def _finding(told: Finding, layer: int) -> dict[str, Any]:
+def _finding(finding: Finding, layer: int) -> dict[str, Any]:
     return {
-        **plain_json.plain(told),
+        **plain_json.plain(finding),
         "layer": layer,
         "figures": {
-            name: each
-            for name, each in told.figures.items()
-            if isinstance(each, int | float | str)
+            name: value
+            for name, value in finding.figures.items()
+            if isinstance(value, int | float | str)
         },
-        "histogram": told.histogram and _histogram(told.histogram),
-        "hurts": told.hurts and _hurts(told.hurts),
+        "histogram": finding.histogram and _histogram(finding.histogram),
+        "hurts": finding.hurts and _hurts(finding.hurts),
     }
 
 
-def _hurts(told: Hurt) -> dict[str, Any]:
+def _hurts(hurt: Hurt) -> dict[str, Any]:
     """Return the output that a layer hurts most, by how much, and the layers on the way."""
-    known = len(told.errors) == len(told.path)
-    return {**plain_json.plain(told), "errors": told.errors if known else []}
+    complete = len(hurt.errors) == len(hurt.path)
+    return {**plain_json.plain(hurt), "errors": hurt.errors if complete else []}
 
 
-def _histogram(told: Histogram) -> dict[str, Any] | None:
+def _histogram(histogram: Histogram) -> dict[str, Any] | None:
     """Return counts by power of two, the lowest exponent first; None where nothing was counted."""
-    counts = {part: told.counts[part] for part in _PARTS if any(told.counts.get(part, ()))}
+    counts = {
+        part: histogram.counts[part] for part in _PARTS if any(histogram.counts.get(part, ()))
+    }
     if not counts:
         return None
-    return {"lowest_exponent": told.lowest_exponent, "scaled": told.scaled, "counts": counts}
+    return {
+        "lowest_exponent": histogram.lowest_exponent,
+        "scaled": histogram.scaled,
+        "counts": counts,
+    }

@@ -33,7 +33,7 @@ class Side:
     @property
     def causes(self) -> Mapping[str, str]:
         """Why each kept layer needs the precision, as far as the run has found it out."""
-        return {each.layer: each.cause for each in self.saved.result.diagnosis}
+        return {diagnosis.layer: diagnosis.cause for diagnosis in self.saved.result.diagnosis}
 
     def to_json(self) -> dict[str, Any]:
         result = self.saved.result
@@ -103,8 +103,8 @@ class Comparison:
 
     def is_foreign(self, layer: str) -> bool | None:
         """Return whether the model of only one run has the layer; None where it is not known."""
-        known = (self.before.layers, self.after.layers)
-        return None if None in known else any(layer not in each for each in known if each)
+        models = (self.before.layers, self.after.layers)
+        return None if None in models else any(layer not in layers for layers in models if layers)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `compare --json` prints (docs/ci.md)."""
@@ -134,7 +134,7 @@ class Comparison:
 def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
     first, second = before.precisions, after.precisions
-    known = before.layers is not None and after.layers is not None
+    comparable = before.layers is not None and after.layers is not None
     ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(
         before=before,
@@ -145,8 +145,8 @@ def compare(before: Side, after: Side) -> Comparison:
         common=[name for name in second if name in first],
         retyped=_changes(first, second),
         causes=_changes(before.causes, after.causes),
-        only_before=len(ours - theirs) if known else None,
-        only_after=len(theirs - ours) if known else None,
+        only_before=len(ours - theirs) if comparable else None,
+        only_after=len(theirs - ours) if comparable else None,
     )
 
 

@@ -84,42 +84,50 @@ def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) ->
 
     At most `MOST_TOLD` are named, models and inputs first.
     """
-    found = differing_fields(recorded, present)
-    heads = {each.key.partition(".")[0] for each in found}
+    differences = differing_fields(recorded, present)
+    heads = {difference.key.partition(".")[0] for difference in differences}
     # Images that are read otherwise are other inputs, too.
     others = {_OTHER.get(head) for head in heads - (_INPUTS if "images" in heads else set())}
-    told = [each for each in dict.fromkeys(_OTHER.values()) if each in others]
-    told += _limits(found, present.get("comparator", {}))
-    told += [phrase for each in found for phrase in _phrase(each)]
-    if found and not told:
-        told = ["other limits"]
-    return first_of(told, MOST_TOLD)
+    phrases = [phrase for phrase in dict.fromkeys(_OTHER.values()) if phrase in others]
+    phrases += _limits(differences, present.get("comparator", {}))
+    phrases += [phrase for difference in differences for phrase in _phrase(difference)]
+    if differences and not phrases:
+        phrases = ["other limits"]
+    return first_of(phrases, MOST_TOLD)
 
 
-def _phrase(each: Difference) -> Iterator[str]:
+def _phrase(difference: Difference) -> Iterator[str]:
     """Yield what one field comes to, nothing where that is said elsewhere."""
-    head, _, rest = each.key.partition(".")
+    head, _, rest = difference.key.partition(".")
     if head in _OTHER:
         return
-    if head == "copies" and isinstance(each.before, list) and isinstance(each.after, list):
-        pairs = zip(_COPIES, each.before, each.after, strict=False)
+    if (
+        head == "copies"
+        and isinstance(difference.before, list)
+        and isinstance(difference.after, list)
+    ):
+        pairs = zip(_COPIES, difference.before, difference.after, strict=False)
         yield from (_was(flag, old, new) for flag, old, new in pairs if old != new)
     elif head in ("machine", "versions"):
-        yield _was(rest or head, each.before, each.after)
+        yield _was(rest or head, difference.before, difference.after)
     else:
         name, _, of = (rest if head in ("comparator", "engine", "images") else head).partition(".")
         if name not in _LIMITS:
             flag = _FLAGS.get(name, name.replace("_", "-"))
-            yield _was(f"--{flag} {of}".rstrip(), each.before, each.after)
+            yield _was(f"--{flag} {of}".rstrip(), difference.before, difference.after)
 
 
-def _limits(found: Sequence[Difference], comparator: Mapping[str, Any]) -> Iterator[str]:
+def _limits(differences: Sequence[Difference], comparator: Mapping[str, Any]) -> Iterator[str]:
     """Yield which limits differ of outputs that both have, alike ones together."""
     by_output: defaultdict[str, dict[str, _Pair]] = defaultdict(dict)
-    for each in found:
-        head, part, name = [*each.key.split(".", 2), "", ""][:3]
-        if head == "comparator" and part in _LIMITS and None not in (each.before, each.after):
-            by_output[name][part] = (each.before, each.after)
+    for difference in differences:
+        head, part, name = [*difference.key.split(".", 2), "", ""][:3]
+        if (
+            head == "comparator"
+            and part in _LIMITS
+            and None not in (difference.before, difference.after)
+        ):
+            by_output[name][part] = (difference.before, difference.after)
     alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
     for name, changes in by_output.items():
         single = _by_tol(name, changes, comparator)

@@ -28,8 +28,8 @@ from precision_bisect.trial import (
 
 def evidence_text(evidence: Evidence) -> str:
     """Return the evidence as JSON; fields that hold nothing are left out."""
-    told = plain_json.plain(evidence)
-    return plain_json.dumps({key: value for key, value in told.items() if value})
+    values = plain_json.plain(evidence)
+    return plain_json.dumps({key: value for key, value in values.items() if value})
 
 
 def evidence_of(text: str) -> Evidence:
@@ -105,12 +105,12 @@ def read_ledger(path: Path) -> Recorded:
     """
     check_file(path)
     try:
-        found = _read(path)
+        recorded = _read(path)
     except (sqlite3.Error, ValueError) as error:
         raise _unreadable(path, str(error)) from error
-    if (schema := found.header.get("schema")) != LEDGER_SCHEMA:
+    if (schema := recorded.header.get("schema")) != LEDGER_SCHEMA:
         raise _unreadable(path, f"its schema is {schema}")
-    return found
+    return recorded
 
 
 def check_file(path: Path) -> None:

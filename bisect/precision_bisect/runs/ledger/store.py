@@ -228,9 +228,10 @@ def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str
             f"{path} has schema {schema}, this version reads {LEDGER_SCHEMA}",
             "resume it with the version that began it",
         )
-    if odd := difference_words(recorded, fingerprint):
+    if differences := difference_words(recorded, fingerprint):
         raise RunFolderError(
-            f"cannot resume {path.parent}: {odd}", f"run with what was used before, {_ANEW}"
+            f"cannot resume {path.parent}: {differences}",
+            f"run with what was used before, {_ANEW}",
         )
 
 

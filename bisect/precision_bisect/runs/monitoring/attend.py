@@ -57,12 +57,12 @@ class Attended:
 
     def conclude(self, result: Result) -> None:
         """Note how the run ended."""
-        found = Best(kept=len(result.kept), error=result.error)
+        best = Best(kept=len(result.kept), error=result.error)
         self._ending = {
             "state": "finished",
             "status": result.status,
             "message": result.message,
-            "best": found if result.rungs else None,
+            "best": best if result.rungs else None,
             "unresolved": dict(result.unresolved),
             "wall_s": result.wall_s,
         }

@@ -71,8 +71,8 @@ class EventLog:
         if not self._open:
             self._held.append(line)
             return
-        for each in (*self._held, line):
-            self._try_append(each)
+        for entry in (*self._held, line):
+            self._try_append(entry)
         self._held = []
 
     def close(self, values: dict[str, Any] | None) -> None:
@@ -131,10 +131,10 @@ def record(event: Event) -> dict[str, Any]:
     kind = re.sub(r"(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
     match event:
         case TrialStarted():
-            told = plain_json.plain(Asked.of(event.proposal))
+            values = plain_json.plain(Asked.of(event.proposal))
         case TrialFinished():
-            told = plain_json.plain(Shown.by(event.proposal, event.outcome))
-            told["recalled"] = event.recalled
+            values = plain_json.plain(Shown.by(event.proposal, event.outcome))
+            values["recalled"] = event.recalled
         case _:
-            told = plain_json.plain(event)
-    return {"event": kind, **told}
+            values = plain_json.plain(event)
+    return {"event": kind, **values}

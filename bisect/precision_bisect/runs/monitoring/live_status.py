@@ -73,10 +73,10 @@ class LiveStatus:
                 self._write(self._contents())
                 written = time.monotonic()
 
-    def _write(self, told: RunStatus) -> None:
+    def _write(self, status: RunStatus) -> None:
         try:
             with whole(self._path) as stream:
-                stream.write(to_bytes(told, indent=2))
+                stream.write(to_bytes(status, indent=2))
         except OSError as error:
             self.trouble = self.trouble or error
 
@@ -107,5 +107,5 @@ class LiveStatus:
                     RunningTrial.of(proposal, seconds=round(time.monotonic() - begun, 3))
                     for proposal, begun in progress.in_flight.values()
                 ],
-                last=[Shown.by(each.proposal, each.outcome) for each in progress.last],
+                last=[Shown.by(trial.proposal, trial.outcome) for trial in progress.last],
             )

@@ -17,14 +17,14 @@ TIMEOUT_S = 600.0
 def command_words(command: str) -> tuple[str, ...]:
     """Return a command line as the words that a shell would make of it. Raises UsageError."""
     try:
-        found = tuple(shlex.split(command))
+        words = tuple(shlex.split(command))
     except ValueError as error:
         raise UsageError(
             f"--on-finish {command!r}: {str(error).lower()}", "quote it as for a shell"
         ) from error
-    if not found or not found[0]:
+    if not words or not words[0]:
         raise UsageError("--on-finish names no command", "leave it out")
-    return found
+    return words
 
 
 def check_command(command: Sequence[str]) -> None:

@@ -107,15 +107,15 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """What is left of the run, by its time so far and by the trials of the phase."""
-        known = []
+        estimates = []
         if self._trials_s is not None:
-            left = self._trials_s / TRIALS_SHARE - (self.clock() - self._begun)
-            return left if left > 0 else None
+            seconds = self._trials_s / TRIALS_SHARE - (self.clock() - self._begun)
+            return seconds if seconds > 0 else None
         if self.about_left and self.took:
-            known.append(self.about_left * median(self.took) / max(1, len(self.in_flight)))
+            estimates.append(self.about_left * median(self.took) / max(1, len(self.in_flight)))
         if self.done >= _LEAST_KNOWN:
-            known.append((self.clock() - self._begun) * (1 - self.done) / self.done)
-        return max(known, default=None)
+            estimates.append((self.clock() - self._begun) * (1 - self.done) / self.done)
+        return max(estimates, default=None)
 
     @property
     def best(self) -> Trial | None:
@@ -206,18 +206,18 @@ class Progress:
 
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
-        asked = trial.proposal
-        if asked.samples == SampleSet.HELD_OUT:
+        proposal = trial.proposal
+        if proposal.samples == SampleSet.HELD_OUT:
             return
-        if asked.phase is Phase.RECHECK and not trial.outcome.passed:
-            self._refuted = max(self._refuted, len(asked.plan))
+        if proposal.phase is Phase.RECHECK and not trial.outcome.passed:
+            self._refuted = max(self._refuted, len(proposal.plan))
             if self._held is not None and len(self._held.proposal.plan) <= self._refuted:
                 self._held = None
-        if asked.draw and trial.outcome.passed:
+        if proposal.draw and trial.outcome.passed:
             self._held = min(self._held or trial, trial, key=_plan)
-        elif trial.outcome.passed and asked.kind is Kind.JUDGE and asked.samples.judges:
-            least, most = self._passed.get(asked.samples, (trial, trial))
-            self._passed[asked.samples] = (
+        elif trial.outcome.passed and proposal.kind is Kind.JUDGE and proposal.samples.judges:
+            least, most = self._passed.get(proposal.samples, (trial, trial))
+            self._passed[proposal.samples] = (
                 min(least, trial, key=_plan),
                 max(most, trial, key=_plan),
             )

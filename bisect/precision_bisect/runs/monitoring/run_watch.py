@@ -44,22 +44,22 @@ class RunState:
 
 def look(folder: Path) -> RunState:
     """Return what the run in a folder is doing. Raises RunFolderError where there is none."""
-    seen = _look(folder)
+    run_state = _look(folder)
     # A run may begin between the looks at its two files; then a second look shows both.
-    return _look(folder) if seen.state == "not_running" else seen
+    return _look(folder) if run_state.state == "not_running" else run_state
 
 
 def _look(folder: Path) -> RunState:
     owner = owner_of(folder)
-    told = _told(folder, owner)
+    status = _told(folder, owner)
     try:
-        updated = datetime.fromisoformat(told.updated)
+        updated = datetime.fromisoformat(status.updated)
         return RunState(
             folder=folder,
-            state=_state(told, owner),
+            state=_state(status, owner),
             running=False if owner is None else owner.alive,
             silent_s=max(0.0, (datetime.now(UTC) - updated).total_seconds()),
-            told=told,
+            told=status,
         )
     except (TypeError, ValueError) as error:
         raise foreign_status(folder) from error
@@ -105,49 +105,49 @@ def _told(folder: Path, owner: Owner | None) -> RunStatus:
         raise foreign_status(folder) from error
 
 
-def _state(told: RunStatus, owner: Owner | None) -> str:
+def _state(status: RunStatus, owner: Owner | None) -> str:
     """Return what is true of the run now."""
     alive = owner is not None and owner.alive is not False
     # Not by which is later: the clock may have been set in between.
-    if owner is not None and alive and told.taken != owner.since:
+    if owner is not None and alive and status.taken != owner.since:
         return "starting"
-    if told.state == "searching" and not alive:
+    if status.state == "searching" and not alive:
         return "not_running"
-    return told.state
+    return status.state
 
 
 _SILENT_S = 60.0
 """After so long without a word a run on another host may have ended."""
 
 
-def status_text(seen: RunState) -> str:
+def status_text(run_state: RunState) -> str:
     """Return what a run is doing for people, a line for each thing. Raises RunFolderError."""
     try:
-        lines = [f"{seen.folder}: {_headline(seen)}"]
-        lines += [f"  {label:<12}{text}" for label, text in _facts(seen)]
+        lines = [f"{run_state.folder}: {_headline(run_state)}"]
+        lines += [f"  {label:<12}{text}" for label, text in _facts(run_state)]
     except (ValueError, ArithmeticError) as error:
-        raise foreign_status(seen.folder) from error
+        raise foreign_status(run_state.folder) from error
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _headline(seen: RunState) -> str:
-    told = seen.told
-    process = f"process {told.pid} on {told.host}"
-    seconds = spoken(told.seconds)
-    match seen.state:
+def _headline(run_state: RunState) -> str:
+    status = run_state.told
+    process = f"process {status.pid} on {status.host}"
+    seconds = spoken(status.seconds)
+    match run_state.state:
         case "starting":
             return "a process has taken it and will search soon; this was before"
         case "not_running":
             return f"not running, {process} is gone; go on with --resume"
         case "searching":
-            late = seen.running is None and seen.silent_s > _SILENT_S
-            heard = f", last heard of {spoken(seen.silent_s)} ago" if late else ""
+            late = run_state.running is None and run_state.silent_s > _SILENT_S
+            heard = f", last heard of {spoken(run_state.silent_s)} ago" if late else ""
             return f"searching for {seconds}, {process}{heard}"
         case "finished":
-            message = f" ({told.message})" if told.message else ""
-            return f"finished after {seconds}: {told.status}{message}"
+            message = f" ({status.message})" if status.message else ""
+            return f"finished after {seconds}: {status.status}{message}"
         case state:
-            return f"{state} after {seconds}: {told.message}"
+            return f"{state} after {seconds}: {status.message}"
 
 
 def spoken(seconds: float) -> str:
@@ -159,26 +159,26 @@ def spoken(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{seconds:.3g} s"
 
 
-def _facts(seen: RunState) -> Iterator[tuple[str, str]]:
+def _facts(run_state: RunState) -> Iterator[tuple[str, str]]:
     """Yield each line's label and text."""
-    told = seen.told
-    run, best, searching = told.run, told.best, told.state == "searching"
+    status = run_state.told
+    run, best, searching = status.run, status.best, status.state == "searching"
     rung = f", {run.rung}" if run.rung else ""
     yield "model", f"{run.model}, {run.backend} backend, strategy {run.strategy}{rung}"
-    if searching and told.phase is not None:
-        time = told.seconds_left
-        left = f", about {spoken(max(1, round(time)))} left" if time else ""
-        yield "done", f"{told.done:.0%}{left}; now: {told.phase}"
+    if searching and status.phase is not None:
+        time = status.seconds_left
+        remaining = f", about {spoken(max(1, round(time)))} left" if time else ""
+        yield "done", f"{status.done:.0%}{remaining}; now: {status.phase}"
     if best is not None:
         yield "best", f"{best.kept} of {counted(run.candidates, 'layer')}{_error(best.error)}"
     else:
         yield "best", "no plan has passed yet" if searching else "no plan"
-    yield "effort", _effort(told)
-    for running in told.in_flight if seen.state == "searching" else ():
+    yield "effort", _effort(status)
+    for running in status.in_flight if run_state.state == "searching" else ():
         yield "in flight", f"{_named(running)}, for {spoken(running.seconds)}"
-    for number, trial in enumerate(reversed(told.last)):
-        said = trial.verdict or f"{trial.status}: {trial.message}"
-        figures = f"{said}{_error(trial.error)}, {spoken(trial.wall_s)}"
+    for number, trial in enumerate(reversed(status.last)):
+        verdict = trial.verdict or f"{trial.status}: {trial.message}"
+        figures = f"{verdict}{_error(trial.error)}, {spoken(trial.wall_s)}"
         yield "last" if number == 0 else "", f"{_named(trial)}: {figures}"
 
 
@@ -192,12 +192,12 @@ def spent(builds: int, evaluations: int) -> str:
     return ", ".join(counts)
 
 
-def _effort(told: RunStatus) -> str:
+def _effort(run_status: RunStatus) -> str:
     """Return what the run has taken, and how many plans had no verdict."""
-    resumed = told.run.resumed_trials
+    resumed = run_status.run.resumed_trials
     before = f", after {resumed} of an earlier session" if resumed else ""
-    odd = "".join(f", {count} {status}" for status, count in told.unresolved.items())
-    return f"{spent(told.builds, told.evaluations)}{before}{odd}"
+    unresolved = "".join(f", {count} {status}" for status, count in run_status.unresolved.items())
+    return f"{spent(run_status.builds, run_status.evaluations)}{before}{unresolved}"
 
 
 def _named(trial: Asked) -> str:

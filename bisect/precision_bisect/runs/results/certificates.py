@@ -93,13 +93,13 @@ class Certificate:
     minimal_by_forecasts: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        told = self.evidence
-        predicted = [need.layer for need in told if need.how == "predicted"]
-        above = sum(need.above for need in told)
+        needs = self.evidence
+        predicted = [need.layer for need in needs if need.how == "predicted"]
+        above = sum(need.above for need in needs)
         values = {
             "predicted": predicted,
-            "minimal_at_limit": self.minimal or 0 < above == len(told),
-            "minimal_by_forecasts": self.minimal or 0 < above + len(predicted) == len(told),
+            "minimal_at_limit": self.minimal or 0 < above == len(needs),
+            "minimal_by_forecasts": self.minimal or 0 < above + len(predicted) == len(needs),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -117,5 +117,5 @@ class Certificate:
     @property
     def errors(self) -> Mapping[str, float | None]:
         """The error without each layer that is needed, by a trial or a forecast, by name."""
-        shown = (need for need in self.evidence if need.needed or need.how == "predicted")
-        return {need.layer: need.error for need in shown}
+        needs = (need for need in self.evidence if need.needed or need.how == "predicted")
+        return {need.layer: need.error for need in needs}

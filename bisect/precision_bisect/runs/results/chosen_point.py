@@ -29,17 +29,19 @@ def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culpr
     culprits are found by their layers, as they may be the answer, too. Raises UsageError where
     there is no such point.
     """
-    blamed = [each.layer for each in culprits]
-    found = [
-        each
-        for each in curve
-        if (point == str(each.kept_count))
-        or (point == "culprits" and blamed and list(each.kept) == blamed)
-        or (point == each.point)
+    blamed = [culprit.layer for culprit in culprits]
+    points = [
+        curve_point
+        for curve_point in curve
+        if (point == str(curve_point.kept_count))
+        or (point == "culprits" and blamed and list(curve_point.kept) == blamed)
+        or (point == curve_point.point)
     ]
-    if not found:
+    if not points:
         raise UsageError(f"--export-point {point}: {_why(point, curve)}", _choice(curve, blamed))
-    return min(found, key=lambda each: (not each.point, each.error_median or 0.0))
+    return min(
+        points, key=lambda curve_point: (not curve_point.point, curve_point.error_median or 0.0)
+    )
 
 
 def kept_at(
@@ -84,7 +86,9 @@ def _choice(curve: Sequence[CurvePoint], culprits: Sequence[str]) -> str:
     """Name the points that there are."""
     if not curve:
         return "leave it out, which exports the answer"
-    names: list[str] = [each.point for each in curve if each.point in ("answer", "margin")]
-    names += ["culprits"] if any(list(each.kept) == culprits for each in curve if culprits) else []
-    counts = dict.fromkeys(str(each.kept_count) for each in curve)
+    names: list[str] = [point.point for point in curve if point.point in ("answer", "margin")]
+    names += (
+        ["culprits"] if any(list(point.kept) == culprits for point in curve if culprits) else []
+    )
+    counts = dict.fromkeys(str(point.kept_count) for point in curve)
     return f"choose {', '.join([*sorted(names), *counts])}"

@@ -80,7 +80,7 @@ class Deployment(SessionOptions):
         polygraphy: str | None = None,
     ) -> Self:
         """Return how an answer is deployed that is opened with these options."""
-        opening = {each.name: getattr(options, each.name) for each in fields(SessionOptions)}
+        opening = {option.name: getattr(options, option.name) for option in fields(SessionOptions)}
         return cls(**opening, samples=samples, samples_total=samples_total, polygraphy=polygraphy)
 
     @property

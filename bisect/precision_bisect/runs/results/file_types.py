@@ -55,11 +55,11 @@ class InterfaceCost:
     def words(self) -> str:
         """What it costs, and which inputs lose what, as a sentence without its end."""
         figure = "" if self.error is None else f": error {self.error:.4g}"
-        said = [f"{self.low.upper()} inputs and outputs, every layer FP32{figure}"]
-        said += [
-            f"{100 * share:.2g}% of the values of {each.name!r} become {what}"
-            for each in self.lost
-            for share, what in ((each.zero, "0"), (each.infinite, "infinite"))
+        parts = [f"{self.low.upper()} inputs and outputs, every layer FP32{figure}"]
+        parts += [
+            f"{100 * share:.2g}% of the values of {lost_input.name!r} become {what}"
+            for lost_input in self.lost
+            for share, what in ((lost_input.zero, "0"), (lost_input.infinite, "infinite"))
             if share
         ]
-        return "; ".join(said)
+        return "; ".join(parts)

@@ -47,7 +47,7 @@ class IslandCost:
         if not others:
             return first
         around = [modules_around(module_of(layer)) for layer in self.layers]
-        shared = [each for each in around[0] if all(each in other for other in around)]
+        shared = [module for module in around[0] if all(module in other for other in around)]
         return (
             f"{shared[-1]} ({counted(len(self.layers), 'layer')})"
             if shared
@@ -77,7 +77,7 @@ class Costs:
     @property
     def cost_ms(self) -> float:
         """What the islands cost together: what those save that save something."""
-        return sum(max(each.saves_ms, 0.0) for each in self.islands)
+        return sum(max(island.saves_ms, 0.0) for island in self.islands)
 
     @property
     def matter(self) -> bool:
@@ -87,10 +87,10 @@ class Costs:
     @property
     def dearest(self) -> Sequence[IslandCost]:
         """The fewest islands that make up half of the cost."""
-        found, left = [], self.cost_ms / 2
-        for each in self.islands:
-            if left <= 0:
+        islands, remainder = [], self.cost_ms / 2
+        for island in self.islands:
+            if remainder <= 0:
                 break
-            found.append(each)
-            left -= each.saves_ms
-        return found
+            islands.append(island)
+            remainder -= island.saves_ms
+        return islands

@@ -29,15 +29,17 @@ class LowShare:
     def words(self, runs: str, low: str) -> str:
         """Return how many layers run low, with their share, and how many others do not change."""
         verb = runs.replace("runs", "run" if self.layers != 1 else "runs")
-        said = f"{self.layers} {verb} in {low.upper()}"
+        sentence = f"{self.layers} {verb} in {low.upper()}"
         shares = ((self.multiplications, "multiplications"), (self.bytes, "bytes"))
-        told = [f"{_percent(share)} of the {what}" for share, what in shares if share is not None]
-        said += f" ({', '.join(told)})" if told else ""
+        percentages = [
+            f"{_percent(share)} of the {what}" for share, what in shares if share is not None
+        ]
+        sentence += f" ({', '.join(percentages)})" if percentages else ""
         if self.fixed:
             names = [printable(name) for name in self.fixed]
             others = counted(sum(self.fixed.values()), "other")
-            said += f"; {others} ({first_of(names, _NAMED)}) cannot change"
-        return said
+            sentence += f"; {others} ({first_of(names, _NAMED)}) cannot change"
+        return sentence
 
 
 def _percent(share: float) -> str:

@@ -43,4 +43,4 @@ def read_modules(folder: Path) -> Mapping[str, str] | None:
         listed = read_typed(ModelLayers, folder / LAYERS)
     except (OSError, ValueError):
         return None
-    return {each.name: each.module for each in listed.layers}
+    return {layer.name: layer.module for layer in listed.layers}

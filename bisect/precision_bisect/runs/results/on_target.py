@@ -71,16 +71,16 @@ class PointOnTarget:
         holds = _NOTHING if self.passed is None else "yes" if self.passed else "NO"
         if self.passed is not None and self.samples < samples:
             holds += f", on {self.samples} of {samples}"
-        seen = Counter(each.honoured for each in self.layers)
+        counts = Counter(entry.honoured for entry in self.layers)
         words = {Honour.DEMOTED: "DEMOTED", Honour.NOT_OBSERVABLE: "not observable"}
-        others = [f"{seen[honour]} {word}" for honour, word in words.items() if seen[honour]]
+        others = [f"{counts[honour]} {word}" for honour, word in words.items() if counts[honour]]
         size = None if self.engine_bytes is None else self.engine_bytes / _MIB
         return (
             self.point,
             holds,
             _NOTHING if self.error is None else f"{self.error:.3g}",
             _NOTHING if self.latency_ms is None else f"{self.latency_ms:.3g} ms",
-            ", ".join([str(seen[Honour.HONOURED]), *others]) if self.layers else _NOTHING,
+            ", ".join([str(counts[Honour.HONOURED]), *others]) if self.layers else _NOTHING,
             _NOTHING if size is None else f"{size:.3g} MiB",
         )
 
@@ -116,7 +116,7 @@ class OnTarget:
         return ExitCode.OK if self.status in _HELD else ExitCode.NO_PLAN
 
     def _point(self, name: str) -> PointOnTarget | None:
-        return next((each for each in self.points if each.point == name), None)
+        return next((point for point in self.points if point.point == name), None)
 
     def _status(self) -> TargetStatus:
         answer, control = self.answer, self._point(FP32)
@@ -172,17 +172,18 @@ class OnTarget:
 
     def to_text(self) -> str:
         """Return the verdict, a table with a line per plan, and what lacks."""
-        rows = [_TITLES, *(each.cells(self.samples) for each in self.points)]
+        rows = [_TITLES, *(point.cells(self.samples) for point in self.points)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.verdict]
         for row in rows:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             lines.append(f"  {'  '.join(cells)}".rstrip())
-        for each in self.points:
-            lines += [f"  {each.point}: {printable(lack)}" for lack in each.lacks]
+        for point in self.points:
+            lines += [f"  {point.point}: {printable(lack)}" for lack in point.lacks]
             lines += [
-                f"  {each.point}: {printable(entry.layer)} is DEMOTED: {printable(entry.evidence)}"
-                for entry in each.layers
+                f"  {point.point}: {printable(entry.layer)} is DEMOTED: "
+                f"{printable(entry.evidence)}"
+                for entry in point.layers
                 if entry.honoured is Honour.DEMOTED
             ]
         return "".join(f"{line}\n" for line in lines)

@@ -291,8 +291,8 @@ class Result:
         """How many layers stay high, by the search and by order."""
         stay = "stays" if len(self.kept) == 1 else "stay"
         of = counted(self.candidates, "layer")
-        asked = sum(each.precision != self.low for each in self.asked)
-        beside = f" beside {asked} asked for" if asked else ""
+        order_count = sum(order.precision != self.low for order in self.asked)
+        beside = f" beside {order_count} asked for" if order_count else ""
         return f"{len(self.kept)} of {of} {stay} {self.high.upper()}{beside}"
 
     @property
@@ -304,14 +304,14 @@ class Result:
     @property
     def asked_for(self) -> str:
         """How many layers have which type because the user asked for it, "" for none."""
-        counts = Counter(each.precision for each in self.asked)
+        counts = Counter(order.precision for order in self.asked)
         return ", ".join(f"{count} {precision.upper()}" for precision, count in counts.items())
 
     @property
     def not_passed(self) -> frozenset[TargetName]:
         """The targets on which the answer is known to fail, or is not known to pass."""
-        found = (each for each in self.other_targets if not each.passed)
-        return frozenset(target for each in found for target in each.targets)
+        outcomes = (outcome for outcome in self.other_targets if not outcome.passed)
+        return frozenset(target for outcome in outcomes for target in outcome.targets)
 
     @property
     def unusable(self) -> frozenset[TargetName]:
@@ -347,18 +347,18 @@ class Result:
 
     def __str__(self) -> str:
         """Return the answer in one line."""
-        said = self.status.value.replace("_", " ")
+        text = self.status.value.replace("_", " ")
         if self.rungs:
-            said += f": {self.staying}"
+            text += f": {self.staying}"
         elif self.message:
-            said += f": {printable(self.message)}"
+            text += f": {printable(self.message)}"
         if self.error is not None:
-            said += f", error {self.error_range}"
+            text += f", error {self.error_range}"
         if self.refuted is not None:
-            said = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {said}"
+            text = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {text}"
         if self.inputs is not None and self.inputs.synthetic:
-            said += ", on made-up inputs"
-        return f"{said}, in {self.out}" if self.out is not None else said
+            text += ", on made-up inputs"
+        return f"{text}, in {self.out}" if self.out is not None else text
 
     def __repr__(self) -> str:
         return f"<Result {self}>"
@@ -377,7 +377,7 @@ class Result:
         raise UsageError("the run has no curve", "ladders and checks without figures have none")
 
 
-KEYS = tuple(each.name for each in fields(Result) if each.name not in ("message", "out"))
+KEYS = tuple(entry.name for entry in fields(Result) if entry.name not in ("message", "out"))
 """The keys of `result.json`, version 1, in order."""
 
 

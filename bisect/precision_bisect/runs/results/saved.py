@@ -68,13 +68,13 @@ def last_run(named: Path) -> Path:
 
 def _another(run: Path, model: Path) -> str:
     """Return the other file of the same name that a run is of, "" where it is none."""
-    told = told_of(run)
-    if told is None:
+    status = told_of(run)
+    if status is None:
         return ""
     # As it was typed, mostly where the folder was made; one that leads nowhere tells nothing.
     with suppress(OSError, ValueError):
-        if not (run.parent / told.run.model).samefile(model):
-            return printable(told.run.model)
+        if not (run.parent / status.run.model).samefile(model):
+            return printable(status.run.model)
     return ""
 
 
@@ -84,8 +84,8 @@ def read_saved(path: Path) -> Saved:
     Raises RunFolderError for a file that is missing or damaged, or from another version.
     """
     file = result_file(path)
-    told = told_of(file.parent)
-    going_on = told is not None and told.state == "searching"
+    status = told_of(file.parent)
+    going_on = status is not None and status.state == "searching"
     if going_on and not file.exists():
         raise RunFolderError(
             f"{file.parent} has no result yet",
@@ -96,10 +96,10 @@ def read_saved(path: Path) -> Saved:
         hint = f"{hint}; {runs_here()}"
     result = read_result(file, hint)
     return Saved(
-        result=replace(result, message=told.message if told else "", out=file.parent),
+        result=replace(result, message=status.message if status else "", out=file.parent),
         path=file,
-        model=Path(printable(told.run.model) if told else "MODEL.onnx"),
-        outdated=told is not None and told.state == "searching",
+        model=Path(printable(status.run.model) if status else "MODEL.onnx"),
+        outdated=status is not None and status.state == "searching",
     )
 
 
@@ -134,21 +134,21 @@ def read_result(file: Path, hint: str) -> Result:
         raise damaged(file, str(error)) from error
 
 
-def _without_groups(told: Any) -> None:
+def _without_groups(certificate: Any) -> None:
     """Read a certificate of the mode `groups`, which older files have.
 
     Failing plans that kept more were a proof there; here they are none.
     """
-    needs = told.get("evidence") if isinstance(told, dict) else None
-    if not isinstance(needs, list) or told.get("mode") != "groups":
+    needs = certificate.get("evidence") if isinstance(certificate, dict) else None
+    if not isinstance(needs, list) or certificate.get("mode") != "groups":
         return
-    needs = [each for each in needs if isinstance(each, dict)]
+    needs = [need for need in needs if isinstance(need, dict)]
     for need in needs:
         if need.get("how") in ("implied", "group"):
             need |= {"needed": None, "needed_at_limit": None, "how": None}
-    checked = [each.get("layer") for each in needs if each.get("needed")]
-    unchecked = [each.get("layer") for each in needs if not each.get("needed")]
-    told |= {"mode": "full", "checked": checked, "unchecked": unchecked}
+    checked = [need.get("layer") for need in needs if need.get("needed")]
+    unchecked = [need.get("layer") for need in needs if not need.get("needed")]
+    certificate |= {"mode": "full", "checked": checked, "unchecked": unchecked}
 
 
 def damaged(file: Path, what: str) -> RunFolderError:
@@ -160,5 +160,5 @@ def damaged(file: Path, what: str) -> RunFolderError:
 
 def quoted(value: object) -> str:
     """Return a value as an error shows it."""
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -48,11 +48,11 @@ class OverSamples:
     @classmethod
     def of(cls, errors: Iterable[float]) -> "OverSamples | None":
         """Return those of some errors; None for none. A percentile is one of the errors."""
-        found = sorted(errors)
-        if not found:
+        ascending = sorted(errors)
+        if not ascending:
             return None
-        p95 = found[math.ceil(0.95 * len(found)) - 1]
-        return cls(samples=len(found), median=median(found), p95=p95)
+        p95 = ascending[math.ceil(0.95 * len(ascending)) - 1]
+        return cls(samples=len(ascending), median=median(ascending), p95=p95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Unseen:
 
         Nothing was seen of searches with calibrated scales.
         """
-        place = bisect_right(BY_SAMPLES, self.took_part, key=lambda each: each.samples)
+        place = bisect_right(BY_SAMPLES, self.took_part, key=lambda entry: entry.samples)
         return None if self.judged or self.calibrating or not place else BY_SAMPLES[place - 1]
 
 

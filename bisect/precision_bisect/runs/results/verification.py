@@ -124,7 +124,7 @@ class Verification:
         return ExitCode.OK if self.honoured else ExitCode.NO_PLAN
 
     def to_json(self) -> str:
-        told = VerifiedEngine(
+        verified = VerifiedEngine(
             backend=self.backend,
             remark=self.remark,
             unlike=self.unlike,
@@ -133,14 +133,14 @@ class Verification:
             honoured=self.honoured,
             layers=self.evidence.honours,
             notes=self.evidence.notes,
-            listed={each.note: each.names for each in self.evidence.listed},
+            listed={listing.note: listing.names for listing in self.evidence.listed},
             failure=self.failure.message if self.failure else None,
             fp32_failure=self.plain.message if self.plain else None,
             fault=self.fault,
             summary=self.summary,
             engine=self.facts,
         )
-        return plain_json.dumps(told, indent=2) + "\n"
+        return plain_json.dumps(verified, indent=2) + "\n"
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the verdict, the counts, and what was built; then layers, and the remarks.
@@ -153,19 +153,19 @@ class Verification:
         if self.facts is not None:
             lines.append(f"  {self.facts}")
         unlike = f"unlike the run: {', '.join(self.unlike)}" * bool(self.unlike)
-        said = "; ".join(filter(None, (self.remark, unlike)))
-        lines.append(f"  {self.backend}{f': {said}' if said else ''}")
+        remarks = "; ".join(filter(None, (self.remark, unlike)))
+        lines.append(f"  {self.backend}{f': {remarks}' if remarks else ''}")
         honours = self.evidence.honours
-        told = [each for each in honours if verbose or each.honoured is not Honour.HONOURED]
-        shown = told if verbose else told[:_MOST_LAYERS]
-        for entry in shown:
+        entries = [entry for entry in honours if verbose or entry.honoured is not Honour.HONOURED]
+        first_entries = entries if verbose else entries[:_MOST_LAYERS]
+        for entry in first_entries:
             lines.append(f"  {_WORDS[entry.honoured]}: {printable(entry.layer)}")
             lines.append(f"    {printable(entry.evidence)}")
         lines += [
             f"  {self.backend} remarks: {printable(note)}{self._listed(note)}"
             for note in self.evidence.notes
         ]
-        if len(shown) < len(honours):
+        if len(first_entries) < len(honours):
             lines.append(
                 f"  -v lists all {counted(len(honours), 'kept layer')}, each with its evidence"
             )
@@ -198,22 +198,27 @@ class Verification:
             gone = sum(not entry.found for entry in self.evidence.honours)
             counts[-1] += f" ({gone} in no engine layer)" * bool(gone)
             return f"{len(self.kept)} kept: {', '.join(counts)}"
-        said = f"the build failed: {_ending(self.failure)}; "
+        sentence = f"the build failed: {_ending(self.failure)}; "
         if self.plain is None:
-            return said + (_FAULTS["plan"] if self.fault == "plan" else _NO_PROOF)
+            return sentence + (_FAULTS["plan"] if self.fault == "plan" else _NO_PROOF)
         fault, again = _FAULTS[str(self.fault)], _ending(self.plain)
         # The same words twice tell no more.
-        return said + (fault.removesuffix(": ") if again in said else fault + again)
+        return sentence + (fault.removesuffix(": ") if again in sentence else fault + again)
 
     def _count(self, honour: Honour) -> int:
         """Count the kept layers with a verdict; what was not looked at is not observable."""
-        found = sum(entry.honoured is honour for entry in self.evidence.honours)
+        count = sum(entry.honoured is honour for entry in self.evidence.honours)
         unseen = max(0, len(self.kept) - len(self.evidence.honours))
-        return found + (unseen if honour is Honour.NOT_OBSERVABLE else 0)
+        return count + (unseen if honour is Honour.NOT_OBSERVABLE else 0)
 
     def _listed(self, note: str) -> str:
         """Return the first names that the builder gave with a remark."""
-        names = [name for each in self.evidence.listed if each.note == note for name in each.names]
+        names = [
+            name
+            for listing in self.evidence.listed
+            if listing.note == note
+            for name in listing.names
+        ]
         return f": {printable(first_of(names, _MOST_LISTED))}" if names else ""
 
 
