@@ -123,29 +123,29 @@ def find(
     from precision_bisect import plugins
 
     report = plugins.load(plugins.REPORTS, "terminal") if progress else None
-    shown = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
+    display = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
 
-    def told(event: Event) -> None:
+    def notify(event: Event) -> None:
         if isinstance(event, Warned):
             event = Warned(message=_in_python(event.message))
         tell(event)
 
-    with _errors_in_python(), shown as watching:
+    with _errors_in_python(), display as watching:
         _check_names(options)
         if not callable(observer or ignore):
             raise UsageError(f"observer cannot be {observer!r}", "give a function of one event")
         tell = tell_all(watching, observer or ignore)
         named = isinstance(model, str | Path | None)
-        asked = Options(
+        run_options = Options(
             model=_path(model, "model") if named else Path(GIVEN_MODEL),
             tol=tol,
             inputs=_samples(inputs),
             out=None if out is None else _path(out, "out"),
             **options,
         )
-        result = run(asked, told, None if named else model)
-        if trouble := plugins.leave_page(asked.folder):
-            told(Warned(message=trouble))
+        result = run(run_options, notify, None if named else model)
+        if trouble := plugins.leave_page(run_options.folder):
+            notify(Warned(message=trouble))
         return result
 
 
@@ -215,20 +215,26 @@ def _written(options: Options, proto: object, work: Path) -> Options:
 
 def _check_names(options: Mapping[str, object]) -> None:
     """Raise UsageError for a name that is no option."""
-    known = FindOptions.__annotations__
+    names = FindOptions.__annotations__
     for name in options:
-        if name not in known:
-            begun = [each for each in ("tol", "inputs", "out", *known) if name.startswith(each)]
-            meant = begun or get_close_matches(name, ["tol", "inputs", "out", *known], 1, 0.7)
-            hint = f"did you mean {meant[0]}? " if meant else ""
+        if name not in names:
+            begun = [
+                option for option in ("tol", "inputs", "out", *names) if name.startswith(option)
+            ]
+            matches = begun or get_close_matches(name, ["tol", "inputs", "out", *names], 1, 0.7)
+            hint = f"did you mean {matches[0]}? " if matches else ""
             raise UsageError(f"find() has no option {name!r}", f"{hint}help(find) lists them")
 
 
 def _signature() -> inspect.Signature:
     """Return what `find` takes, each option by its name with its default."""
-    given = inspect.signature(find)
-    named = [each for each in given.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    defaults = {each.name: each.default for each in fields(Options)}
+    signature = inspect.signature(find)
+    named = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    defaults = {field.name: field.default for field in fields(Options)}
     further = [
         inspect.Parameter(
             name,
@@ -238,7 +244,7 @@ def _signature() -> inspect.Signature:
         )
         for name, kind in FindOptions.__annotations__.items()
     ]
-    return given.replace(parameters=[*named, *further])
+    return signature.replace(parameters=[*named, *further])
 
 
 setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not declare it
@@ -271,10 +277,10 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
         RunLock(options.folder) as lock,
         workdir() as work,
         Attended(options.folder, observer) as attended,
-        plugin.opened(given := _written(options, proto, work), work) as executor,
+        plugin.opened(run_options := _written(options, proto, work), work) as executor,
     ):
         search = climb if options.ladder else run_pair
-        result = search(given, attended, work, lock, executor)
+        result = search(run_options, attended, work, lock, executor)
         attended.conclude(result)
         return result
 

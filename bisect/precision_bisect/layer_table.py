@@ -86,7 +86,7 @@ def modules_around(module: str) -> list[str]:
     Name scopes are cut at `/` alone: `/enc.0`, `/enc.0/norm`.
     """
     mark = "/" if "/" in module else r"\."
-    ends = [*(found.start() for found in re.finditer(mark, module)), len(module)]
+    ends = [*(match.start() for match in re.finditer(mark, module)), len(module)]
     return [module[:end] for end in ends if module[:end].strip("/")]
 
 
@@ -99,7 +99,7 @@ class LayerTable:
     @cached_property
     def with_bodies(self) -> tuple[Layer, ...]:
         """All nodes in network order, each followed by those in its subgraphs."""
-        return tuple(each for layer in self.layers for each in (layer, *layer.body))
+        return tuple(inner for layer in self.layers for inner in (layer, *layer.body))
 
     @cached_property
     def candidates(self) -> tuple[Layer, ...]:
@@ -114,8 +114,8 @@ class LayerTable:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules of the candidates, in network order; nothing where none has one."""
-        found = tuple(layer.module for layer in self.candidates)
-        return found if any(found) else ()
+        modules = tuple(layer.module for layer in self.candidates)
+        return modules if any(modules) else ()
 
     def pinned(self, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> "LayerTable":
         """Return the table with these layers no candidates any more, each for its reason.

@@ -303,24 +303,24 @@ class Options(WorkerOptions, SampleOptions):
         scales = self.calibration != DEFAULT_CALIBRATION and first != "int8"
         no_scales = f"--calibration {self.calibration} is for INT8, the low type is {first}"
         yield scales, no_scales, "leave it out"
-        known = self.export_point in EXPORT_POINTS or self.export_point.isdecimal()
+        is_point = self.export_point in EXPORT_POINTS or self.export_point.isdecimal()
         no_point = f"--export-point {self.export_point} is no point of the curve"
         points = f"choose {', '.join(EXPORT_POINTS)}, or a number of kept layers"
-        yield not known, no_point, points
+        yield not is_point, no_point, points
         shared = self.risk is None or 0 < self.risk <= 0.5
         no_share = f"--risk {self.risk} is no share of inputs to bear"
         yield not shared, no_share, "give one as 5%, up to 50%"
-        for what, asked in (
+        for what, is_set in (
             ("--max-latency and --min-speedup are", self.speed.given),
             ("--risk is", self.risk is not None),
             ("--by module is", self.by == "module"),
         ):
             lone = f"{what} for one pair of types, not for a --ladder"
-            yield bool(self.ladder) and asked, lone, out
+            yield bool(self.ladder) and is_set, lone, out
             useless = (
                 f"a run that ends with the {self.until} has no use for {what.rsplit(' ', 1)[0]}"
             )
-            yield self.until != "answer" and asked, useless, out
+            yield self.until != "answer" and is_set, useless, out
         begun = "--start is for one pair of types, not for a --ladder"
         yield bool(self.ladder) and self.start is not None, begun, out
         curveless = bool(self.ladder) and self.export_point != ANSWER
@@ -334,14 +334,14 @@ class Options(WorkerOptions, SampleOptions):
             raise UsageError(
                 f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
             )
-        if not all(isinstance(each, Sequence) for each in self.input_shapes.values()):
+        if not all(isinstance(shape, Sequence) for shape in self.input_shapes.values()):
             raise UsageError(
                 f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
             )
         for name in ("keep", "low_only"):
             value = getattr(self, name)
             listed = isinstance(value, Sequence) and not isinstance(value, str)
-            if not (listed and all(isinstance(each, str) and each for each in value)):
+            if not (listed and all(isinstance(pattern, str) and pattern for pattern in value)):
                 raise UsageError(f"{name} cannot be {value!r}", "give a list of patterns")
         check_ranges(self.ranges)
         for name in ("tol", "atol", "rtol"):
@@ -376,7 +376,7 @@ class Options(WorkerOptions, SampleOptions):
         if self.target == "all":
             return TARGETS
         named = self.backend if self.target == "auto" else self.target
-        return [each for each in TARGETS if each == named] or DEFAULT_TARGETS
+        return [target for target in TARGETS if target == named] or DEFAULT_TARGETS
 
     @property
     def elsewhere(self) -> bool:
@@ -391,7 +391,7 @@ class Options(WorkerOptions, SampleOptions):
     @property
     def sent(self) -> "Options":
         """The options for other processes: samples go by themselves, objects stay here."""
-        named: dict[str, Any] = {each: name_of(given) for each, given in objects(self).items()}
+        named: dict[str, Any] = {name: name_of(value) for name, value in objects(self).items()}
         return replace(self, inputs=None, **named)
 
     @property

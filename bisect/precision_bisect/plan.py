@@ -63,8 +63,8 @@ class Plan:
         if len(self) != len(other):
             return len(self) < len(other)
         # Of two sets of one size the one with the lowest index that they do not share comes first.
-        odd = self.mask ^ other.mask
-        return bool(self.mask & odd & -odd)
+        difference = self.mask ^ other.mask
+        return bool(self.mask & difference & -difference)
 
 
 _ONE = ord("1")

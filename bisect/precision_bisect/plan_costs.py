@@ -71,7 +71,7 @@ class CostGraph:
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
         """For each candidate those that it exchanges a value with, in network order."""
-        found = []
+        neighbour_sets = []
         for layer, places in enumerate(self.around):
             ends: set[int] = set()
             for place in places:
@@ -80,8 +80,8 @@ class CostGraph:
                     ends.update(value.readers)
                 elif value.producer is not None:
                     ends.add(value.producer)
-            found.append(tuple(sorted(ends - {layer})))
-        return tuple(found)
+            neighbour_sets.append(tuple(sorted(ends - {layer})))
+        return tuple(neighbour_sets)
 
     @property
     def alone_ms(self) -> tuple[float, ...]:
@@ -93,9 +93,9 @@ class CostGraph:
 
     def cost(self, kept: Collection[int]) -> float:
         """Return the estimated cost of keeping exactly these layers, in milliseconds."""
-        held = frozenset(kept)
-        casts = sum(value.cast_ms for value in self.values if value.is_cast(held))
-        return sum(self.high_ms[layer] for layer in sorted(held)) + casts
+        kept_layers = frozenset(kept)
+        casts = sum(value.cast_ms for value in self.values if value.is_cast(kept_layers))
+        return sum(self.high_ms[layer] for layer in sorted(kept_layers)) + casts
 
     def gain(self, kept: frozenset[int], instead: frozenset[int]) -> float:
         """Return by how much keeping `instead` costs less than keeping `kept`.
@@ -114,16 +114,16 @@ class CostGraph:
 
     def clusters(self, layers: Iterable[int]) -> list[tuple[int, ...]]:
         """Return the connected parts of a set of layers, each in network order."""
-        left = set(layers)
+        remaining = set(layers)
         parts = []
-        for first in sorted(left):
-            if first not in left:
+        for first in sorted(remaining):
+            if first not in remaining:
                 continue
-            left.discard(first)
+            remaining.discard(first)
             part, waiting = [first], [first]
             while waiting:
-                near = [n for n in self.neighbours[waiting.pop()] if n in left]
-                left.difference_update(near)
+                near = [n for n in self.neighbours[waiting.pop()] if n in remaining]
+                remaining.difference_update(near)
                 part += near
                 waiting += near
             parts.append(tuple(sorted(part)))

@@ -54,11 +54,11 @@ def _changed_ns(place: str) -> int:
         return 0
 
 
-def name_of(given: str | Callable[..., Any]) -> str:
+def name_of(plugin: str | Callable[..., Any]) -> str:
     """Return a plug-in's name; of an object that Python gave instead, where it is defined."""
-    if isinstance(given, str):
-        return given
-    defined: Any = given if hasattr(given, "__qualname__") else type(given)
+    if isinstance(plugin, str):
+        return plugin
+    defined: Any = plugin if hasattr(plugin, "__qualname__") else type(plugin)
     return f"{defined.__module__}.{defined.__qualname__}"
 
 
@@ -66,13 +66,13 @@ def load(group: str, name: str | Callable[..., Any]) -> Callable[..., Any]:
     """Load one plugin. Raises PluginError where it is not installed or does not load."""
     if not isinstance(name, str):
         return name
-    found = installed(group)
-    if name not in found:
-        close = get_close_matches(name, found, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(found)}"
+    entries = installed(group)
+    if name not in entries:
+        close = get_close_matches(name, entries, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"installed are {', '.join(entries)}"
         raise PluginError(f"there is no {_KINDS[group]} {name!r}", hint)
     try:
-        return cast("Callable[..., Any]", found[name].load())
+        return cast("Callable[..., Any]", entries[name].load())
     except (ImportError, AttributeError) as error:
         missing = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
         hint = f"install what it needs{missing}"
@@ -88,14 +88,14 @@ def make(
     """
     call, what = load(group, named), f"the {_KINDS[group]} {name_of(named)}"
     try:
-        made = call(*arguments, **settings)
+        plugin = call(*arguments, **settings)
     except (MemoryError, PrecisionBisectError):
         raise
     except Exception as error:
         raise PluginError(f"{what} cannot be made: {in_words(error)}", _PROTOCOL) from error
-    if lacking := [each for each in _MEMBERS[group] if not hasattr(made, each)]:
+    if lacking := [member for member in _MEMBERS[group] if not hasattr(plugin, member)]:
         raise PluginError(f"{what} lacks {', '.join(lacking)}", _PROTOCOL)
-    return made
+    return plugin
 
 
 def load_strategy(named: str | Callable[..., Any], **settings: Any) -> Strategy:

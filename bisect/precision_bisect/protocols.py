@@ -95,8 +95,8 @@ class Problem:
     def first_plans(self) -> Sequence[tuple[Plan, str]]:
         """The plans to try before any ranking, each with the reason; all-high is none of them."""
         plans = ((self.start, STARTED), (self.beyond_range(), BEYOND_RANGE))
-        known = ((plan, why) for plan, why in plans if plan and len(plan) < self.size)
-        return tuple(known)
+        choices = ((plan, why) for plan, why in plans if plan and len(plan) < self.size)
+        return tuple(choices)
 
     @property
     def top(self) -> Plan:

@@ -22,9 +22,9 @@ class NotFinite(float, Enum):
 
     def __new__(cls, text: str) -> "NotFinite":
         """Return the float that the text spells; the text stays its value."""
-        made = float.__new__(cls, text)
-        made._value_ = text
-        return made
+        number = float.__new__(cls, text)
+        number._value_ = text
+        return number
 
     __repr__ = __str__ = float.__repr__
 
@@ -201,8 +201,8 @@ class Evidence:
         """False when a kept layer was demoted, True when all were seen honoured, else None."""
         if self.demoted:
             return False
-        seen = [entry.honoured is Honour.HONOURED for entry in self.honours]
-        return True if seen and all(seen) else None
+        verdicts = [entry.honoured is Honour.HONOURED for entry in self.honours]
+        return True if verdicts and all(verdicts) else None
 
 
 Identity: TypeAlias = tuple[str, str, str, int]

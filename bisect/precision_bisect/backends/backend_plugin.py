@@ -135,7 +135,7 @@ def sample_shapes(model: Model, samples: Sequence[Sample]) -> SampleShapes:
         for name, array in sample.items():
             shape = tuple(map(int, array.flat)) if name in values else array.shape
             shapes.setdefault(name, {})[shape] = None
-    return {name: list(found) for name, found in shapes.items()}
+    return {name: list(input_shapes) for name, input_shapes in shapes.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +183,11 @@ def pick_backend(options: Options) -> tuple[str, str]:
     _check_backend_options(options)
     if options.backend == "auto":
         suited = [name for name in AUTO if options.target in ("auto", name) or name == AUTO[-1]]
-        found = [_availability(name) for name in suited]
+        entries = [_availability(name) for name in suited]
         # The emulator is last and always usable.
-        taken = next(entry for entry in found if entry.usable)
-        passed_over = found[: found.index(taken)]
-        return taken.name, "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
+        choice = next(entry for entry in entries if entry.usable)
+        passed_over = entries[: entries.index(choice)]
+        return choice.name, "; ".join(f"{entry.name}: {entry.why}" for entry in passed_over)
     named = backend_plugin(options.backend).availability()
     if not named.usable:
         raise RefusedError(
@@ -200,14 +200,14 @@ def pick_backend(options: Options) -> tuple[str, str]:
 
 def _check_backend_options(options: Options) -> None:
     """Raise UsageError for an option that the backend does not have."""
-    given = options.engine.backend_options
-    if not given:
+    backend_options = options.engine.backend_options
+    if not backend_options:
         return
     plugin = None if options.backend == "auto" else backend_plugin(options.backend)
-    known: Sequence[str] = getattr(plugin, "options", ())
-    for key in given:
-        if key not in known:
-            hint = f"choose {', '.join(known)}" if known else "leave it out, or name its --backend"
+    keys: Sequence[str] = getattr(plugin, "options", ())
+    for key in backend_options:
+        if key not in keys:
+            hint = f"choose {', '.join(keys)}" if keys else "leave it out, or name its --backend"
             raise UsageError(f"--backend {options.backend} has no option {key!r}", hint)
 
 
@@ -219,9 +219,9 @@ def choose_builder(name: str, settings: EngineSettings, low: LowName = "fp16") -
     if name != "auto":
         return backend_plugin(name).builder(settings, low)
     # Sorting is stable: of two that can build, or cannot, the first named comes first.
-    for each in sorted(_LIBRARIES, key=lambda each: not _availability(each).builds):
+    for library in sorted(_LIBRARIES, key=lambda library: not _availability(library).builds):
         try:
-            return backend_plugin(each).builder(settings, low)
+            return backend_plugin(library).builder(settings, low)
         except PluginError:
             continue
     raise PluginError(

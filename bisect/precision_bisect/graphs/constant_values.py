@@ -46,7 +46,7 @@ def read_constants(model: Model, readers: frozenset[str]) -> Constants:
         for i, name in enumerate(node.input)
         if i not in settings_of(node)
     }
-    held = {
+    stored = {
         tensor.name: model.weights[tensor.name]
         if tensor.name in model.weights
         else onnx.numpy_helper.to_array(tensor)
@@ -54,7 +54,7 @@ def read_constants(model: Model, readers: frozenset[str]) -> Constants:
         if tensor.data_type == _FLOAT and tensor.name in read
     }
     computed = folded(model, constant_outputs(model) & read)
-    return Constants(values={**held, **computed}, folded=frozenset(computed))
+    return Constants(values={**stored, **computed}, folded=frozenset(computed))
 
 
 def constant_outputs(model: Model) -> set[str]:
@@ -85,12 +85,12 @@ def folded(model: Model, wanted: set[str]) -> dict[str, NDArray[np.generic]]:
     # No inputs: ONNX Runtime computes the chain as it would in the model.
     graph = onnx.GraphProto(name="constants")
     graph.node.extend(reversed(chain))
-    held = [tensor for tensor in model.proto.graph.initializer if tensor.name in needed]
-    graph.initializer.extend(held)
+    tensors = [tensor for tensor in model.proto.graph.initializer if tensor.name in needed]
+    graph.initializer.extend(tensors)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted))
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, graph=graph)
     proto.opset_import.extend(model.proto.opset_import)
-    weights = {t.name: model.weights[t.name] for t in held if t.name in model.weights}
+    weights = {t.name: model.weights[t.name] for t in tensors if t.name in model.weights}
     return Session(proto, weights, threads=1).run({})
 
 
@@ -148,19 +148,19 @@ class TypedConstants:
             return self._weights[name]
         if name in self._tensors:
             return onnx.numpy_helper.to_array(self._tensors[name])
-        held = constant_of(self._nodes[name]) if name in self._nodes else None
-        return None if held is None else np.asarray(held, np.float32)
+        constant = constant_of(self._nodes[name]) if name in self._nodes else None
+        return None if constant is None else np.asarray(constant, np.float32)
 
     def is_exact(self, name: str, low: LowType) -> bool:
         """Tell whether the low type holds every value of a constant exactly."""
         name = self.source(name)
-        asked = (name, low.name)
-        if asked not in self._exact:
+        key = (name, low.name)
+        if key not in self._exact:
             array = self.array(name)
-            self._exact[asked] = array is not None and all(
+            self._exact[key] = array is not None and all(
                 np.array_equal(low.round(part), part, equal_nan=True) for part in chunks(array)
             )
-        return self._exact[asked]
+        return self._exact[key]
 
     def out_of_range(self, names: Iterable[str], low: LowType) -> Iterator[OutOfRange]:
         """Yield the constants among `names` with finite values that become infinite, in order."""

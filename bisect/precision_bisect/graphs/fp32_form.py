@@ -54,7 +54,7 @@ def fp32_form(proto: onnx.ModelProto, weights: Weights, low: Mapping[str, int]) 
                     f"node {node.name!r} is a BitCast of 16-bit floats, which have no FP32 form",
                     "give the model before it was converted",
                 )
-    made = {node.name: _first_low(node, low) for node in proto.graph.node}
+    low_by_node = {node.name: _first_low(node, low) for node in proto.graph.node}
     proto, weights = in_fp32(proto, weights)
     types = dict(infer_elem_types(proto, weights))
     idle = {
@@ -69,7 +69,7 @@ def fp32_form(proto: onnx.ModelProto, weights: Weights, low: Mapping[str, int]) 
         renamed |= _pass_by(graph, idle)
     in_low = {
         name: StoredLow(renamed.get(tensor, tensor), low[tensor])
-        for name, tensor in made.items()
+        for name, tensor in low_by_node.items()
         if tensor is not None
     }
     return Fp32Form(proto, weights, {k: v for k, v in types.items() if k not in renamed}, in_low)
@@ -104,7 +104,7 @@ def _pass_by(graph: onnx.GraphProto, idle: Set[str]) -> dict[str, str]:
     An output of the graph keeps its name.
     """
     outputs = {value.name for value in graph.output}
-    made = {name for node in graph.node for name in node.output if name}
+    node_outputs = {name for node in graph.node for name in node.output if name}
     sources = {node.output[0]: node.input[0] for node in graph.node if node.output[0] in idle}
     passed: dict[str, str] = {}
     ends: dict[str, str] = {}
@@ -117,7 +117,7 @@ def _pass_by(graph: onnx.GraphProto, idle: Set[str]) -> dict[str, str]:
         source = _origin(out, sources)
         if out not in outputs:
             passed[out] = source
-        elif source in made and source not in {*outputs, *ends, *sources}:
+        elif source in node_outputs and source not in {*outputs, *ends, *sources}:
             ends[source] = out
         else:
             node.CopyFrom(onnx.helper.make_node("Identity", [source], [out], name=node.name))
@@ -130,7 +130,7 @@ def _pass_by(graph: onnx.GraphProto, idle: Set[str]) -> dict[str, str]:
 
 def _origin(name: str, sources: Mapping[str, str]) -> str:
     """Return what a chain of idle nodes passes on. A damaged file may have a circle of them."""
-    seen = {name}
-    while name in sources and (name := sources[name]) not in seen:
-        seen.add(name)
+    visited = {name}
+    while name in sources and (name := sources[name]) not in visited:
+        visited.add(name)
     return name

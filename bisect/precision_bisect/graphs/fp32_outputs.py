@@ -47,22 +47,22 @@ def reference_outputs(model: Model, samples: Sequence[Sample], threads: int = 0)
     return timed_outputs(graph, [*map(model.of_file.rounded, samples)], threads)[0]
 
 
-def distances(found: Sample, expected: Sample) -> dict[str, float]:
+def distances(outputs: Sample, expected: Sample) -> dict[str, float]:
     """Return how far each expected output is from the one found.
 
     That is the largest difference of floats as a share of the largest value, or the share of
     values that differ where they are none; infinity where shapes differ, or NaN or Inf.
     """
-    return {name: _difference(found[name], expected[name]) for name in expected}
+    return {name: _difference(outputs[name], expected[name]) for name in expected}
 
 
-def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    if found.shape != expected.shape:
+def _difference(output: NDArray[Any], expected: NDArray[Any]) -> float:
+    if output.shape != expected.shape:
         return np.inf
     if expected.dtype.kind != "f":
-        return float(np.mean(found != expected)) if expected.size else 0.0
+        return float(np.mean(output != expected)) if expected.size else 0.0
     # A scalar's difference would be no array, and take no assignment.
-    exact, wanted = (np.atleast_1d(each).astype(np.float64) for each in (found, expected))
+    exact, wanted = (np.atleast_1d(array).astype(np.float64) for array in (output, expected))
     scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)) or 1.0
     with np.errstate(invalid="ignore"):
         gap = np.abs(exact - wanted)
@@ -170,13 +170,13 @@ def class_outputs(model: Model) -> dict[str, str]:
 
     A float output that is cast from one counts, too: an ArgMax whose result is then a float.
     """
-    found, view = {}, View(model)
+    types_by_output, view = {}, View(model)
     for spec in model.outputs:
         origin = _origin(spec.name, view, model.elem_types)
         kind = _whole(model.elem_types.get(origin))
         if kind is not None:
-            found[spec.name] = kind if origin == spec.name else f"cast from {kind}"
-    return found
+            types_by_output[spec.name] = kind if origin == spec.name else f"cast from {kind}"
+    return types_by_output
 
 
 def _origin(name: str, view: View, elem_types: Mapping[str, int]) -> str:
@@ -210,8 +210,10 @@ def _is_size(name: str, view: View, elem_types: Mapping[str, int]) -> bool:
     if node is not None:
         return _is_size(node.input[0], view, elem_types)
     node = view.made_by(name, *_ARITHMETIC)
-    computed = [each for each in node.input if each in view.maker] if node is not None else []
-    return bool(computed) and all(_is_size(each, view, elem_types) for each in computed)
+    computed = (
+        [source for source in node.input if source in view.maker] if node is not None else []
+    )
+    return bool(computed) and all(_is_size(source, view, elem_types) for source in computed)
 
 
 def _whole(elem_type: int | None) -> str | None:
@@ -251,10 +253,10 @@ def _changes(node: onnx.NodeProto, zeros: Set[str]) -> bool:
 
 def _zeros(graph: onnx.GraphProto) -> set[str]:
     """Return the constants of one element, here or in subgraphs, that are zero or False."""
-    found = set()
+    zeros = set()
     for inner in all_graphs(graph):
-        small = [each for each in inner.initializer if each.dims in ([], [1])]
-        values = {each.name: onnx.numpy_helper.to_array(each) for each in small}
+        small = [tensor for tensor in inner.initializer if tensor.dims in ([], [1])]
+        values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in small}
         values.update({n.output[0]: v for n in inner.node if (v := constant_of(n)) is not None})
-        found |= {name for name, array in values.items() if array.size == 1 and not array.any()}
-    return found
+        zeros |= {name for name, array in values.items() if array.size == 1 and not array.any()}
+    return zeros

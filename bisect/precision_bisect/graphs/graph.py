@@ -43,9 +43,9 @@ def copied(message: M) -> M:
 
 def refill(field: Any, items: Iterable[Any]) -> None:
     """Have a repeated field of a message hold these items alone; they may be its own."""
-    held = list(items)
+    entries = list(items)
     del field[:]
-    field.extend(held)
+    field.extend(entries)
 
 
 def inferred(proto: onnx.ModelProto, *, data_prop: bool = True) -> onnx.GraphProto:
@@ -109,8 +109,8 @@ def constant_of(node: onnx.NodeProto) -> NDArray[Any] | None:
     if node.op_type != "Constant":
         return None
     for kind in ("value_float", "value_floats", "value_int", "value_ints"):
-        if found := attribute(node, kind):
-            return np.asarray(onnx.helper.get_attribute_value(found))
+        if value := attribute(node, kind):
+            return np.asarray(onnx.helper.get_attribute_value(value))
     tensor = attribute(node, "value")
     return None if tensor is None else onnx.numpy_helper.to_array(tensor.t)
 
@@ -166,25 +166,25 @@ def showing(
 
     They are FP32 where `elem_types` has no other type for them.
     """
-    shown = copied(proto)
-    present = {value.name for value in (*shown.graph.output, *shown.graph.input)}
-    shown.graph.output.extend(
+    extended = copied(proto)
+    present = {value.name for value in (*extended.graph.output, *extended.graph.input)}
+    extended.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, elem_types.get(name) or _FLOAT, None)
         for name in dict.fromkeys(names)
         if name not in present
     )
-    return shown
+    return extended
 
 
 def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Call tensors otherwise wherever nodes make or read them, inside subgraphs, too."""
-    for each in all_graphs(graph):
-        for node in each.node:
+    for inner in all_graphs(graph):
+        for node in inner.node:
             for side in (node.input, node.output):
                 for i, name in enumerate(side):
                     side[i] = names.get(name, name)
-        if each is not graph:
-            for value in each.output:
+        if inner is not graph:
+            for value in inner.output:
                 value.name = names.get(value.name, value.name)
     stale = [value for value in graph.value_info if value.name in names]
     for value in stale:

@@ -49,8 +49,8 @@ def ill_typed_nodes(proto: onnx.ModelProto, types: ElemTypes) -> Iterator[IllTyp
 
 def _fault(node: onnx.NodeProto, schema: Any, types: ElemTypes) -> IllTyped | None:
     allowed = {
-        each.type_param_str: {BY_ORT_NAME.get(kind) for kind in each.allowed_type_strs}
-        for each in schema.type_constraints
+        constraint.type_param_str: {BY_ORT_NAME.get(kind) for kind in constraint.allowed_type_strs}
+        for constraint in schema.type_constraints
     }
     first: dict[str, str] = {}
     sides = (node.input, schema.inputs), (node.output, schema.outputs)

@@ -116,7 +116,7 @@ class Interface:
             for name in gives
         ]
         begins = [_cast(name, names[name], FLOAT) for name in takes]
-        read = {name for each in all_graphs(graph) for node in each.node for name in node.input}
+        read = {name for inner in all_graphs(graph) for node in inner.node for name in node.input}
         read |= {name for node in ends for name in node.input} | outputs
         every = (*begins, *graph.node, *ends)
         useful = [n for n in every if not _casts(n, FLOAT) or n.output[0] in read]

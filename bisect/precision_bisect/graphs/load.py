@@ -127,7 +127,7 @@ def _load(path: Path) -> Model:
     # Before functions are put in place, which goes by the order of their nodes.
     sort_nodes(proto)
     # Counted before inlining, which makes up names.
-    in_file = Counter(node.name for each in all_graphs(proto.graph) for node in each.node)
+    in_file = Counter(node.name for inner in all_graphs(proto.graph) for node in inner.node)
     proto = _inline_functions(proto)
     check_nodes(proto)
     check_types(proto)
@@ -252,7 +252,7 @@ def _name_nodes(graph: onnx.GraphProto, in_file: Mapping[str, int]) -> dict[str,
     gives them. A node without a name is called after its first output, and repeated names get a
     running number, as TensorRT's parser does (`node_of_<output>`, `<name>_0`).
     """
-    nodes = [node for each in all_graphs(graph) for node in each.node]
+    nodes = [node for inner in all_graphs(graph) for node in inner.node]
     counts = Counter(node.name for node in nodes)
     # Unique names first: a name made up below must not take one of theirs.
     named = {name: in_file.get(name) == 1 for name, count in counts.items() if name and count == 1}
@@ -340,8 +340,8 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
     # The converter leaves the nodes nameless that it adds, and forgets what the exporter has said.
     names = Names(proto.graph)
-    told = {node.name: node.metadata_props for node in model.proto.graph.node}
+    metadata = {node.name: node.metadata_props for node in model.proto.graph.node}
     for node in proto.graph.node:
-        node.metadata_props.extend(told.get(node.name, ()))
+        node.metadata_props.extend(metadata.get(node.name, ()))
         node.name = node.name or names(f"node_of_{node.output[0]}")
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))

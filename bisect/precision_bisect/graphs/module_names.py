@@ -40,9 +40,9 @@ def module_names(proto: onnx.ModelProto) -> Mapping[str, str] | None:
     around it, so a module may hold less than is said, and never more.
     """
     nodes = proto.graph.node
-    told = {node.name: _told(node) for node in nodes}
-    if any(module is not None for module in told.values()):
-        return {name: module or "" for name, module in told.items()}
+    module_by_node = {node.name: _told(node) for node in nodes}
+    if any(module is not None for module in module_by_node.values()):
+        return {name: module or "" for name, module in module_by_node.items()}
     if proto.producer_name != _PRODUCER or not any(map(_scope, nodes)):
         return None
     names = _Names(proto.graph)
@@ -51,7 +51,7 @@ def module_names(proto: onnx.ModelProto) -> Mapping[str, str] | None:
 
 def _told(node: onnx.NodeProto) -> str | None:
     """Return the module that metadata tells of; None where there is none."""
-    text = next((each.value for each in node.metadata_props if each.key == SCOPES), None)
+    text = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), None)
     if text is None or len(text) > _LONGEST:
         return None
     try:
@@ -62,8 +62,10 @@ def _told(node: onnx.NodeProto) -> str | None:
     if _NORM not in call or node.op_type not in _TAKING:
         return module
     # It computes both, under the name of the norm.
-    taken = modules_around(scope_of(node.input[1], ".") if len(node.input) > 1 else "")
-    return next((each for each in reversed(modules_around(module)) if each in taken), "")
+    source_modules = modules_around(scope_of(node.input[1], ".") if len(node.input) > 1 else "")
+    return next(
+        (outer for outer in reversed(modules_around(module)) if outer in source_modules), ""
+    )
 
 
 def _scope(node: onnx.NodeProto) -> _Scope:
@@ -88,23 +90,23 @@ class _Names(dict[_Scope, str]):
                 self._inside[scope[:depth]].add(scope[depth])
 
     def __missing__(self, scope: _Scope) -> str:
-        found = self[scope] = self._found(scope)
-        return found
+        name = self[scope] = self._found(scope)
+        return name
 
     def _found(self, scope: _Scope) -> str:
         """Return the name of a scope, where those around it have one."""
         outer = scope[:-1]
         above = self[outer]
-        if told := self._told(scope):
-            return told
+        if name := self._told(scope):
+            return name
         last = self._called(scope)
         around = f"{above}." if above else ""
         # What is never called has no scope: `/norm` may be `heads.norm`.
         alike = self._by_end[last.rpartition(".")[2]]
-        meant = [name for name in alike if name.startswith(around) and _ends(name, last)]
-        if len(meant) == 1:
-            return meant[0]
-        if meant or outer in self._open or self._names_missing(outer):
+        matches = [name for name in alike if name.startswith(around) and _ends(name, last)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches or outer in self._open or self._names_missing(outer):
             self._open.add(scope)
             return above
         return self._straight(scope)
@@ -115,8 +117,8 @@ class _Names(dict[_Scope, str]):
         written = f"{above}.{scope[-1]}" if above else scope[-1]
         if written in self._known:
             return written
-        if found := next((name for name in self._read[scope] if _ends(name, last)), ""):
-            return found
+        if owner := next((name for name in self._read[scope] if _ends(name, last)), ""):
+            return owner
         straight = self._straight(scope)
         return straight if straight in self._known and last == scope[-1] else ""
 
@@ -138,8 +140,8 @@ class _Names(dict[_Scope, str]):
         """Tell whether modules in a scope are called past what holds them."""
         if outer not in self._missing:
             every = [(*outer, last) for last in self._inside[outer]]
-            told = [(self._told(each), self._straight(each)) for each in every]
-            self._missing[outer] = any(name and name != straight for name, straight in told)
+            pairs = [(self._told(scope), self._straight(scope)) for scope in every]
+            self._missing[outer] = any(name and name != straight for name, straight in pairs)
         return self._missing[outer]
 
     @cached_property
@@ -151,10 +153,10 @@ class _Names(dict[_Scope, str]):
     @cached_property
     def _by_end(self) -> Mapping[str, list[str]]:
         """The same by the last part of the name."""
-        found: dict[str, list[str]] = defaultdict(list)
+        names_by_end: dict[str, list[str]] = defaultdict(list)
         for name in self._known:
-            found[name.rpartition(".")[2]].append(name)
-        return found
+            names_by_end[name.rpartition(".")[2]].append(name)
+        return names_by_end
 
     @cached_property
     def _parameters(self) -> frozenset[str]:
@@ -166,12 +168,12 @@ class _Names(dict[_Scope, str]):
     @cached_property
     def _read(self) -> Mapping[_Scope, list[str]]:
         """By scope the modules whose parameters its nodes read."""
-        found: dict[_Scope, list[str]] = defaultdict(list)
+        owners_by_scope: dict[_Scope, list[str]] = defaultdict(list)
         for node in self._graph.node:
             for name in node.input:
                 if name in self._parameters and (owner := scope_of(name, ".")):
-                    found[_scope(node)].append(owner)
-        return found
+                    owners_by_scope[_scope(node)].append(owner)
+        return owners_by_scope
 
 
 def _ends(name: str, last: str) -> bool:

@@ -77,7 +77,7 @@ def _sources_first(sources: Sequence[Sequence[int]], last: Iterable[int]) -> Ite
         begun.add(end)
         while way:
             place, others = way[-1]
-            source = next((each for each in others if each not in begun), None)
+            source = next((other for other in others if other not in begun), None)
             if source is not None:
                 begun.add(source)
                 way.append((source, iter(sources[source])))

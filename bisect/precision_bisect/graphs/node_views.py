@@ -40,11 +40,11 @@ class View:
     @cached_property
     def readers(self) -> dict[str, list[onnx.NodeProto]]:
         """The nodes that read each tensor, once for each time; subgraphs count as their node."""
-        found: dict[str, list[onnx.NodeProto]] = {}
+        nodes_by_tensor: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             for name in (*node.input, *sorted(captured(node))):
-                found.setdefault(name, []).append(node)
-        return found
+                nodes_by_tensor.setdefault(name, []).append(node)
+        return nodes_by_tensor
 
     @cached_property
     def _shapes(self) -> dict[str, Dims]:
@@ -81,15 +81,15 @@ class View:
         node = self.made_by(name, "Constant", "Cast", "Identity")
         if node is None or node.op_type == "Constant":
             return None if node is None else constant_of(node)
-        held, to = self.array(node.input[0]), attribute(node, "to")
-        if held is None or to is None:
-            return held
-        return held.astype(onnx.helper.tensor_dtype_to_np_dtype(to.i))
+        values, to = self.array(node.input[0]), attribute(node, "to")
+        if values is None or to is None:
+            return values
+        return values.astype(onnx.helper.tensor_dtype_to_np_dtype(to.i))
 
     def scalar(self, name: str) -> float | None:
         """Return the value of a constant of one element; None for everything else."""
-        found = self.array(name)
-        return None if found is None or found.size != 1 else float(found.reshape(())[()])
+        array = self.array(name)
+        return None if array is None or array.size != 1 else float(array.reshape(())[()])
 
     def with_scalar(self, node: onnx.NodeProto) -> Iterator[tuple[str, float]]:
         """Yield the other operand and the value, for each operand of two that is a constant."""
@@ -114,10 +114,10 @@ class View:
 
         () stands for all axes. `like` has as many dimensions as the tensor that is reduced.
         """
-        held = attribute(node, "axes")
-        axes = list(held.ints) if held is not None else []
+        attribute_axes = attribute(node, "axes")
+        axes = list(attribute_axes.ints) if attribute_axes is not None else []
         # An attribute before opset 13 or 18, an input after.
-        if held is None and len(node.input) > 1 and node.input[1]:
+        if attribute_axes is None and len(node.input) > 1 and node.input[1]:
             array = self.array(node.input[1])
             if array is None:
                 return None
@@ -135,8 +135,8 @@ class View:
         """Return the tensor that a node squares, or whose squares it sums; "" for others."""
         if node.op_type == "ReduceSumSquare" and self.made_by(node.output[0], node.op_type):
             return node.input[0]
-        found = self.square(node.output[0]) if node.output else None
-        return found[0] if found else ""
+        square = self.square(node.output[0]) if node.output else None
+        return square[0] if square else ""
 
     def square(self, name: str) -> tuple[str, onnx.NodeProto] | None:
         """Return the tensor that a tensor is the square of, and the node: a power or a product."""
@@ -232,10 +232,10 @@ def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]
             value.type.tensor_type.ClearField("shape")
             for size in inputs[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
-    found = _dimensions(inferred(proto)).items()
+    dimensions = _dimensions(inferred(proto)).items()
     return {
         name: tuple(size for size in dims if size is not None)
-        for name, dims in found
+        for name, dims in dimensions
         if None not in dims
     }
 
@@ -243,7 +243,7 @@ def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]
 def _dimensions(graph: onnx.GraphProto) -> dict[str, Dims]:
     """Return the dimensions of the tensors of known rank, None for each that is not known."""
     values = (*graph.input, *graph.value_info, *graph.output)
-    found: dict[str, Dims] = {
+    dims_by_tensor: dict[str, Dims] = {
         value.name: tuple(
             dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
             for dim in value.type.tensor_type.shape.dim
@@ -251,4 +251,4 @@ def _dimensions(graph: onnx.GraphProto) -> dict[str, Dims]:
         for value in values
         if value.type.tensor_type.HasField("shape")
     }
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    return dims_by_tensor | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

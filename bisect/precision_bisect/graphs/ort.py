@@ -162,7 +162,7 @@ class Session:
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
         self.raw = _open(graph, options, providers)
-        self._input_names = [given.name for given in self.raw.get_inputs()]
+        self._input_names = [argument.name for argument in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
     def run(
@@ -180,7 +180,7 @@ class Session:
         return dict(zip(names, values, strict=True))
 
     def run_values(
-        self, given: Mapping[str, "onnxruntime.OrtValue"]
+        self, feed: Mapping[str, "onnxruntime.OrtValue"]
     ) -> "dict[str, onnxruntime.OrtValue]":
         """Return all outputs by name, without a copy; what the graph does not read is left out.
 
@@ -189,8 +189,8 @@ class Session:
         binding = self.raw.io_binding()
         with _running() as how:
             for name in self._input_names:
-                if name in given:
-                    binding.bind_ortvalue_input(name, given[name])
+                if name in feed:
+                    binding.bind_ortvalue_input(name, feed[name])
             for name in self.output_names:
                 binding.bind_output(name)
             self.raw.run_with_iobinding(binding, how)
@@ -215,8 +215,8 @@ def _running() -> "Iterator[onnxruntime.RunOptions]":
 
 def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
     """Return an array as ONNX Runtime takes it, copied only if it is not contiguous."""
-    held = np.require(array, requirements=("C", "A"))
-    value: onnxruntime.OrtValue = runtime().OrtValue.ortvalue_from_numpy(held)
+    contiguous = np.require(array, requirements=("C", "A"))
+    value: onnxruntime.OrtValue = runtime().OrtValue.ortvalue_from_numpy(contiguous)
     return value
 
 

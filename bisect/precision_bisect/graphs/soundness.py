@@ -35,12 +35,12 @@ class _Size:
 def check_opsets(path: object, proto: onnx.ModelProto) -> None:
     """Raise ModelError for opset versions that no operator has."""
     imports = [*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)]
-    for each in imports:
+    for item in imports:
         # Version 0 is what an exporter leaves that sets none; of other domains nothing is known.
-        known = each.domain in _DOMAINS
-        if each.version not in _VERSIONS and (known or each.version):
+        is_standard = item.domain in _DOMAINS
+        if item.version not in _VERSIONS and (is_standard or item.version):
             raise ModelError(
-                f"{path} has opset {each.version}{f' of {each.domain}' if each.domain else ''}, "
+                f"{path} has opset {item.version}{f' of {item.domain}' if item.domain else ''}, "
                 "which there is not",
                 _AGAIN,
             )
@@ -63,8 +63,8 @@ def check_expansion(proto: onnx.ModelProto) -> None:
     functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
     if not functions:
         return
-    known: dict[_Id, _Size] = {}
-    whole = _expanded(proto.graph.node, functions, known, ())
+    sizes: dict[_Id, _Size] = {}
+    whole = _expanded(proto.graph.node, functions, sizes, ())
     if whole.nodes > MOST_NODES or whole.nbytes > PROTOBUF_LIMIT:
         raise ModelError(
             f"the model's local functions come to {whole.nodes} nodes and {whole.nbytes} bytes, "
@@ -100,13 +100,13 @@ def check_nodes(proto: onnx.ModelProto) -> None:
 
 def check_types(proto: onnx.ModelProto) -> None:
     """Raise ModelError for a tensor of an element type that there is not."""
-    known = set(onnx.TensorProto.DataType.values())
+    kinds = set(onnx.TensorProto.DataType.values())
     for graph in all_graphs(proto.graph):
-        typed = [(each.name, each.data_type) for each in graph.initializer]
+        typed = [(tensor.name, tensor.data_type) for tensor in graph.initializer]
         for value in (*graph.input, *graph.output, *graph.value_info):
             typed.append((value.name, value.type.tensor_type.elem_type))
         for name, kind in typed:
-            if kind not in known:
+            if kind not in kinds:
                 raise ModelError(f"tensor {name!r} has the element type {kind}", _AGAIN)
 
 
@@ -130,10 +130,10 @@ def _bounds(op_type: str, version: int) -> tuple[int, int, int, int] | None:
 def _expanded(
     nodes: Iterable[onnx.NodeProto],
     functions: Mapping[_Id, onnx.FunctionProto],
-    known: dict[_Id, _Size],
+    sizes: dict[_Id, _Size],
     within: tuple[_Id, ...],
 ) -> _Size:
-    """Return what nodes come to; `known` has the functions seen, `within` those around."""
+    """Return what nodes come to; `sizes` has the functions seen, `within` those around."""
     nodes_found = bytes_found = depth = 0
     calls: Counter[_Id] = Counter()
     for outer in nodes:
@@ -150,10 +150,10 @@ def _expanded(
                 f"the model's local function {called[1]!r} calls itself, or too many call it",
                 "export without functions",
             )
-        if called not in known:
+        if called not in sizes:
             body = functions[called].node
-            known[called] = _expanded(body, functions, known, (*within, called))
-        size = known[called]
+            sizes[called] = _expanded(body, functions, sizes, (*within, called))
+        size = sizes[called]
         nodes_found += times * size.nodes
         bytes_found += times * size.nbytes
         depth = max(depth, size.depth + 1)

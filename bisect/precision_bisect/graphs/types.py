@@ -57,12 +57,12 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
     """
     graph = inferred(proto, data_prop=False)
     types: dict[str, int] = {}
-    known: set[str] = set()
+    declared: set[str] = set()
     doubtful: set[str] = set()
     for inner in all_graphs(graph):
         values = (*inner.value_info, *inner.input, *inner.output)
         # Known to be a sequence or an optional: it has no element type to ask for.
-        known |= {value.name for value in values if value.type.WhichOneof("value") is not None}
+        declared |= {value.name for value in values if value.type.WhichOneof("value") is not None}
         typed = [(value.name, value.type.tensor_type.elem_type) for value in values]
         typed += [(tensor.name, tensor.data_type) for tensor in inner.initializer]
         for name, kind in typed:
@@ -70,7 +70,7 @@ def infer_elem_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]
                 doubtful.add(name)
     types = {name: kind for name, kind in types.items() if name not in doubtful}
     outputs = [name for node in proto.graph.node for name in node.output if name]
-    unknown = [name for name in outputs if name not in types and name not in known]
+    unknown = [name for name in outputs if name not in types and name not in declared]
     if unknown:
         types |= _ask_runtime(proto, weights, unknown)
         _spread(proto, types)
@@ -94,16 +94,16 @@ def _spread(proto: onnx.ModelProto, types: dict[str, int]) -> None:
             if name in types
         }
         for name, formal in zip(node.output, formals(schema.outputs), strict=False):
-            found = bound.get(formal.type_str, BY_ORT_NAME.get(formal.type_str))
-            if name and found is not None:
-                types.setdefault(name, found)
+            kind = bound.get(formal.type_str, BY_ORT_NAME.get(formal.type_str))
+            if name and kind is not None:
+                types.setdefault(name, kind)
 
 
 def formals(every: Sequence[Any]) -> Iterator[Any]:
     """Return the formal parameters; the last one again and again if it stands for any number."""
     many = onnx.defs.OpSchema.FormalParameterOption.Variadic
     last = every[-1:] if every and every[-1].option == many else ()
-    homogeneous = [each for each in last if each.is_homogeneous]
+    homogeneous = [formal for formal in last if formal.is_homogeneous]
     return chain(every if homogeneous or not last else every[:-1], cycle(homogeneous))
 
 
@@ -112,13 +112,13 @@ def _ask_runtime(
 ) -> ElemTypes:
     from precision_bisect.graphs.ort import output_types
 
-    shown = copied(proto)
-    refill(shown.graph.output, [onnx.ValueInfoProto(name=name) for name in names])
+    probe = copied(proto)
+    refill(probe.graph.output, [onnx.ValueInfoProto(name=name) for name in names])
     try:
-        found = output_types(shown, weights)
+        ort_types = output_types(probe, weights)
     except PrecisionBisectError:
         return {}
-    return {name: BY_ORT_NAME[kind] for name, kind in found.items() if kind in BY_ORT_NAME}
+    return {name: BY_ORT_NAME[kind] for name, kind in ort_types.items() if kind in BY_ORT_NAME}
 
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -249,7 +249,7 @@ def _counted(spec: TensorSpec) -> bool:
 
 def _decisive(graph: onnx.GraphProto) -> set[str]:
     """Return every tensor whose values reach an input that decides a shape."""
-    nodes = [node for each in all_graphs(graph) for node in each.node]
+    nodes = [node for inner in all_graphs(graph) for node in inner.node]
     makers = {name: node for node in nodes for name in node.output if name}
     pending = [
         node.input[position]
@@ -258,14 +258,14 @@ def _decisive(graph: onnx.GraphProto) -> set[str]:
         for position in _OF_SHAPES.get(node.op_type, ())
         if position < len(node.input)
     ]
-    found: set[str] = set()
+    tensors: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in found:
+        if name in tensors:
             continue
-        found.add(name)
+        tensors.add(name)
         maker = makers.get(name)
         # The shape of a tensor does not depend on its values, so the way ends at a Shape.
         if maker is not None and maker.op_type not in _FORGET_VALUES:
-            pending += [each for each in maker.input if each]
-    return found
+            pending += [source for source in maker.input if source]
+    return tensors

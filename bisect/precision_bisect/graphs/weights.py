@@ -92,10 +92,10 @@ class Part:
         digest = hashlib.sha256()
         with (folder / self.location).open("rb") as stream:
             stream.seek(self.offset)
-            left = math.inf if self.length is None else self.length
-            while left > 0 and (piece := stream.read(int(min(left, _PIECE)))):
+            remaining = math.inf if self.length is None else self.length
+            while remaining > 0 and (piece := stream.read(int(min(remaining, _PIECE)))):
                 digest.update(piece)
-                left -= len(piece)
+                remaining -= len(piece)
         return digest.digest()
 
 
@@ -118,12 +118,14 @@ def external_parts(model: onnx.ModelProto) -> list[Part]:
     parts = set()
     for tensor in (*model.graph.initializer, *_nested_tensors(model)):
         if _is_external(tensor):
-            told = {entry.key: entry.value for entry in tensor.external_data}
+            properties = {entry.key: entry.value for entry in tensor.external_data}
             needed = None if _dtype(tensor) is None else _nbytes(tensor)
             with suppress(ValueError):
-                length = int(told["length"]) if "length" in told else needed
-                offset = int(told.get("offset", 0))
-                parts.add(Part(location=told.get("location", ""), offset=offset, length=length))
+                length = int(properties["length"]) if "length" in properties else needed
+                offset = int(properties.get("offset", 0))
+                parts.add(
+                    Part(location=properties.get("location", ""), offset=offset, length=length)
+                )
     return sorted(parts, key=lambda part: (part.location, part.offset, part.length or 0))
 
 
@@ -245,8 +247,8 @@ def _to_array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
 def _dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic] | None:
     """Return the tensor's numpy type, None for types that stay in the graph (int4, text)."""
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
-        held: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-        return held
+        bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
@@ -305,8 +307,8 @@ def _nested_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def _tensors_in(message: Any) -> Iterator[onnx.TensorProto]:
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for each in (value,) if hasattr(value, "ListFields") else value:
-                if isinstance(each, onnx.TensorProto):
-                    yield each
+            for submessage in (value,) if hasattr(value, "ListFields") else value:
+                if isinstance(submessage, onnx.TensorProto):
+                    yield submessage
                 else:
-                    yield from _tensors_in(each)
+                    yield from _tensors_in(submessage)

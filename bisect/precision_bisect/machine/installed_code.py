@@ -19,13 +19,13 @@ def code_digest(used: frozenset[tuple[str, str]] = frozenset()) -> str:
     """Return the SHA-256 of our sources, and of the plug-ins used: each its group and its name."""
     digest = hashlib.sha256()
     entries = (installed(group).get(name) for group, name in used)
-    found = {entry.module.partition(".")[0]: entry.dist for entry in entries if entry is not None}
-    others = {package: found[package] for package in sorted(found.keys() - set(_OURS))}
-    for place, told in (
+    dists = {entry.module.partition(".")[0]: entry.dist for entry in entries if entry is not None}
+    others = {package: dists[package] for package in sorted(dists.keys() - set(_OURS))}
+    for place, files in (
         *((package, _sources(package)) for package in (*_OURS, *others)),
         *((package, _files(others[package])) for package in others),
     ):
-        for name, content in told:
+        for name, content in files:
             digest.update(f"{place}\0{name}\0{len(content)}\0".encode())
             digest.update(content)
     return digest.hexdigest()

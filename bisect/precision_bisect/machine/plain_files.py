@@ -23,12 +23,12 @@ def plain_size(path: Path) -> int:
     Raises OSError for a missing one, and for folders, pipes and devices: those have no end, or
     wait for whoever writes into them.
     """
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
-    return found.st_size
+    return status.st_size
 
 
 def too_large(nbytes: int) -> str:

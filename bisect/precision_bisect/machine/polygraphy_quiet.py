@@ -78,10 +78,10 @@ def _silent() -> Iterator[None]:
         ("polygraphy.comparator.util", "log_output_stats", lambda _: lambda *_, **__: None),
         ("polygraphy.datatype.numpy", "_get_mapping", cache),
     ]
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for module, name, cheaper in spared:
-            held.enter_context(_replaced(sys.modules.get(module), name, cheaper))
-        held.enter_context(G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10))
+            stack.enter_context(_replaced(sys.modules.get(module), name, cheaper))
+        stack.enter_context(G_LOGGER.verbosity(G_LOGGER.CRITICAL + 10))
         yield
 
 

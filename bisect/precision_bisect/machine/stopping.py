@@ -55,11 +55,11 @@ class _Limits:
     def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
         """Stop those of the calls."""
         with self.changed:
-            for call in [each for each in self.calls if which(each)]:
+            for call in [candidate for candidate in self.calls if which(candidate)]:
                 call.why, call.late = why, late
                 call.stop()
 
-    def watch(self, ended: threading.Event, total: str, each: str) -> None:
+    def watch(self, ended: threading.Event, total: str, per_call: str) -> None:
         """Stop what takes too long, until told that nobody limits any more."""
         while not ended.wait(0.05):
             now = time.monotonic()
@@ -70,7 +70,7 @@ class _Limits:
                 self.stop(lambda _: True, total)
             if self.each_s is not None:
                 begun = now - self.each_s
-                self.stop(lambda call: call.begun < begun, each, late=True)  # noqa: B023
+                self.stop(lambda call: call.begun < begun, per_call, late=True)  # noqa: B023
 
 
 _LIMITS = _Limits()
@@ -126,11 +126,11 @@ def _watched(total_s: float | None, each_s: float | None) -> Iterator[None]:
     _LIMITS.deadline = None if total_s is None else time.monotonic() + total_s
     _LIMITS.each_s = each_s
     ended = threading.Event()
-    told = (
+    messages = (
         f"--max-time of {total_s or 0:g} s is spent within an inference",
         f"one inference takes longer than the --trial-timeout of {each_s or 0:g} s",
     )
-    threading.Thread(target=_LIMITS.watch, args=(ended, *told), daemon=True).start()
+    threading.Thread(target=_LIMITS.watch, args=(ended, *messages), daemon=True).start()
     try:
         yield
     finally:

@@ -61,8 +61,8 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"{path} has no function {name}()", f"define {name} in it")
-    found: Callable[..., Any] = function
-    return found
+    loaded_function: Callable[..., Any] = function
+    return loaded_function
 
 
 @contextmanager

@@ -158,9 +158,9 @@ class TypedSessions:
     def __init__(self, writer: TypedWriter, opener: Opener, folder: Path) -> None:
         self._model = writer.model
         self._layers = {layer.name: layer for layer in writer.model.table.layers}
-        asked = writer.model.table.asked.items()
-        self._asked_high = [name for name, form in asked if form == writer.pair.high_form]
-        self._asked_low = [name for name, form in asked if form == writer.pair.low_form]
+        asked_forms = writer.model.table.asked.items()
+        self._asked_high = [name for name, form in asked_forms if form == writer.pair.high_form]
+        self._asked_low = [name for name, form in asked_forms if form == writer.pair.low_form]
         self._writer = writer
         self._opener = opener
         self._files = TypedFolder(folder, from_root=True)
@@ -199,12 +199,12 @@ class TypedSessions:
         """
         stuck: dict[LayerName, str] = {}
         for _ in range(_MOST_ROUNDS):
-            found = self._stumbles(stuck)
+            reasons = self._stumbles(stuck)
             # A layer that was asked for low stays so: the trials report it.
-            found = {name: why for name, why in found.items() if name not in self._asked_low}
-            if not found:
+            reasons = {name: why for name, why in reasons.items() if name not in self._asked_low}
+            if not reasons:
                 break
-            stuck |= found
+            stuck |= reasons
         # The process waits for its first trial, while another one may compute.
         trim()
         return stuck

@@ -21,7 +21,7 @@ class GpuReference:
 
     These are one on the GPU with the options that are deployed, which runs fastest, one with those
     that plan fast, which takes an eighth of the memory where kernels are large, and `on_cpu`.
-    Those on the GPU compute the sample `known` first, and the `comparator` judges it by the
+    Those on the GPU compute `known_sample` first, and the `comparator` judges it by the
     outputs that the CPU gave.
     """
 
@@ -29,7 +29,7 @@ class GpuReference:
         self,
         model: Model,
         on_cpu: ReferenceSession,
-        known: tuple[Sample, Sample],
+        known_sample: tuple[Sample, Sample],
         comparator: Comparator,
     ) -> None:
         gpu = (
@@ -37,7 +37,7 @@ class GpuReference:
             for options in (deployed_provider(), searching())
         )
         self._left = [*gpu, on_cpu]
-        self._known = known
+        self._known = known_sample
         self._comparator = comparator
         self._choosing = threading.Lock()
         self._checked = on_cpu
@@ -73,18 +73,18 @@ class GpuReference:
     def _drop(self, session: ReferenceSession) -> None:
         session.rest()
         # Of several threads that failed together the first drops it.
-        self._left = [each for each in self._left if each is not session]
+        self._left = [other for other in self._left if other is not session]
 
     def _agrees(self, session: ReferenceSession) -> bool:
         feed, expected = self._known
         tolerance = self._comparator.tolerance
         try:
-            found = self._comparator.judge([session(feed)], [expected])
+            judgement = self._comparator.judge([session(feed)], [expected])
         except Stopped:
             raise
         except (PrecisionBisectError, RuntimeError):
             # The GPU may have no room, or no kernel.
             return False
-        if tolerance is None or found.error is None:
-            return found.verdict is Verdict.PASS
-        return found.error <= GPU_DIFFERENCE * tolerance
+        if tolerance is None or judgement.error is None:
+            return judgement.verdict is Verdict.PASS
+        return judgement.error <= GPU_DIFFERENCE * tolerance

@@ -70,16 +70,16 @@ def times_of(
 
 def _took(events: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
     """Return by node the milliseconds of a run; what ran inside another node is a part of it."""
-    begun = sorted(each["ts"] for each in events if each["name"] == _RUN)
-    nodes = (each for each in events if each.get("cat") == "Node")
+    begun = sorted(event["ts"] for event in events if event["name"] == _RUN)
+    nodes = (event for event in events if event.get("cat") == "Node")
     # The outer of two that begin at a time comes first.
-    ordered = sorted(nodes, key=lambda each: (each["ts"], -each["dur"]))
+    ordered = sorted(nodes, key=lambda event: (event["ts"], -event["dur"]))
     took: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(begun))
     end = 0
-    for each in ordered:
-        run, last = bisect_right(begun, each["ts"]) - 1, each["ts"] + each["dur"]
-        if run >= 0 and last > end and each["name"].endswith(TIMED):
-            took[each["name"].removesuffix(TIMED)][run] += each["dur"]
+    for event in ordered:
+        run, last = bisect_right(begun, event["ts"]) - 1, event["ts"] + event["dur"]
+        if run >= 0 and last > end and event["name"].endswith(TIMED):
+            took[event["name"].removesuffix(TIMED)][run] += event["dur"]
             end = last
     return {name: middle(runs[WARM_UP_RUNS:]) / 1e3 for name, runs in took.items()}
 
@@ -94,12 +94,12 @@ def times_on(
     folded = {layer.name for layer in table.layers if layer.exclusion in _FOLDED}
     computing = {node.name: node for node in typed.node if node.name not in folded}
     covered = _Covered(computing, typed, graph)
-    found = []
+    kernels = []
     for name, node in _ran(list(took), graph).items():
         nodes = {layer_called(name, computing)} & computing.keys()
         nodes |= set() if node is None else covered.by(node)
-        found.append(TimedKernel(ms=took[name], nodes=frozenset(nodes)))
-    return KernelTimes("onnxruntime_profile", found)
+        kernels.append(TimedKernel(ms=took[name], nodes=frozenset(nodes)))
+    return KernelTimes("onnxruntime_profile", kernels)
 
 
 def _ran(names: Sequence[str], graph: onnx.GraphProto) -> Mapping[str, onnx.NodeProto | None]:
@@ -108,14 +108,14 @@ def _ran(names: Sequence[str], graph: onnx.GraphProto) -> Mapping[str, onnx.Node
     A node without a name is called after its operator and a number, `Exp_435`. Both the profile
     and the file have them in the order in which they run.
     """
-    found: dict[str, onnx.NodeProto | None] = {node.name: node for node in graph.node}
+    nodes_by_name: dict[str, onnx.NodeProto | None] = {node.name: node for node in graph.node}
     for op_type in {node.op_type for node in graph.node if not node.name}:
         nodes = [node for node in graph.node if not node.name and node.op_type == op_type]
         numbered = re.compile(rf"{op_type}_\d+")
-        called = [name for name in names if name not in found and numbered.fullmatch(name)]
+        called = [name for name in names if name not in nodes_by_name and numbered.fullmatch(name)]
         if len(called) == len(nodes):
-            found |= zip(called, nodes, strict=True)
-    return {name: found.get(name) for name in names}
+            nodes_by_name |= zip(called, nodes, strict=True)
+    return {name: nodes_by_name.get(name) for name in names}
 
 
 class _Covered:
@@ -145,18 +145,18 @@ class _Covered:
         typed graph has not: it works for those that read it, if these compute the same. So does a
         Cast for a kernel of the CPU; what that kernel writes has the name of the Cast behind it.
         """
-        found: set[str] = set()
+        node_names: set[str] = set()
         waiting = [name if node.op_type == "Cast" else _own(name) for name in node.output]
         if self._known.isdisjoint(waiting):
-            readers = (each for name in node.output for each in self._readers[name])
-            served = {frozenset(self.by(each)) for each in readers}
-            return set(served.pop()) if len(served) == 1 else found
+            readers = (reader for name in node.output for reader in self._readers[name])
+            served = {frozenset(self.by(reader)) for reader in readers}
+            return set(served.pop()) if len(served) == 1 else node_names
         while waiting:
             maker = self._makers.get(waiting.pop())
-            if maker is not None and maker.name not in found:
-                found.add(maker.name)
+            if maker is not None and maker.name not in node_names:
+                node_names.add(maker.name)
                 waiting += [name for name in maker.input if name not in self._still]
-        return found
+        return node_names
 
 
 def _own(name: str) -> str:

@@ -101,8 +101,8 @@ class Opener:
                 errors.append(error)
                 continue
             own = self.providers[0]
-            told = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
-            return Opened(session=session, opening=told, notes=_notes(off, errors))
+            actual = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
+            return Opened(session=session, opening=actual, notes=_notes(off, errors))
         raise errors[-1]
 
     def _session(
@@ -165,9 +165,9 @@ def _cancelled_at(deadline: float | None, options: Any) -> Iterator[None]:
         yield
         return
     # The flag stops ONNX Runtime between its steps; no thread has to be killed.
-    left = deadline - time.monotonic()
-    timer = threading.Timer(max(left, 0.0), options.set_load_cancellation_flag, (True,))
-    if left > 0:
+    remaining_s = deadline - time.monotonic()
+    timer = threading.Timer(max(remaining_s, 0.0), options.set_load_cancellation_flag, (True,))
+    if remaining_s > 0:
         timer.start()
     else:
         options.set_load_cancellation_flag(True)

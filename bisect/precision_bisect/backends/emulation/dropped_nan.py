@@ -44,8 +44,10 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
     proto = graph.proto
     if opset(proto) < _LOWEST_OPSET:
         return {}
-    known = {name for name, kind in model.elem_types.items() if kind == _FLOAT}
-    floats = known.union(graph.raw.values()) - {each.name for each in proto.graph.initializer}
+    float_tensors = {name for name, kind in model.elem_types.items() if kind == _FLOAT}
+    floats = float_tensors.union(graph.raw.values()) - {
+        tensor.name for tensor in proto.graph.initializer
+    }
     watched: dict[str, str] = {}
     counted: set[str] = set()
     nodes: list[onnx.NodeProto] = []
@@ -58,7 +60,7 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
                 watched[count] = node.name or node.output[0]
         nodes.append(node)
     refill(proto.graph.node, nodes)
-    proto.graph.output.extend(helper.make_tensor_value_info(each, _INT64, []) for each in watched)
+    proto.graph.output.extend(helper.make_tensor_value_info(name, _INT64, []) for name in watched)
     return watched
 
 

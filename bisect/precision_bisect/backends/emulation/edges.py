@@ -91,9 +91,9 @@ class Edges:
         if self._types.get(name) != _FLOAT:
             return name
         forms = self._forms[LayerName(node.name)]
-        held = self._held.get(name, _EXACT)
-        low = _read_as(forms.low, held, operand=position in OPERANDS)
-        high = _read_as(forms.high, held, operand=position in OPERANDS)
+        types = self._held.get(name, _EXACT)
+        low = _read_as(forms.low, types, operand=position in OPERANDS)
+        high = _read_as(forms.high, types, operand=position in OPERANDS)
         if not low and not high:
             return name
         layer = NO_LAYER if low == high else self._index[LayerName(node.name)]
@@ -152,8 +152,8 @@ class Edges:
         return nodes
 
 
-def _read_as(form: Form, held: frozenset[HighName], *, operand: bool) -> Steps:
-    """Return how a layer of that form rounds an input; `held` has the types it may be stored in.
+def _read_as(form: Form, types: frozenset[HighName], *, operand: bool) -> Steps:
+    """Return how a layer of that form rounds an input; `types` has the types it may be stored in.
 
     Operands are quantized from the type that they are stored in: QuantizeLinear takes every float
     type.
@@ -161,25 +161,27 @@ def _read_as(form: Form, held: frozenset[HighName], *, operand: bool) -> Steps:
     as_stored: Steps = () if form.stored == "fp32" else (form.stored,)
     if form.quantized and operand:
         return (form.quantized, *as_stored)
-    return () if held == {form.stored} else as_stored
+    return () if types == {form.stored} else as_stored
 
 
 def _held(
     model: Model, forms: Mapping[LayerName, LayerForms]
 ) -> Mapping[str, frozenset[HighName]]:
     """Return the types in which each tensor may be stored; a tensor without an entry is FP32."""
-    held: dict[str, frozenset[HighName]] = {}
+    types_by_tensor: dict[str, frozenset[HighName]] = {}
     for node in model.proto.graph.node:
-        found = forms.get(LayerName(node.name))
-        if found is not None:
-            kinds = frozenset((found.low.stored, found.high.stored))
+        layer_forms = forms.get(LayerName(node.name))
+        if layer_forms is not None:
+            kinds = frozenset((layer_forms.low.stored, layer_forms.high.stored))
         elif is_follower(node):
             floats = [name for name in node.input if model.elem_types.get(name) == _FLOAT]
-            kinds = frozenset[HighName]().union(*(held.get(name, _EXACT) for name in floats))
+            kinds = frozenset[HighName]().union(
+                *(types_by_tensor.get(name, _EXACT) for name in floats)
+            )
         else:
             continue
-        held.update((name, kinds) for name in node.output)
-    return held
+        types_by_tensor.update((name, kinds) for name in node.output)
+    return types_by_tensor
 
 
 def stored_names(model: Model) -> set[str]:

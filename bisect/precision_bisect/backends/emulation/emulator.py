@@ -83,12 +83,12 @@ class EmulatedBackend:
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
         self._ways = [
             _Way(
-                partial(_open, model, pair, partial(graph, target=each), threads, providers),
+                partial(_open, model, pair, partial(graph, target=target), threads, providers),
                 count,
                 ones,
                 in_segments=not whole,
             )
-            for each in distinct(model, pair, targets)
+            for target in distinct(model, pair, targets)
         ]
         if not late:
             for way in self._ways:
@@ -160,11 +160,11 @@ class _Way:
         """Return the outputs; those that no NaN reached because one was dropped say so."""
 
         def run(low: NDArray[np.bool_]) -> tuple[Sample, Mapping[str, int]]:
-            told = opened.session.run(
+            arrays = opened.session.run(
                 {**self._ones, **feed, FLAGS_INPUT: opened.switches.flags(low)}
             )
-            outputs = {name: told[name] for name in told if name not in opened.watched}
-            return outputs, {name: int(told[name]) for name in opened.watched}
+            outputs = {name: arrays[name] for name in arrays if name not in opened.watched}
+            return outputs, {name: int(arrays[name]) for name in opened.watched}
 
         outputs, counts = run(low)
         if any(counts.values()):

@@ -127,8 +127,8 @@ def choose_target(options: Options, unknown_to: Collection[TargetName] = ()) -> 
     if options.target != "auto" or options.backend != "emulated":
         return options
     ordered = (*_installed(), *DEFAULT_TARGETS, *TARGETS)
-    known = (each for each in ordered if each not in unknown_to)
-    return replace(options, target=next(known, ordered[0]))
+    targets = (target for target in ordered if target not in unknown_to)
+    return replace(options, target=next(targets, ordered[0]))
 
 
 def _installed() -> Iterator[TargetName]:

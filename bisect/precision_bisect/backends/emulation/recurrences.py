@@ -126,8 +126,8 @@ class Recurrences:
             return parsed(scattered(node, self._view, low), renamed)
         if node.op_type not in _CUMULATIVE:
             nodes = parsed(_cells(node, low, self._opset), renamed)
-            (scan,) = (each for each in nodes if each.op_type == "Scan")
-            for step in (each for graph in subgraphs(scan) for each in graph.node):
+            (scan,) = (inner for inner in nodes if inner.op_type == "Scan")
+            for step in (inner for graph in subgraphs(scan) for inner in graph.node):
                 if step.op_type == node.op_type:
                     step.attribute.extend(node.attribute)
             return nodes
@@ -149,15 +149,15 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
     kind = attribute(node, "direction")
     directions = {b"reverse": [1], b"bidirectional": [0, 1]}.get(kind.s if kind else b"", [0])
     ways = range(len(directions))
-    given = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
-    given += [""] * (_FIRST_STATE + len(states) - len(given))
-    inside = _step(node.op_type, given, ways, low, opset)
+    inputs = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
+    inputs += [""] * (_FIRST_STATE + len(states) - len(inputs))
+    inside = _step(node.op_type, inputs, ways, low, opset)
     reads = [f"float before_{i}" for i in states]
     gives = [f"float new_{i}" for i in states]
-    begins = [given[_FIRST_STATE + i] or "zeros" for i in states]
+    begins = [inputs[_FIRST_STATE + i] or "zeros" for i in states]
     ends = [f"y{1 + i}" for i in states]
-    outside, told = "", "new_0"
-    if given[_LENGTHS]:
+    outside, step_output = "", "new_0"
+    if inputs[_LENGTHS]:
         valid = ", ".join(f"valid_{way}" for way in directions)
         inside += [
             _LENGTHS_INSIDE,
@@ -165,12 +165,12 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
             "told = Where(valid, new_0, nought)",
             *(f"after_{i} = Where(valid, new_{i}, before_{i})" for i in states),
         ]
-        outside, told = _LENGTHS_OUTSIDE, "told"
+        outside, step_output = _LENGTHS_OUTSIDE, "told"
         reads.append("int32 count")
         gives = [*(f"float after_{i}" for i in states), "int32 next"]
         begins.append("begin")
         ends.append("end")
-    inside += [f"told_{way} = Gather<axis = 0>({told}, place_{way})" for way in ways]
+    inside += [f"told_{way} = Gather<axis = 0>({step_output}, place_{way})" for way in ways]
     parts = [f"part_{way}" for way in ways]
     return _CELLS.format(
         ways=len(ways),
@@ -187,7 +187,7 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
 
 
 def _step(
-    op_type: str, given: Sequence[str], ways: Sequence[int], low: LowType, opset: int
+    op_type: str, inputs: Sequence[str], ways: Sequence[int], low: LowType, opset: int
 ) -> list[str]:
     """Return the lines that make the states `new_0`, `new_1` of `before_0`, `before_1`."""
     states = range(_STATES[op_type])
@@ -196,12 +196,12 @@ def _step(
     axes = ("<axes = [0]>", "") if opset < 13 else ("", ", place_0")
     lines = []
     for way in ways:
-        after_states = given[_FIRST_STATE + len(states) :]
-        read = [f"row_{way}", *given[1:_LENGTHS], "", *before, *after_states]
-        made = ", ".join(f"state_{i}_{way}" for i in states)
+        after_states = inputs[_FIRST_STATE + len(states) :]
+        read = [f"row_{way}", *inputs[1:_LENGTHS], "", *before, *after_states]
+        state_names = ", ".join(f"state_{i}_{way}" for i in states)
         lines += [
             f"row_{way} = Unsqueeze{axes[0]}(value_{way}{axes[1]})",
-            f"all_{way}, {made} = {op_type}({', '.join(read)})",
+            f"all_{way}, {state_names} = {op_type}({', '.join(read)})",
             *(f"own_{i}_{way} = Gather<axis = 0>(state_{i}_{way}, place_{way})" for i in states),
         ]
     for i in states:
@@ -215,5 +215,5 @@ def _step(
 
 def _number(node: onnx.NodeProto, name: str) -> int:
     """Return an integer attribute, 0 where it is not given."""
-    found = attribute(node, name)
-    return 0 if found is None else int(found.i)
+    value = attribute(node, name)
+    return 0 if value is None else int(value.i)

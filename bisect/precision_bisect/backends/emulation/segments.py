@@ -89,11 +89,11 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     if len(edges) <= FEWEST_SEGMENTS:
         return
     spans = [_Span.between(wiring, start, end) for start, end in pairwise(edges)]
-    held = sum(
+    segment_bytes = sum(
         graph.weights[name].nbytes for span in spans for name in span.read & graph.weights.keys()
     )
     whole = total_bytes(graph.weights)
-    if held <= (1 + REPEATED_WEIGHTS) * whole:
+    if segment_bytes <= (1 + REPEATED_WEIGHTS) * whole:
         yield from (_segment(graph, wiring, declared, span) for span in spans if span.outputs)
 
 
@@ -141,15 +141,15 @@ class _Wiring:
         # Cut at equal numbers of switches: that is where plans begin to differ.
         done = np.cumsum([0, *(node.op_type == "If" for node in self.nodes)])
         step = done[-1] / count
-        found = []
+        positions = []
         for number in range(1, count):
             off = np.abs(done - number * step)
             near = np.flatnonzero((off <= step / 3) & (barred == 0))
             if near.size:
                 # Fewest crossing tensors first; of equal positions the one nearest to its ideal
                 # place.
-                found.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
-        return sorted({*found})
+                positions.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
+        return sorted({*positions})
 
     def crossing(self, position: int) -> set[str]:
         """Return the tensors that cross a cut."""
@@ -159,17 +159,17 @@ class _Wiring:
             if self.maker[name] < position <= end and not self.light[self.maker[name]]
         }
 
-    def within(self, wanted: Sequence[str], given: set[str]) -> list[int]:
-        """Return the nodes, in order, that compute the `wanted` tensors from the `given` ones."""
-        found: set[int] = set()
+    def within(self, wanted: Sequence[str], available: set[str]) -> list[int]:
+        """Return the nodes, in order, that compute the `wanted` tensors from `available` ones."""
+        indices: set[int] = set()
         pending = list(wanted)
         while pending:
             name = pending.pop()
             i = self.maker.get(name)
-            if i is not None and i not in found and name not in given:
-                found.add(i)
+            if i is not None and i not in indices and name not in available:
+                indices.add(i)
                 pending.extend(self.reads[i])
-        return sorted(found)
+        return sorted(indices)
 
     def _light(self, fixed: set[str], types: Mapping[str, int]) -> list[bool]:
         """Tell which nodes make constants, flags, factors and whole numbers; adds to `fixed`."""
@@ -221,7 +221,7 @@ class _Declared:
             node.output[0]: inner.node[0].input[0]
             for node in graph.proto.graph.node
             for inner in subgraphs(node)
-            if [each.op_type for each in inner.node] == ["Identity"]
+            if [part.op_type for part in inner.node] == ["Identity"]
         }
 
     def value(self, name: str) -> onnx.ValueInfoProto:
@@ -234,10 +234,10 @@ class _Declared:
 
     def is_known(self, name: str) -> bool:
         """Tell whether a tensor's rank is known, and for images the number of channels."""
-        known = self._types.get(self._in_model(name))
-        if known is None or not known.tensor_type.HasField("shape"):
+        value_type = self._types.get(self._in_model(name))
+        if value_type is None or not value_type.tensor_type.HasField("shape"):
             return False
-        dims = known.tensor_type.shape.dim
+        dims = value_type.tensor_type.shape.dim
         return not self._images or len(dims) != 4 or dims[1].HasField("dim_value")
 
     def _in_model(self, name: str) -> str:
@@ -262,13 +262,13 @@ class _Span:
     @classmethod
     def between(cls, wiring: _Wiring, start: int, end: int) -> "_Span":
         """Take the nodes from `start` to before `end`, and light ones before that they need."""
-        given = wiring.crossing(start)
+        available = wiring.crossing(start)
         needed = wiring.crossing(end) | wiring.outputs
         outputs = sorted(name for name in needed if start <= wiring.maker[name] < end)
-        nodes = wiring.within(outputs, given)
+        nodes = wiring.within(outputs, available)
         read = set[str]().union(*(wiring.reads[i] for i in nodes))
         carried = frozenset(name for name in needed if wiring.maker[name] < end)
-        return cls(nodes, read, given & read, outputs, carried)
+        return cls(nodes, read, available & read, outputs, carried)
 
 
 def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _Span) -> Segment:
@@ -305,24 +305,24 @@ class Segmented:
     def __init__(self, segments: Sequence[Segment], outputs: Sequence[str], threads: int) -> None:
         self.brief = False
         self._outputs = outputs
-        self._flags = [each.flags for each in segments]
-        self._carried = [each.carried for each in segments]
-        self._sessions = [Session(each.checked, threads=threads) for each in segments]
+        self._flags = [segment.flags for segment in segments]
+        self._carried = [segment.carried for segment in segments]
+        self._sessions = [Session(segment.checked, threads=threads) for segment in segments]
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:
         """Return the outputs by name. Raises RuntimeError, in one line, where the run fails."""
         began = time.perf_counter()
         own = [feed[FLAGS_INPUT][numbers] for numbers in self._flags]
-        given = {name: as_value(array) for name, array in feed.items() if name != FLAGS_INPUT}
+        inputs = {name: as_value(array) for name, array in feed.items() if name != FLAGS_INPUT}
         keys = list(_keys(feed, own))
         start, values = self.kept.latest(keys)
         for number in range(start, len(own)):
             flags = {FLAGS_INPUT: as_value(own[number])}
-            found = self._sessions[number].run_values({**given, **values, **flags})
+            outputs = self._sessions[number].run_values({**inputs, **values, **flags})
             values = {
                 name: value
-                for name, value in {**values, **found}.items()
+                for name, value in {**values, **outputs}.items()
                 if name in self._carried[number]
             }
             if number + 1 < len(own):

@@ -50,21 +50,21 @@ class Semantics:
 
         What cannot be written counts as FP32.
         """
-        found = Inside.FP32
+        kind = Inside.FP32
         if node.domain in ("", "ai.onnx"):
-            found = inside(node.op_type, self._target)
-        known = {Inside.SUM: self.sums.stores, Inside.STEPS: self._steps.stores}.get(found)
-        return found if known is not None and known(node) else Inside.FP32
+            kind = inside(node.op_type, self._target)
+        stores = {Inside.SUM: self.sums.stores, Inside.STEPS: self._steps.stores}.get(kind)
+        return kind if stores is not None and stores(node) else Inside.FP32
 
     def affected(self, pair: Pair) -> Mapping[LayerName, Inside]:
         """Return what is stored inside each layer that may run in a 16-bit type, if anything."""
         half = _in_half(self._model, pair)
-        found = {
+        kinds = {
             LayerName(node.name): self.inside(node)
             for node in self._model.proto.graph.node
             if node.name in half
         }
-        return {name: each for name, each in found.items() if each is not Inside.FP32}
+        return {name: kind for name, kind in kinds.items() if kind is not Inside.FP32}
 
     def written(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
@@ -82,9 +82,9 @@ class Semantics:
             del declared[value.name]
         proto, _ = in_fp32(body, {})
         nodes = [
-            each
+            part
             for step in proto.graph.node
-            for each in rounded_where_declared(step, declared, "raw")
+            for part in rounded_where_declared(step, declared, "raw")
         ]
         return under_names(nodes, renamed)
 
@@ -140,17 +140,17 @@ def own_arithmetic(model: Model, pair: Pair, targets: Sequence[TargetName]) -> s
         for layer in model.table.layers
         if layer.name in half and layer.op_type in OWN_ARITHMETIC
     }
-    stored = {each: Semantics(model, each).affected(pair) if ops else {} for each in TARGETS}
-    taken = [name for name in ops if any(name not in stored[each] for each in targets)]
-    if not taken:
+    stored = {target: Semantics(model, target).affected(pair) if ops else {} for target in TARGETS}
+    fp32_names = [name for name in ops if any(name not in stored[target] for target in targets)]
+    if not fp32_names:
         return ""
-    said = [f"what engines compute inside {_counted(ops, taken)} was taken as FP32"]
-    for target in (each for each in TARGETS if each not in targets):
+    clauses = [f"what engines compute inside {_counted(ops, fp32_names)} was taken as FP32"]
+    for target in (other for other in TARGETS if other not in targets):
         for kind, words in STORED.items():
-            some = [name for name in taken if stored[target].get(name) is kind]
+            some = [name for name in fp32_names if stored[target].get(name) is kind]
             if some:
-                said.append(f"{LABELS[target]} stores {words} {_counted(ops, some)} there")
-    return "; ".join(said)
+                clauses.append(f"{LABELS[target]} stores {words} {_counted(ops, some)} there")
+    return "; ".join(clauses)
 
 
 def _counted(ops: Mapping[LayerName, str], names: Sequence[LayerName]) -> str:
@@ -162,5 +162,7 @@ def _in_half(model: Model, pair: Pair) -> frozenset[LayerName]:
     """Return the layers that may run in a 16-bit type."""
     forms = forms_of(model.table, pair).items()
     return frozenset(
-        name for name, each in forms if any(form.stored in LOW_TYPES for form in each.all)
+        name
+        for name, layer_forms in forms
+        if any(form.stored in LOW_TYPES for form in layer_forms.all)
     )

@@ -83,8 +83,8 @@ def under_names(nodes: Iterable[onnx.NodeProto], renamed: onnx.NodeProto) -> lis
     outer = {f"x{i}": name for i, name in enumerate(renamed.input) if name}
     outer |= {f"y{i}": name for i, name in enumerate(renamed.output) if name}
     tag = next(filter(None, renamed.output))
-    found = list(nodes)
-    for node in found:
+    snippet = list(nodes)
+    for node in snippet:
         node.name = ""
         for names in (node.input, node.output):
             names[:] = [name and outer.get(name, f"{tag}/{name}") for name in names]
@@ -95,7 +95,7 @@ def under_names(nodes: Iterable[onnx.NodeProto], renamed: onnx.NodeProto) -> lis
                 # A type without a shape is a scalar's in the text form, as only a loop's are.
                 if value.type.tensor_type.elem_type not in _OF_LOOPS:
                     value.type.tensor_type.ClearField("shape")
-    return found
+    return snippet
 
 
 def identity(source: str, out: str) -> list[onnx.NodeProto]:

@@ -32,7 +32,7 @@ class Typed:
         self.node = node
         self.view = view
         self.low = low
-        folded = (each for each in model.table.layers if each.exclusion is Exclusion.CONSTANT)
+        folded = (layer for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT)
         self._constants = {tensor.name for tensor in model.proto.graph.initializer}
         self._constants.update(name for layer in folded for name in layer.outputs)
 
@@ -314,8 +314,8 @@ class StoredSteps:
 def _owning(step: onnx.NodeProto, node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a step with what it takes over from the node that it is a part of."""
     if attribute(step, _OWN) is not None:
-        of_step = {each.name: each for each in step.attribute if each.name != _OWN}
-        of_node = {each.name: each for each in node.attribute}
+        of_step = {setting.name: setting for setting in step.attribute if setting.name != _OWN}
+        of_node = {setting.name: setting for setting in node.attribute}
         copy = onnx.NodeProto(op_type=step.op_type, output=step.output)
         copy.input.extend([*step.input, *node.input[1:]])
         copy.attribute.extend((of_node | of_step).values())

@@ -65,14 +65,14 @@ class StoredSums:
     @cached_property
     def _norms(self) -> Mapping[str, Sequence[LayerName]]:
         nodes = {node.name: node for node in self._view.nodes}
-        found: dict[str, Sequence[LayerName]] = {}
+        cores: dict[str, Sequence[LayerName]] = {}
         for norm in norms(self._view):
             last = norm.axes == tuple(range(-len(norm.axes), 0))
             quotients = [i for i, name in enumerate(norm.members) if self._divides(nodes[name])]
             if norm.kind in _FUSED and last and norm.scale and quotients:
                 core = norm.members[: quotients[-1] + 1]
-                found |= dict.fromkeys(core, core)
-        return found
+                cores |= dict.fromkeys(core, core)
+        return cores
 
     def _divides(self, node: onnx.NodeProto) -> bool:
         return node.op_type == "Div" and self._view.scalar(node.input[0]) is None
@@ -141,12 +141,12 @@ def _where(
 
     A condition is the last output of its nodes. Without conditions there are no nodes.
     """
-    told = [nodes[-1].output[0] for nodes in conditions]
-    nodes = [node for each in conditions for node in each]
-    if len(told) > 1:
-        nodes.append(helper.make_node("And", told, [f"{out}/stored"]))
-        told = [f"{out}/stored"]
-    return [*nodes, *(helper.make_node("Where", [each, stored, plain], [out]) for each in told)]
+    flags = [nodes[-1].output[0] for nodes in conditions]
+    nodes = [node for condition in conditions for node in condition]
+    if len(flags) > 1:
+        nodes.append(helper.make_node("And", flags, [f"{out}/stored"]))
+        flags = [f"{out}/stored"]
+    return [*nodes, *(helper.make_node("Where", [flag, stored, plain], [out]) for flag in flags)]
 
 
 def _count(
@@ -156,9 +156,9 @@ def _count(
 
     `sizes` are those of the dimensions that the mean is taken over, `at` has their places.
     """
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes):
-        return [_constant(out, np.array(math.prod(known), np.float32))]
+    static_sizes = [size for size in sizes if size is not None]
+    if len(static_sizes) == len(sizes):
+        return [_constant(out, np.array(math.prod(static_sizes), np.float32))]
     return [
         helper.make_node("Shape", [source], [f"{out}/shape"]),
         _constant(f"{out}/axes", np.array(at, np.int64)),

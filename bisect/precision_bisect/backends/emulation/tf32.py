@@ -33,9 +33,9 @@ def initializers() -> list[onnx.TensorProto]:
 def round_to_tf32(array: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return values rounded to nearest even with 10 bits of mantissa, of the same shape."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    odd = (bits >> _DROPPED_BITS) & 1
+    last_bit = (bits >> _DROPPED_BITS) & 1
     half = np.uint32(2 ** (_DROPPED_BITS - 1) - 1)
-    kept = (bits + half + odd) & ~np.uint32(2**_DROPPED_BITS - 1)
+    kept = (bits + half + last_bit) & ~np.uint32(2**_DROPPED_BITS - 1)
     finite = np.isfinite(array)
     rounded: NDArray[np.float32] = np.where(finite, kept.view(np.float32), array)
     return rounded.reshape(array.shape)

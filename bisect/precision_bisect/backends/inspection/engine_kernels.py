@@ -290,10 +290,10 @@ def _kernel(
     borders = {cast for number in span for cast in graph.borders(number)}
     operations = _operations(layer)
     # One operation of four letters shows that the name does not cut to three.
-    short = bool(operations) and all(len(each) <= _SHORT for each in operations)
+    short = bool(operations) and all(len(operation) <= _SHORT for operation in operations)
     if short:
         resizes = any(graph.nodes[number].op_type in _RESIZES for number in span)
-        operations = tuple(_written_out(each, resizes) for each in operations)
+        operations = tuple(_written_out(operation, resizes) for operation in operations)
     return Kernel(
         layer=layer,
         span=frozenset(span),
@@ -305,8 +305,8 @@ def _kernel(
 
 def _operations(layer: EngineLayer) -> tuple[str, ...]:
     """Return what the name of a generated kernel lists; other layers carry a node's name."""
-    found = _KERNEL_NAME.fullmatch(layer.name) if layer.kind in _FUSED_KINDS else None
-    return tuple(_OPERATION.findall(found.group(1))) if found else ()
+    match = _KERNEL_NAME.fullmatch(layer.name) if layer.kind in _FUSED_KINDS else None
+    return tuple(_OPERATION.findall(match.group(1))) if match else ()
 
 
 def _written_out(operation: str, resizes: bool) -> str:

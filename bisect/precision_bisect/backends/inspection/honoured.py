@@ -75,29 +75,29 @@ class InnerProducts:
                 if len(owners) == 1:
                     self._found[owners.pop()].append(kernel)
 
-    def examine(self, asked: AskedType) -> Observation:
+    def examine(self, request: AskedType) -> Observation:
         """Return what the products inside a node show."""
-        found = self._found[asked.number]
-        if not found:
+        kernels = self._found[request.number]
+        if not kernels:
             return Observation(
                 honour=Honour.NOT_OBSERVABLE, reason="no engine layer is seen to do its products"
             )
-        wanted = frozenset((asked.wanted, "fp32"))
-        types = [_multiplied(kernel) for kernel in found]
-        for kernel, read in zip(found, types, strict=True):
+        wanted = frozenset((request.wanted, "fp32"))
+        types = [_multiplied(kernel) for kernel in kernels]
+        for kernel, read in zip(kernels, types, strict=True):
             if read and read <= BELOW_FP32 - wanted:
                 return Observation(
                     honour=Honour.DEMOTED,
                     reason=f"engine layer {_name(kernel)} multiplies {' and '.join(sorted(read))}",
                 )
-        many = f"{len(found)} engine layers, such as {_name(found[0])}"
+        many = f"{len(kernels)} engine layers, such as {_name(kernels[0])}"
         if not all(read and read <= wanted for read in types):
             honour, reason = Honour.NOT_OBSERVABLE, f"{many}, do not all show what they multiply"
-        elif not self._complete(asked.number, found):
+        elif not self._complete(request.number, kernels):
             honour, reason = Honour.NOT_OBSERVABLE, f"{many}, are not all of its products"
         else:
-            shown = " and ".join(sorted(frozenset().union(*types)))
-            honour, reason = Honour.HONOURED, f"{many}, multiply {shown}"
+            type_names = " and ".join(sorted(frozenset().union(*types)))
+            honour, reason = Honour.HONOURED, f"{many}, multiply {type_names}"
         return Observation(honour=honour, reason=reason)
 
     def _owners(self, kernel: Kernel) -> set[int]:
@@ -106,8 +106,8 @@ class InnerProducts:
             return {n for n in kernel.span if self._op_type(n) in PRODUCTS | HOLDERS}
         before = self._nearest(kernel.layer, self._makers, lambda layer: layer.inputs)
         after = self._nearest(kernel.layer, self._readers, lambda layer: layer.outputs)
-        ends = {n for each in before for n in self._graph.last_of(each.span)}
-        ends |= {n for each in after for n in self._graph.first_of(each.span)}
+        ends = {n for neighbour in before for n in self._graph.last_of(neighbour.span)}
+        ends |= {n for neighbour in after for n in self._graph.first_of(neighbour.span)}
         among = ends | self._graph.between(ends, -1) if ends else set()
         # A product that has engine layers of its own needs no other.
         return {
@@ -124,29 +124,29 @@ class InnerProducts:
         tensors: Callable[[EngineLayer], Iterable[EngineTensor]],
     ) -> Iterator[Kernel]:
         """Yield the first layers that list nodes on each way from a layer."""
-        pending, seen = [start], {id(start)}
+        pending, visited = [start], {id(start)}
         while pending:
             for tensor in tensors(pending.pop()):
                 for layer in neighbours.get(tensor.name, ()):
-                    if id(layer) in seen:
+                    if id(layer) in visited:
                         continue
-                    seen.add(id(layer))
+                    visited.add(id(layer))
                     if id(layer) in self._listed:
                         yield self._listed[id(layer)]
                     else:
                         pending.append(layer)
 
-    def _complete(self, number: int, found: Sequence[Kernel]) -> bool:
+    def _complete(self, number: int, kernels: Sequence[Kernel]) -> bool:
         """Tell whether these are all products of a node, by their number or their weights."""
         if self._op_type(number) not in _RECURRENT:
-            return len(found) >= _ATTENTION_PRODUCTS
-        held = {c.name: c.elements for kernel in found for c in kernel.weights}
+            return len(kernels) >= _ATTENTION_PRODUCTS
+        weight_sizes = {c.name: c.elements for kernel in kernels for c in kernel.weights}
         node, sizes = self._graph.nodes[number], self._graph.weights[number]
         read = [sizes.get(node.input[i], 0) for i in _WEIGHTS]
         # Builders may hold those of a GRU's hidden gate by themselves.
         ways = [[(n,), (n - n // 3, n // 3)][: 1 + (node.op_type == "GRU")] for n in read]
         return all(read) and any(
-            Counter(chain(*way)) <= Counter(held.values()) for way in product(*ways)
+            Counter(chain(*way)) <= Counter(weight_sizes.values()) for way in product(*ways)
         )
 
     def _op_type(self, number: int) -> str:
@@ -166,11 +166,11 @@ def _multiplied(kernel: Kernel) -> frozenset[str]:
 def _by_tensor(
     layers: Iterable[EngineLayer], tensors: Callable[[EngineLayer], Iterable[EngineTensor]]
 ) -> Mapping[str, Sequence[EngineLayer]]:
-    found = defaultdict(list)
+    layers_by_tensor = defaultdict(list)
     for layer in layers:
         for tensor in tensors(layer):
-            found[tensor.name].append(layer)
-    return found
+            layers_by_tensor[tensor.name].append(layer)
+    return layers_by_tensor
 
 
 def _name(kernel: Kernel) -> str:
@@ -205,13 +205,13 @@ def judge_layers(
     verdicts = []
     for name, wanted in _judged(model.table, plan, pair):
         number = graph.index.get(name, -1)
-        asked = AskedType(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
+        request = AskedType(number=number, wanted=wanted, typed=typed is not None, rtx=rtx)
         if number >= 0 and graph.nodes[number].op_type in HOLDERS:
-            findings = [inner().examine(asked)]
+            findings = [inner().examine(request)]
         else:
             # A Reformat that lists the node says nothing of the type that it is computed in.
-            computing = [each for each in holders[number] if computes(graph, each, number)]
-            findings = [type_shown(graph, kernel, asked) for kernel in computing]
+            computing = [kernel for kernel in holders[number] if computes(graph, kernel, number)]
+            findings = [type_shown(graph, kernel, request) for kernel in computing]
         verdict = _weigh(findings, nothing, bool(holders[number]))
         verdicts.append(
             LayerHonour(

@@ -105,37 +105,39 @@ class AskedType:
     rtx: bool
 
 
-def type_shown(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation:
+def type_shown(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation:
     """Return what `kernel` shows about the node asked about, which it holds."""
-    found = (
-        _by_weights(graph, kernel, asked)
-        or _by_tactic(graph, kernel, asked)
-        or _by_rest(graph, kernel, asked)
+    observation = (
+        _by_weights(graph, kernel, request)
+        or _by_tactic(graph, kernel, request)
+        or _by_rest(graph, kernel, request)
     )
     # The rules below read inputs and outputs, between which an opaque kernel may do anything.
-    if found is None and kernel.opaque:
+    if observation is None and kernel.opaque:
         return _unseen(f"{_where(kernel)} is fused and does not show its inside")
-    found = (
-        found
-        or _by_operands(graph, kernel, asked)
-        or _by_single_type(graph, kernel, asked)
-        or _by_conversions(graph, kernel, asked)
+    observation = (
+        observation
+        or _by_operands(graph, kernel, request)
+        or _by_single_type(graph, kernel, request)
+        or _by_conversions(graph, kernel, request)
     )
-    return found or _unseen(f"{_where(kernel)} does not show in which type it computes this one")
+    return observation or _unseen(
+        f"{_where(kernel)} does not show in which type it computes this one"
+    )
 
 
-def _by_weights(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_weights(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Look at the weights that the kernel holds: a builder that lowers a product rounds them."""
-    own = graph.weights[asked.number]
+    own = graph.weights[request.number]
     if not own or not kernel.weights:
         return None
-    held = [c for c in kernel.weights if c.name in _WEIGHTS]
+    named_weights = [c for c in kernel.weights if c.name in _WEIGHTS]
     # An inspector names the weights of a layer's one product; others are matched by name and size.
-    if held and _products(graph, kernel) == [asked.number]:
-        types = float_types(held)
+    if named_weights and _products(graph, kernel) == [request.number]:
+        types = float_types(named_weights)
     else:
         types = _own_weight_types(graph, kernel, _largest(own))
-    return _of_weights(graph, types, kernel, asked)
+    return _of_weights(graph, types, kernel, request)
 
 
 def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozenset[str]:
@@ -154,73 +156,75 @@ def _own_weight_types(graph: GraphNodes, kernel: Kernel, weight: str) -> frozens
     return float_types(alike) if len(alike) >= len(rivals) else frozenset()
 
 
-def _by_tactic(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_tactic(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Look at the types in the name of the tactic that computes a product.
 
     Weights have the type that it reads. Two computed operands may be read low because they are
     stored low, and multiplied high all the same.
     """
     named = _tactic_types(kernel)
-    if not named or not _computes_product(graph, kernel, asked.number):
+    if not named or not _computes_product(graph, kernel, request.number):
         return None
     read, multiplied = named
     # Both must agree, or nothing is known of a product without weights.
     types = frozenset((read, multiplied))
-    if read in BELOW_FP32 and graph.weights[asked.number]:
+    if read in BELOW_FP32 and graph.weights[request.number]:
         types = frozenset((read,))
     reason = f"the tactic of {_where(kernel)} reads {read} and multiplies {multiplied}"
-    return _of_types(types, asked.wanted, reason, proof=True) or _unseen(reason)
+    return _of_types(types, request.wanted, reason, proof=True) or _unseen(reason)
 
 
-def _by_rest(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_rest(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Look at the weights of a product whose size no other weight has: they may be padded.
 
     Smaller constants belong to another operator, such as a bias whose Add the metadata leaves out.
     """
-    own = graph.weights[asked.number]
-    if not own or asked.number not in _products(graph, kernel) or not is_product(kernel):
+    own = graph.weights[request.number]
+    if not own or request.number not in _products(graph, kernel) or not is_product(kernel):
         return None
     sizes = {name: size for i in kernel.span for name, size in graph.weights[i].items()}
     others = {size for name, size in sizes.items() if name != _largest(own)}
     padded = [c for c in kernel.weights if not 0 < c.elements < own[_largest(own)]]
     types = float_types([c for c in padded if c.elements not in others])
-    return _of_weights(graph, types, kernel, asked)
+    return _of_weights(graph, types, kernel, request)
 
 
-def _by_operands(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_operands(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Look at what a product reads, if nothing can have been converted before."""
-    if not _computes_product(graph, kernel, asked.number):
+    if not _computes_product(graph, kernel, request.number):
         return None
     if kernel.fused:
-        before = list(takewhile(lambda each: each not in PRODUCT_OPERATIONS, kernel.operations))
+        before = list(
+            takewhile(lambda operation: operation not in PRODUCT_OPERATIONS, kernel.operations)
+        )
         if kernel.unlisted or CAST in before:
             return None
     types = float_types(kernel.layer.inputs)
-    if not kernel.fused and types != {asked.wanted}:
+    if not kernel.fused and types != {request.wanted}:
         types |= float_types(kernel.layer.outputs)
     # Weights that are not here may be in another layer, and this one the bias or a move only.
-    proof = not graph.weights[asked.number]
+    proof = not graph.weights[request.number]
     reason = f"{_where(kernel)} multiplies {_listed(types)}"
-    return _of_types(types, asked.wanted, reason, proof=proof)
+    return _of_types(types, request.wanted, reason, proof=proof)
 
 
-def _by_single_type(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_single_type(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Look at a kernel that reads, writes and holds one floating-point type only."""
     layer = kernel.layer
     types = float_types((*layer.inputs, *layer.outputs, *kernel.weights))
-    nothing_low = asked.typed and kernel.span.isdisjoint(graph.low | graph.casts)
+    nothing_low = request.typed and kernel.span.isdisjoint(graph.low | graph.casts)
     if not kernel.converts_nothing and not (nothing_low and types == _FP32):
         return None
-    if types != {asked.wanted} and not _is_shown(graph, kernel, asked.number):
+    if types != {request.wanted} and not _is_shown(graph, kernel, request.number):
         return None
-    return _of_types(types, asked.wanted, f"{_where(kernel)} computes in {_listed(types)} only")
+    return _of_types(types, request.wanted, f"{_where(kernel)} computes in {_listed(types)} only")
 
 
-def _by_conversions(graph: GraphNodes, kernel: Kernel, asked: AskedType) -> Observation | None:
+def _by_conversions(graph: GraphNodes, kernel: Kernel, request: AskedType) -> Observation | None:
     """Count conversions. Around products they do vanish, so products are left to other rules."""
-    if not asked.typed or graph.nodes[asked.number].op_type in PRODUCTS:
+    if not request.typed or graph.nodes[request.number].op_type in PRODUCTS:
         return None
-    if not does_conversions_asked_for(graph, kernel, asked.number, asked.rtx):
+    if not does_conversions_asked_for(graph, kernel, request.number, request.rtx):
         return None
     return Observation(
         honour=Honour.HONOURED,
@@ -240,7 +244,7 @@ def _of_types(
 
 
 def _of_weights(
-    graph: GraphNodes, types: frozenset[str], kernel: Kernel, asked: AskedType
+    graph: GraphNodes, types: frozenset[str], kernel: Kernel, request: AskedType
 ) -> Observation | None:
     """Return the finding that these types of weights give.
 
@@ -248,18 +252,18 @@ def _of_weights(
     tactic reads or multiplies lower.
     """
     reason = f"its weights are {_listed(types)} in {_where(kernel)}"
-    found = _of_types(types, asked.wanted, reason, proof=True)
-    product = graph.nodes[asked.number].op_type in PRODUCTS
-    if found is None or found.honour != Honour.HONOURED or not product:
-        return found
-    lower = BELOW_FP32 - {asked.wanted}
-    return found if _may_multiply(kernel) and lower.isdisjoint(_tactic_types(kernel)) else None
+    finding = _of_types(types, request.wanted, reason, proof=True)
+    product = graph.nodes[request.number].op_type in PRODUCTS
+    if finding is None or finding.honour != Honour.HONOURED or not product:
+        return finding
+    lower = BELOW_FP32 - {request.wanted}
+    return finding if _may_multiply(kernel) and lower.isdisjoint(_tactic_types(kernel)) else None
 
 
 def _tactic_types(kernel: Kernel) -> tuple[str, ...]:
     """Return the types that the tactic's name says it reads and multiplies in, or ()."""
-    found = _XMMA.search(kernel.layer.tactic)
-    return tuple(normal_type(word) for word in found.groups()) if found else ()
+    match = _XMMA.search(kernel.layer.tactic)
+    return tuple(normal_type(word) for word in match.groups()) if match else ()
 
 
 def _unseen(reason: str) -> Observation:
@@ -306,8 +310,8 @@ def _products(graph: GraphNodes, kernel: Kernel) -> list[int]:
 def _computes_product(graph: GraphNodes, kernel: Kernel, number: int) -> bool:
     """Tell whether this node is a product and, if others are fused with it, the only one."""
     products = _products(graph, kernel)
-    shown = sum(operation in PRODUCT_OPERATIONS for operation in kernel.operations)
-    return number in products and (not kernel.fused or len(products) == shown == 1)
+    count = sum(operation in PRODUCT_OPERATIONS for operation in kernel.operations)
+    return number in products and (not kernel.fused or len(products) == count == 1)
 
 
 def _may_multiply(kernel: Kernel) -> bool:
@@ -335,22 +339,22 @@ def _where(kernel: Kernel) -> str:
 
 
 def does_conversions_asked_for(
-    graph: GraphNodes, kernel: Kernel, number: int, known: bool
+    graph: GraphNodes, kernel: Kernel, number: int, library_known: bool
 ) -> bool:
     """Tell whether the kernel is seen to do the conversions that the graph asks for in it.
 
-    Casts next to node `number` that no engine layer lists count as asked for here. `known` tells
-    whether the conversions that operators bring are known for the library.
+    Casts next to node `number` that no engine layer lists count as asked for here.
+    `library_known` tells whether the conversions that operators bring are known for the library.
     """
-    own = _own_conversions(graph, kernel, known)
+    own = _own_conversions(graph, kernel, library_known)
     if own is None or kernel.truncated or _counts(graph, kernel):
         return False
-    asked = (graph.casts & kernel.span) | (graph.borders(number) & kernel.loose)
+    casts = (graph.casts & kernel.span) | (graph.borders(number) & kernel.loose)
     # Not zero: a kernel without conversions is a matter of other rules.
-    return 0 < len(asked) == kernel.operations.count(CAST) - own
+    return 0 < len(casts) == kernel.operations.count(CAST) - own
 
 
-def _own_conversions(graph: GraphNodes, kernel: Kernel, known: bool) -> int | None:
+def _own_conversions(graph: GraphNodes, kernel: Kernel, library_known: bool) -> int | None:
     """Return the conversions that operators of the kernel bring; None if unknown."""
     total, divisions = 0, 0
     for number in kernel.span:
@@ -358,7 +362,7 @@ def _own_conversions(graph: GraphNodes, kernel: Kernel, known: bool) -> int | No
         if op_type not in _OWN and op_type not in _AS_WRITTEN:
             return None
         if number in graph.low:
-            if not known and (op_type in _OWN or op_type == "Div"):
+            if not library_known and (op_type in _OWN or op_type == "Div"):
                 return None
             brought = _OWN.get(op_type, {})
             total += sum(brought[operation] for operation in brought.keys() & kernel.operations)

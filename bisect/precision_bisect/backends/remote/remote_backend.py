@@ -110,16 +110,19 @@ class RemoteBackend:
 
         Raises UsageError and RefusedError where a host cannot be used, or is unlike another.
         """
-        said = {host.name: _facts(host) for host in self._hosts}
+        answers = {host.name: _facts(host) for host in self._hosts}
         facts = {
-            what: list(dict.fromkeys(each[what] for each in said.values())) for what in _FACTS
+            what: list(dict.fromkeys(answer[what] for answer in answers.values()))
+            for what in _FACTS
         }
         for what, values in facts.items():
             if len(values) > 1 and not self._mixed:
-                told = ", ".join(f"{each[what]} on {host}" for host, each in said.items())
+                differences = ", ".join(
+                    f"{answer[what]} on {host}" for host, answer in answers.items()
+                )
                 raise UsageError(
                     f"the hosts are not alike, so their verdicts cannot be compared: {what} is "
-                    f"{told}",
+                    f"{differences}",
                     "use hosts of one kind, or --mixed-gpus",
                 )
         return {what: " and ".join(sorted(values)) for what, values in facts.items()}
@@ -169,9 +172,9 @@ class RemoteBackend:
                     except LostConnectionError as error:
                         why = str(error)
                         continue
-                    found = self._built(host, path)
+                    reply = self._built(host, path)
                     self._prefer(host)
-                    return host, found
+                    return host, reply
                 except BusyError:
                     busy = True
                 finally:
@@ -192,7 +195,7 @@ class RemoteBackend:
             files["weights.part"] = _part(weights, host.weights, size)
         flags = [*self._flags, f"--onnx={path.name}", f"--saveEngine={path.stem}.engine"]
         try:
-            found = host.call(
+            reply = host.call(
                 [*flags, "--exportLayerInfo=out/layers.json"],
                 files,
                 patient=False,
@@ -202,12 +205,12 @@ class RemoteBackend:
             message = f"its build took longer than {error.timeout:g} s, and was killed"
             raise failure(TrialStatus.TIMED_OUT, message) from error
         host.weights = size
-        return found
+        return reply
 
     def _prefer(self, host: Host) -> None:
         """Ask this host first from now on: it is connected, and has the inputs."""
         with self._choosing:
-            self._hosts.sort(key=lambda each: each is not host)
+            self._hosts.sort(key=lambda other: other is not host)
 
 
 class RemoteEngine:
@@ -243,8 +246,8 @@ class RemoteEngine:
     def run(self, feed: Sample) -> Sample:
         """Return the outputs, by name. Raises as `RemoteBackend.build` does."""
         model, called = self._backend.model, self._backend.called
-        found = self._on_host(lambda host: self._ran(host, feed))
-        return self._read(found, "output", lambda path: read_outputs(path, model.outputs, called))
+        reply = self._on_host(lambda host: self._ran(host, feed))
+        return self._read(reply, "output", lambda path: read_outputs(path, model.outputs, called))
 
     def time(self, feed: Sample) -> Latency | None:
         """Return trtexec's own figures of the GPU's time. Raises as `run` does."""
@@ -282,11 +285,11 @@ class RemoteEngine:
                     raise failure(TrialStatus.CRASHED, message) from error
 
     def _built(self) -> Host:
-        host, found = self._backend.build_on_a_free_host(self._path)
+        host, reply = self._backend.build_on_a_free_host(self._path)
         self._host, self._connection = host, host.connection
-        if found["status"].strip() != b"0":
-            raise failure(TrialStatus.BUILD_FAILED, _trouble(found, "trtexec did not build it"))
-        self._layers = found.get("layers.json", b"")
+        if reply["status"].strip() != b"0":
+            raise failure(TrialStatus.BUILD_FAILED, _trouble(reply, "trtexec did not build it"))
+        self._layers = reply.get("layers.json", b"")
         return host
 
     def _ran(self, host: Host, feed: Sample) -> Found:
@@ -301,7 +304,7 @@ class RemoteEngine:
             names.append(f"{'inputs' if lasts else 'feed'}/{digest}")
             if digest not in host.sent:
                 files[names[-1]] = content
-        found = host.call(
+        reply = host.call(
             [
                 f"--loadEngine={self._path.stem}.engine",
                 *feed_flags(self._backend.model, feed, names, self._backend.called),
@@ -312,14 +315,14 @@ class RemoteEngine:
             patient=True,
         )
         host.sent |= {name.partition("/")[2] for name in files if name.startswith("inputs/")}
-        if found["status"].strip() != b"0":
-            raise failure(TrialStatus.RUN_FAILED, _trouble(found, "trtexec did not run it"))
-        return found
+        if reply["status"].strip() != b"0":
+            raise failure(TrialStatus.RUN_FAILED, _trouble(reply, "trtexec did not run it"))
+        return reply
 
-    def _read(self, found: Found, what: str, read: Callable[[Path], R]) -> R:
+    def _read(self, reply: Found, what: str, read: Callable[[Path], R]) -> R:
         with TemporaryDirectory(dir=self._backend.work) as folder:
             path = Path(folder) / f"{what}.json"
-            path.write_bytes(found.get(path.name, b""))
+            path.write_bytes(reply.get(path.name, b""))
             try:
                 return read(path)
             except ValueError as error:
@@ -332,26 +335,26 @@ def _facts(host: Host) -> Mapping[str, str]:
     flags = [*_BUILD, "--onnx=smallest.onnx", "--saveEngine=out/engine"]
     try:
         host.open()
-        found = host.call(
+        reply = host.call(
             [*flags, "--exportLayerInfo=out/layers.json"],
             {"smallest.onnx": model.SerializeToString()},
             patient=True,
         )
     except LostConnectionError as error:
         raise RefusedError(f"host {error}", _HINT) from error
-    if found["status"].strip() != b"0":
-        why = _trouble(found, "it says nothing of why")
+    if reply["status"].strip() != b"0":
+        why = _trouble(reply, "it says nothing of why")
         raise RefusedError(
             f"{host.reached.tool} on host {host.name} does not build the smallest engine: {why}",
             "TensorRT 10 or 11 must work there",
         )
-    log = found["log"].decode("utf-8", errors="replace")
-    told = {what: pattern.search(log) for what, pattern in _FACTS.items()}
-    return {what: each[1].strip() if each else "unknown" for what, each in told.items()}
+    log = reply["log"].decode("utf-8", errors="replace")
+    matches = {what: pattern.search(log) for what, pattern in _FACTS.items()}
+    return {what: match[1].strip() if match else "unknown" for what, match in matches.items()}
 
 
-def _trouble(found: Found, otherwise: str) -> str:
-    log = found.get("log", b"")
+def _trouble(reply: Found, otherwise: str) -> str:
+    log = reply.get("log", b"")
     last = log.decode("utf-8", errors="replace").strip().rpartition("\n")[2]
     return first_error(log) or shortened(printable(last)) or otherwise
 

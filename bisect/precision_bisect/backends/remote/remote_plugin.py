@@ -30,9 +30,9 @@ class RemotePlugin:
 
     def availability(self) -> Availability:
         """Return whether there is an ssh; hosts are asked once they are named."""
-        found = shutil.which("ssh")
-        why = "trtexec on the hosts of --backend-option host=" if found else "there is no ssh"
-        return Availability(name=NAME, usable=bool(found), why=why, builds=bool(found))
+        ssh = shutil.which("ssh")
+        why = "trtexec on the hosts of --backend-option host=" if ssh else "there is no ssh"
+        return Availability(name=NAME, usable=bool(ssh), why=why, builds=bool(ssh))
 
     def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the backend of a model. Raises UsageError; reaches nobody."""

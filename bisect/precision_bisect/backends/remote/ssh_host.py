@@ -150,12 +150,12 @@ class Host:
             return
         self.sent, self.weights, self.stale = set(), 0, []
         command = shlex.join(["sh", "-c", _HOLD, "sh", self.reached.tool, self.reached.folder])
-        with TemporaryFile(dir=self.work) as said:
+        with TemporaryFile(dir=self.work) as stderr:
             holder = subprocess.Popen(
                 self._ssh("yes", command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
                 cwd=self.work,
                 bufsize=0,
             )
@@ -165,7 +165,7 @@ class Host:
                 folder = _marked(stream)
             if not folder:
                 self._end()
-                self._check(holder.returncode, said)
+                self._check(holder.returncode, stderr)
                 raise self._lost("it did not answer")
         self._folder = folder
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
@@ -193,7 +193,7 @@ class Host:
         with (
             TemporaryFile(dir=self.work) as sent,
             TemporaryFile(dir=self.work) as got,
-            TemporaryFile(dir=self.work) as said,
+            TemporaryFile(dir=self.work) as stderr,
         ):
             _pack(files, sent)
             try:
@@ -201,7 +201,7 @@ class Host:
                     self._ssh("no", shlex.join(["sh", "-c", _CALL, "sh", *words])),
                     stdin=sent,
                     stdout=got,
-                    stderr=said,
+                    stderr=stderr,
                     cwd=self.work,
                     timeout=timeout_s,
                     check=False,
@@ -209,7 +209,7 @@ class Host:
                 if code == _Code.BUSY:
                     self.stale = stale
                     raise BusyError
-                self._check(code, said)
+                self._check(code, stderr)
                 got.seek(0)
                 return _unpacked(got)
             except (BusyError, UsageError):
@@ -233,7 +233,7 @@ class Host:
         flags = [word for option in options for word in ("-o", option)]
         return ["ssh", "-T", *config, *flags, "--", self.name, command]
 
-    def _check(self, code: int, said: IO[bytes]) -> None:
+    def _check(self, code: int, stderr: IO[bytes]) -> None:
         """Raise what a script's end means, unless that is 0."""
         if code == _Code.NO_TOOL:
             raise UsageError(
@@ -253,8 +253,8 @@ class Host:
                 "go on with --resume",
             )
         if code:
-            said.seek(0)
-            lines = said.read(2**16).decode("utf-8", errors="replace")
+            stderr.seek(0)
+            lines = stderr.read(2**16).decode("utf-8", errors="replace")
             raise self._lost(" ".join(lines.split()) or "the connection is lost")
 
     def _lost(self, why: str) -> LostConnectionError:
@@ -264,8 +264,8 @@ class Host:
 def _marked(stream: IO[bytes]) -> str:
     """Return the folder that the holder tells, after whatever a login prints; "" for none."""
     text, end = b"", time.monotonic() + _OPENING_S
-    while (left := end - time.monotonic()) > 0 and len(text) < 2**16:
-        if select.select([stream], [], [], left)[0]:
+    while (remaining_s := end - time.monotonic()) > 0 and len(text) < 2**16:
+        if select.select([stream], [], [], remaining_s)[0]:
             more = stream.read(4096)
             text += more
             for line in text.decode("utf-8", errors="replace").split("\n")[:-1]:
@@ -314,13 +314,13 @@ def _pack(files: Mapping[str, bytes | Path], stream: IO[bytes]) -> None:
 
 def _unpacked(stream: IO[bytes]) -> Mapping[str, bytes]:
     """Return the plain files of an archive, which is untrusted. Raises TarError, EOFError."""
-    found = {}
+    contents = {}
     with tarfile.open(fileobj=stream, mode="r:") as archive:
         for entry in archive:
             if entry.isreg() and entry.size <= LARGEST_FILE:
                 content = archive.extractfile(entry)
                 assert content is not None
-                found[entry.name.rpartition("/")[2]] = content.read()
-    if "status" not in found:
+                contents[entry.name.rpartition("/")[2]] = content.read()
+    if "status" not in contents:
         raise EOFError
-    return found
+    return contents

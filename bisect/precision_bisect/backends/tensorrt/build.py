@@ -180,13 +180,13 @@ def prepare_network(marks: Marks | None, unmarked: list[LayerName], network: Any
     """
     if marks is None:
         return
-    found = to_mark(network, marks.high)
-    unmarked += [name for name in marks.kept if not found.get(name)]
+    layers_by_node = to_mark(network, marks.high)
+    unmarked += [name for name in marks.kept if not layers_by_node.get(name)]
     if marks.kept and len(unmarked) == len(marks.kept):
         one = repr(printable(unmarked[0]))
         message = f"TensorRT has no layer to mark for any kept layer, such as {one}"
         raise failure(TrialStatus.BUILD_FAILED, message)
-    for name, layers in found.items():
+    for name, layers in layers_by_node.items():
         for layer in layers:
             mark(layer, marks.high[name][0])
 
@@ -205,8 +205,8 @@ def served_ranges(recipe: Recipe, network: Any) -> dict[str, ShapeRange]:
             "make it a constant of the model",
         )
     return {
-        name: found
-        for name, found in recipe.ranges.items()
+        name: bounds
+        for name, bounds in recipe.ranges.items()
         if name in shaping or name not in recipe.values
     }
 
@@ -309,10 +309,10 @@ def with_script(config: Callable[..., Any], script: str | None) -> Callable[...,
     path, name = script_and_function(script)
     function = load_function(path, name)
 
-    def changed(builder: Any, network: Any, made: Any) -> None:
+    def changed(builder: Any, network: Any, configuration: Any) -> None:
         try:
             with running_script(path):
-                function(builder, network, made)
+                function(builder, network, configuration)
         except ScriptFailed as failed:
             raise UsageError(
                 f"{CONFIG_SCRIPT} {path.name}: {name}() failed: {failed}",

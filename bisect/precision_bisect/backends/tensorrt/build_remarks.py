@@ -68,17 +68,17 @@ def builder_remarks(messages: Sequence[Message], unmarked: Sequence[str] = ()) -
         ] = [printable(name) for name in unmarked]
     for before, message in zip((Message("", ""), *messages), messages, strict=False):
         heard.hear(before, message)
-    found = [*dict.fromkeys(heard.notes())]
-    if len(found) > MOST_NOTES:
-        left = len(found) - MOST_NOTES + 1
-        found = [*found[: MOST_NOTES - 1], f"and {left} more remarks of the builder"]
+    notes = [*dict.fromkeys(heard.notes())]
+    if len(notes) > MOST_NOTES:
+        rest = len(notes) - MOST_NOTES + 1
+        notes = [*notes[: MOST_NOTES - 1], f"and {rest} more remarks of the builder"]
     # Sorted, since TensorRT's order differs between builds.
     listed = [
         Listed(note=note, names=tuple(sorted({*names})[:MOST_OF_A_REMARK]))
         for note, names in heard.listed()
-        if names and note in found
+        if names and note in notes
     ]
-    return Remarks(notes=tuple(found), listed=tuple(listed))
+    return Remarks(notes=tuple(notes), listed=tuple(listed))
 
 
 @dataclass(slots=True)
@@ -109,8 +109,8 @@ class _Heard:
         elif UNLISTED.fullmatch(before.text) and message.severity not in LOUD:
             self._quote(before.text.strip().rstrip("."), text)
         if clamped := _CLAMPED.search(text):
-            known = before.text.startswith(IMPORTED)
-            self._quote(clamped[0], before.text.removeprefix(IMPORTED) if known else "")
+            is_import = before.text.startswith(IMPORTED)
+            self._quote(clamped[0], before.text.removeprefix(IMPORTED) if is_import else "")
         for pattern in _QUOTED if message.severity in LOUD else ():
             if quoted := pattern.search(text):
                 self._quote(quoted[0], "")

@@ -94,12 +94,12 @@ def distributions(name: FlavourName) -> dict[str, str]:
     there, a leftover part may be: bindings, or else libraries.
     """
     for part in _PARTS:
-        found = {}
+        versions = {}
         for package in (f"{_MODULES[name]}{cuda}{part}" for cuda in _CUDAS):
             with suppress(PackageNotFoundError):
-                found[package] = version(package)
-        if found:
-            return found
+                versions[package] = version(package)
+        if versions:
+            return versions
     return {}
 
 
@@ -111,7 +111,9 @@ def absent(name: FlavourName) -> bool:
 
 def cannot_start(flavour: Flavour) -> RefusedError:
     """Return what to say if the library loads, but makes no builder or runtime."""
-    packages = ", ".join(f"{each} {found}" for each, found in distributions(flavour.name).items())
+    packages = ", ".join(
+        f"{package} {release}" for package, release in distributions(flavour.name).items()
+    )
     driver, cuda = driver_version(), cuda_version()
     served = f"driver {driver} serves CUDA up to {cuda}" if cuda else "there is no driver"
     return RefusedError(
@@ -170,9 +172,9 @@ def _import(name: FlavourName) -> ModuleType:
 
 def install_hint(name: FlavourName) -> str:
     """Return what to install; a part that is there is completed in its own version."""
-    for package, found in distributions(name).items():
+    for package, release in distributions(name).items():
         whole = package.removesuffix("_bindings").removesuffix("_libs")
-        return f"{package} {found} is there: pip install --force-reinstall {whole}=={found}"
+        return f"{package} {release} is there: pip install --force-reinstall {whole}=={release}"
     return f"pip install {suited(name)}"
 
 

@@ -35,13 +35,13 @@ _CONVERTS = re.compile(r"Reformatting CopyNode|__myl_(?:Cast|Move)+(?:_|\Z)")
 _CASTS = re.compile(r"__myl_[A-Za-z]*Cast")
 
 
-def information(trt: ModuleType, engine: Any, context: Any, held: list[NDArray[Any]]) -> str:
+def information(trt: ModuleType, engine: Any, context: Any, keep_alive: list[NDArray[Any]]) -> str:
     """Return the inspector's JSON on the engine.
 
     If shapes are dynamic, an inspector gives neither shapes nor types unless it has a context with
     shapes, and with values for inputs that give a shape by these. What `context` already has
-    stays; others become what the engine is tuned for. `held` must live as long as the context,
-    which points to the values in it.
+    stays; others become what the engine is tuned for. `keep_alive` must live as long as the
+    context, which points to the values in it.
     """
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     for name in names:
@@ -51,8 +51,8 @@ def information(trt: ModuleType, engine: Any, context: Any, held: list[NDArray[A
             _, best, _ = engine.get_tensor_profile_shape(name, 0)
             context.set_input_shape(name, best)
         if engine.is_shape_inference_io(name) and not context.get_tensor_address(name):
-            held.append(_best_values(engine, name))
-            context.set_tensor_address(name, held[-1].ctypes.data)
+            keep_alive.append(_best_values(engine, name))
+            context.set_tensor_address(name, keep_alive[-1].ctypes.data)
     inspector = engine.create_engine_inspector()
     inspector.execution_context = context
     return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
@@ -60,7 +60,7 @@ def information(trt: ModuleType, engine: Any, context: Any, held: list[NDArray[A
 
 def _best_values(engine: Any, name: str) -> NDArray[Any]:
     """Return the values that the engine is tuned for of an input that gives a shape by them."""
-    ask = next(getattr(engine, each) for each in _PROFILE_VALUES if hasattr(engine, each))
+    ask = next(getattr(engine, method) for method in _PROFILE_VALUES if hasattr(engine, method))
     # By position: the names of these arguments are the wrong way round in the bindings.
     _, best, _ = ask(0, name)
     kind = engine.get_tensor_dtype(name).name.lower()
@@ -68,11 +68,11 @@ def _best_values(engine: Any, name: str) -> NDArray[Any]:
 
 
 def layer_times(
-    module: ModuleType, runner: Any, feed: Sample, held: list[Any]
+    module: ModuleType, runner: Any, feed: Sample, keep_alive: list[Any]
 ) -> Mapping[str, float]:
     """Return the milliseconds of each engine layer in a run of Polygraphy's active runner.
 
-    `held` must live as long as the context, which points to the profiler in it.
+    `keep_alive` must live as long as the context, which points to the profiler in it.
     """
     runs: list[dict[str, float]] = []
 
@@ -90,12 +90,12 @@ def layer_times(
         runs.append({})
         runner.infer(feed)
 
-    held.append(Profiler())
-    runner.context.profiler = held[-1]
+    keep_alive.append(Profiler())
+    runner.context.profiler = keep_alive[-1]
     measured_latency(run)
     timed: dict[str, list[float]] = defaultdict(list)
-    for told in runs[WARM_UP_RUNS:]:
-        for name, ms in told.items():
+    for layer_ms in runs[WARM_UP_RUNS:]:
+        for name, ms in layer_ms.items():
             timed[name].append(ms)
     return {name: middle(times) for name, times in timed.items()}
 
@@ -117,15 +117,15 @@ def timed_layers(
         )
         for kernel in find_kernels(graph, layers)
     }
-    told = {layer.name: layer for layer in layers}
+    layers_by_name = {layer.name: layer for layer in layers}
     beside = _beside(layers, holding, kept)
-    found = []
+    kernels = []
     for name, ms in took.items():
         nodes = holding.get(name) or frozenset(graph.index.keys() & name.split(_JOINED))
-        if not nodes and name in told and _converts(told[name]):
-            nodes = beside(told[name])
-        found.append(TimedKernel(ms=ms, nodes=nodes))
-    return KernelTimes("tensorrt_profiler", found)
+        if not nodes and name in layers_by_name and _converts(layers_by_name[name]):
+            nodes = beside(layers_by_name[name])
+        kernels.append(TimedKernel(ms=ms, nodes=nodes))
+    return KernelTimes("tensorrt_profiler", kernels)
 
 
 def _beside(
@@ -143,7 +143,9 @@ def _beside(
 
 def _converts(layer: EngineLayer) -> bool:
     """Tell whether an engine layer is seen to change the type of floats."""
-    read, written = ({t.dtype for t in each} & _FLOATS for each in (layer.inputs, layer.outputs))
+    read, written = (
+        {t.dtype for t in tensors} & _FLOATS for tensors in (layer.inputs, layer.outputs)
+    )
     return bool(read and written) and read != written
 
 
@@ -152,11 +154,13 @@ def facts_of(size: int, layers: Sequence[EngineLayer]) -> EngineFacts | None:
     if not layers:
         return None
     others = [
-        each for each in layers if each.kind not in _REFORMATS and not _CONVERTS.match(each.name)
+        layer
+        for layer in layers
+        if layer.kind not in _REFORMATS and not _CONVERTS.match(layer.name)
     ]
     return EngineFacts(
         size=size,
         layers=len(layers),
         conversions=len(layers) - len(others),
-        casting=sum(_CASTS.match(each.name) is not None for each in others),
+        casting=sum(_CASTS.match(layer.name) is not None for layer in others),
     )

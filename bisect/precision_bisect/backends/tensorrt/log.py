@@ -158,9 +158,9 @@ def first_error(messages: Sequence[Message]) -> str:
     """Return TensorRT's own first error on one line, without its source positions; "" for none."""
     errors = _errors(messages)
     plain = [text for text in errors if not _SCAFFOLD.search(text) and not _IMPORTER.search(text)]
-    said = next((text for text in plain if not _SKIPPED.search(text)), "")
-    if said:
-        return core_of_error(said)
+    error = next((text for text in plain if not _SKIPPED.search(text)), "")
+    if error:
+        return core_of_error(error)
     importer = next((match for text in errors if (match := _IMPORTER.search(text))), None)
     if importer is not None:
         frames = [part for text in errors for match in _PARSED.findall(text) for part in match]

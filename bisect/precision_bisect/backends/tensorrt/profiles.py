@@ -81,18 +81,18 @@ def _given(
     spec: TensorSpec, settings: EngineSettings, samples: Sequence[tuple[int, ...]]
 ) -> ShapeRange:
     best = settings.opt_shapes[spec.name]
-    found = ShapeRange(
+    bounds = ShapeRange(
         least=settings.min_shapes.get(spec.name, best),
         best=best,
         most=settings.max_shapes.get(spec.name, best),
     )
-    if not (found.holds(found.least) and found.holds(best) and found.holds(found.most)):
+    if not (bounds.holds(bounds.least) and bounds.holds(best) and bounds.holds(bounds.most)):
         raise UsageError(
             f"the shapes of {spec.name!r} are out of order: "
-            f"{_text(found.least)} to {_text(best)} to {_text(found.most)}",
+            f"{_text(bounds.least)} to {_text(best)} to {_text(bounds.most)}",
             "each size must not shrink from --min-shapes over --opt-shapes to --max-shapes",
         )
-    for shape in (found.least, best, found.most):
+    for shape in (bounds.least, best, bounds.most):
         if not _fits(shape, spec):
             raise UsageError(
                 f"{_text(shape)} is no shape of {spec.name!r}, which the model gives as "
@@ -100,13 +100,13 @@ def _given(
                 "only dynamic sizes can be chosen",
             )
     for shape in samples:
-        if not found.holds(shape):
+        if not bounds.holds(shape):
             raise UsageError(
                 f"a sample of {spec.name!r} has shape {_text(shape)}, outside "
-                f"{_text(found.least)} to {_text(found.most)}",
+                f"{_text(bounds.least)} to {_text(bounds.most)}",
                 "widen --min-shapes and --max-shapes, or give other inputs",
             )
-    return found
+    return bounds
 
 
 def _spanned(name: str, samples: Sequence[tuple[int, ...]]) -> ShapeRange:
@@ -124,8 +124,8 @@ def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
     if spec.shape is None:
         return True
     return len(shape) == len(spec.shape) and all(
-        not isinstance(asked, int) or asked == size
-        for size, asked in zip(shape, spec.shape, strict=True)
+        not isinstance(dim, int) or dim == size
+        for size, dim in zip(shape, spec.shape, strict=True)
     )
 
 

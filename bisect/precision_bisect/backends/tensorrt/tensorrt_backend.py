@@ -161,8 +161,8 @@ class TensorRTBackend:
         names = self._model.table.names
         # If nothing runs low the flag is left off: layers that are no candidates could use it,
         # too.
-        asked = self._pair.low_form in self._model.table.asked.values()
-        low = self._pair.low if asked or len(plan) < len(names) else None
+        asks_low = self._pair.low_form in self._model.table.asked.values()
+        low = self._pair.low if asks_low or len(plan) < len(names) else None
         kept = tuple(names[index] for index in plan.indices)
         high = told(self._writer.high_nodes(plan), self._model.table)
         return Marks(kept=kept, high=high, low=low, quantized=quantized_in_file(self._model))
@@ -202,8 +202,8 @@ def _target(flavour: Flavour, settings: EngineSettings) -> str:
     Raises RefusedError if there is nothing to build for, UsageError for one that the library
     cannot build for.
     """
-    asked, library = settings.compute_capability, f"{flavour.name} {flavour.version}"
-    if asked is None:
+    capability, library = settings.compute_capability, f"{flavour.name} {flavour.version}"
+    if capability is None:
         here = flavour.compute_capability
         if here is None or not flavour.can_run:
             raise RefusedError(
@@ -213,14 +213,14 @@ def _target(flavour: Flavour, settings: EngineSettings) -> str:
                 else "`precision-bisect doctor` says what can",
             )
         return here
-    if asked not in flavour.targets:
+    if capability not in flavour.targets:
         raise UsageError(
-            f"{library} cannot build for compute capability {asked}",
+            f"{library} cannot build for compute capability {capability}",
             f"choose {', '.join(flavour.targets)}"
             if flavour.targets
             else "it builds for the GPU at hand only; leave --compute-capability out",
         )
-    return asked
+    return capability
 
 
 def load_plugin_libraries(flavour: Flavour, paths: Sequence[Path]) -> None:
@@ -309,13 +309,13 @@ def to_blame(graph: onnx.GraphProto, node_name: str, candidates: Set[str]) -> li
     nodes = {node.name: node for node in graph.node}
     makers = {output: node.name for node in graph.node for output in node.output}
     blamed: dict[LayerName, None] = {}
-    pending, seen = [node_name], {node_name}
+    pending, visited = [node_name], {node_name}
     while pending:
         name = pending.pop()
         if name in candidates:
             blamed[LayerName(name)] = None
         elif name in nodes:
-            before = {makers[tensor] for tensor in nodes[name].input if tensor in makers} - seen
-            seen |= before
+            before = {makers[tensor] for tensor in nodes[name].input if tensor in makers} - visited
+            visited |= before
             pending += sorted(before)
     return list(blamed)

@@ -77,21 +77,21 @@ class TensorRTEngine:
 
         Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
         """
-        with self._running() as runner, ExitStack() as held:
+        with self._running() as runner, ExitStack() as stack:
             from polygraphy.cuda import DeviceArray
 
             # An input that gives a shape is read on the host.
             on_device = {
                 name: array
                 if runner.engine.is_shape_inference_io(name)
-                else held.enter_context(DeviceArray(array.shape, array.dtype)).copy_from(array)
+                else stack.enter_context(DeviceArray(array.shape, array.dtype)).copy_from(array)
                 for name, array in _as_bound(runner, feed).items()
             }
             # This sets shapes and addresses, which stay for the launches below.
             # Outputs stay on the device: copying them would be timed as well.
             outputs = runner.infer(on_device, check_inputs=False, copy_outputs_to_host=False)
             _fix_outputs(runner, outputs)
-            timer = held.enter_context(launches(runner.stream))
+            timer = stack.enter_context(launches(runner.stream))
 
             def launch() -> None:
                 if not runner.context.execute_async_v3(timer.stream):

@@ -156,5 +156,5 @@ TENSORRT_RTX = TensorRTPlugin("tensorrt-rtx")
 
 
 if __name__ == "__main__":
-    said = _trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
-    sys.stdout.write(f"{_ANSWER}{said}\n")
+    trouble = _trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
+    sys.stdout.write(f"{_ANSWER}{trouble}\n")

@@ -77,19 +77,19 @@ class Origins:
 
         Nodes that do not stay high are "".
         """
-        found, seen, todo = [], set(), [index]
+        names, visited, todo = [], set(), [index]
         while todo:
             at = todo.pop()
-            if at in seen:
+            if at in visited:
                 continue
-            seen.add(at)
+            visited.add(at)
             node = self.node(self.layers[at])
             if node is None:
                 tensors = outputs_of(self.layers[at])
                 todo += [i for tensor in tensors for i in self.readers.get(tensor.name, ())]
             else:
-                found.append(node)
-        return found
+                names.append(node)
+        return names
 
     def node(self, layer: Any) -> str | None:
         """Return the node that a layer belongs to by itself, None if it does not say."""

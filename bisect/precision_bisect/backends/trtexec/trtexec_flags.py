@@ -25,8 +25,8 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
 def plainly_called(model: Model) -> dict[str, str]:
     """Return the name of each input and output for trtexec: its own where that is harmless."""
     graph = model.proto.graph
-    taken = {
-        name for each in all_graphs(graph) for n in each.node for name in (*n.input, *n.output)
+    used_names = {
+        name for inner in all_graphs(graph) for n in inner.node for name in (*n.input, *n.output)
     }
     called: dict[str, str] = {}
     for kind, values in (("input", graph.input), ("output", graph.output)):
@@ -34,9 +34,9 @@ def plainly_called(model: Model) -> dict[str, str]:
             name = value.name
             if not _SAFE.fullmatch(name):
                 name = f"{kind}_{number}"
-                while name in taken:
+                while name in used_names:
                     name += "_"
-            taken.add(name)
+            used_names.add(name)
             called.setdefault(value.name, name)
     return called
 
@@ -63,7 +63,7 @@ def raw(array: NDArray[Any]) -> bytes:
 
 def open_inputs(inputs: Sequence[TensorSpec], values: Set[str]) -> Sequence[str]:
     """Return the inputs that trtexec needs shapes of; those of `values` give one by theirs."""
-    return [each.name for each in inputs if not is_static(each) or each.name in values]
+    return [spec.name for spec in inputs if not is_static(spec) or spec.name in values]
 
 
 def open_ranges(
@@ -116,8 +116,8 @@ def feed_flags(
         name: tuple(map(int, feed[name].ravel())) if name in values else feed[name].shape
         for name in open_inputs(model.inputs, values)
     }
-    told = [f"--loadInputs={','.join(loads)}"] if loads else []
-    return [*told, *_shape_flag("--shapes", shapes, called)]
+    flags = [f"--loadInputs={','.join(loads)}"] if loads else []
+    return [*flags, *_shape_flag("--shapes", shapes, called)]
 
 
 def _shape_flag(flag: str, shapes: Shapes, called: Mapping[str, str]) -> Iterator[str]:

@@ -28,14 +28,16 @@ def read_outputs(path: Path, specs: Sequence[TensorSpec], called: Mapping[str, s
     `called` has their names in the file. It writes six digits of a float. Raises OSError,
     ValueError.
     """
-    told = _json(path)
-    named = {e["name"]: e for e in told if isinstance(e, dict) and isinstance(e.get("name"), str)}
+    entries = _json(path)
+    named = {
+        e["name"]: e for e in entries if isinstance(e, dict) and isinstance(e.get("name"), str)
+    }
     return {spec.name: _array(named.get(called[spec.name]), spec, path.name) for spec in specs}
 
 
-def _array(told: Any, spec: TensorSpec, file: str) -> NDArray[Any]:
-    values = told.get("values") if isinstance(told, dict) else None
-    sizes = told.get("dimensions") if isinstance(told, dict) else None
+def _array(entry: Any, spec: TensorSpec, file: str) -> NDArray[Any]:
+    values = entry.get("values") if isinstance(entry, dict) else None
+    sizes = entry.get("dimensions") if isinstance(entry, dict) else None
     if not isinstance(values, list) or not isinstance(sizes, str):
         raise ValueError(f"{file} is damaged: an output is missing")
     if not all(type(value) in (int, float, bool) for value in values):
@@ -54,8 +56,8 @@ def _array(told: Any, spec: TensorSpec, file: str) -> NDArray[Any]:
 
 def read_times(path: Path) -> list[float]:
     """Return the milliseconds of each inference on the GPU. Raises OSError, ValueError."""
-    found = [e.get("computeMs") for e in _json(path) if isinstance(e, dict)]
-    times = [time for time in found if isinstance(time, int | float) and 0 <= time < math.inf]
+    values = [e.get("computeMs") for e in _json(path) if isinstance(e, dict)]
+    times = [time for time in values if isinstance(time, int | float) and 0 <= time < math.inf]
     if not times:
         raise ValueError(f"{path.name} has no times")
     return times
@@ -65,17 +67,17 @@ def _json(path: Path) -> list[Any]:
     """Return the list that trtexec wrote. Raises OSError, ValueError."""
     text = _NOT_FINITE.sub(_word, read_text(path))
     try:
-        told = plain_json.parse(text)
+        content = plain_json.parse(text)
     except ValueError as error:
         raise ValueError(f"{path.name} is damaged: {error}") from error
-    if not isinstance(told, list):
+    if not isinstance(content, list):
         raise ValueError(f"{path.name} is damaged: it holds no list")
-    return told
+    return content
 
 
-def _word(found: re.Match[str]) -> str:
+def _word(match: re.Match[str]) -> str:
     """Return Python's word for what is not finite; its NaN has no sign."""
-    return "NaN" if found[2] == "nan" else f"{found[1]}Infinity"
+    return "NaN" if match[2] == "nan" else f"{match[1]}Infinity"
 
 
 def read_text(path: Path) -> str:
@@ -90,13 +92,13 @@ def first_trouble(log: Path) -> str:
     try:
         plain_size(log)
         with log.open("rb") as stream:
-            found = first_error(stream.read(_LOG_END))
+            message = first_error(stream.read(_LOG_END))
     except OSError:
         return ", and no log"
-    return f": {found}" if found else f", see {log.name}"
+    return f": {message}" if message else f", see {log.name}"
 
 
 def first_error(log: bytes) -> str:
     """Return the first error that trtexec logs, on one line; "" for none."""
-    found = _WHY.search(log[:_LOG_END].decode("utf-8", errors="replace"))
-    return shortened(printable(found[1])) if found else ""
+    match = _WHY.search(log[:_LOG_END].decode("utf-8", errors="replace"))
+    return shortened(printable(match[1])) if match else ""

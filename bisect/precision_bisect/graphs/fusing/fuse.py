@@ -37,30 +37,30 @@ def fuse(
     Its file lies in `work`. `reference` has the FP32 outputs of the samples. Raises ModelError
     where there is nothing to fuse, RefusedError for a model that fusing would change.
     """
-    every = [each for each in find_decomposed(model) if is_fusable(each)]
+    every = [operator for operator in find_decomposed(model) if is_fusable(operator)]
     if not every:
         raise ModelError(
             f"{model.path} has no norm, Softmax or Gelu in pieces", "leave --fuse-norms out"
         )
-    raised, taken, remark = _raised(model, every)
+    raised, operators, remark = _raised(model, every)
     path = work / FUSED_MODEL
-    proto, weights = fused(raised, taken)
+    proto, weights = fused(raised, operators)
     new = save_rewritten(proto, weights, path, "the fused model", like=model)
     difference = _difference(new, samples, reference)
-    counts = Counter(each.kind for each in taken)
+    counts = Counter(operator.kind for operator in operators)
     what = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     layers = f"{counted(len(model.table.candidates), 'layer')} become {len(new.table.candidates)}"
-    told = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
-    return new, f"{told}the largest value{remark}"
+    summary = f"fused {what}: {layers}; in FP32 the outputs change by at most {difference:.2g} of "
+    return new, f"{summary}the largest value{remark}"
 
 
 def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Decomposed], str]:
     """Return the model at the newest opset that helps, what that allows, and a remark."""
     have = opset(model.proto)
-    wanted = sorted({SINCE[each.kind] for each in every}, reverse=True)
+    wanted = sorted({SINCE[operator.kind] for operator in every}, reverse=True)
     why = ""
     for target in wanted:
-        allowed = [each for each in every if SINCE[each.kind] <= max(target, have)]
+        allowed = [operator for operator in every if SINCE[operator.kind] <= max(target, have)]
         # Conversion may fail for operators that have nothing to do with norms; then fewer are
         # fused.
         try:
@@ -68,9 +68,9 @@ def _raised(model: Model, every: Sequence[Decomposed]) -> tuple[Model, list[Deco
         except ModelError as error:
             why = error.message
             continue
-        left = len(every) - len(allowed)
+        rest = len(every) - len(allowed)
         remark = f"; opset {have} became {target}" if target > have else ""
-        remark += f"; {left} more were left as they are: {why}" if left else ""
+        remark += f"; {rest} more were left as they are: {why}" if rest else ""
         return raised, allowed, remark
     raise ModelError(f"--fuse-norms cannot raise the opset: {why}", "export at opset 17 or newer")
 
@@ -89,16 +89,16 @@ def _difference(new: Model, samples: Sequence[Sample], reference: Sequence[Sampl
     return worst
 
 
-def is_fusable(found: Decomposed) -> bool:
+def is_fusable(operator: Decomposed) -> bool:
     """Tell whether what was found can be written as the operator of its kind."""
-    if found.kind == "Gelu":
+    if operator.kind == "Gelu":
         return True
-    if found.kind == "Softmax":
-        return len(found.axes) == 1
-    if found.size is None:
+    if operator.kind == "Softmax":
+        return len(operator.axes) == 1
+    if operator.size is None:
         return False
     # Norms work on the last axes. Others are moved there by a Transpose, which needs the rank.
-    return _is_suffix(found) or found.rank > 0
+    return _is_suffix(operator) or operator.rank > 0
 
 
 def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, Weights]:
@@ -114,8 +114,8 @@ def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, W
 
     rebuilt = ir.from_proto(model.proto)
     writer = _Writer(model, rebuilt.graph)
-    for found in every:
-        writer.write(found)
+    for operator in every:
+        writer.write(operator)
     TopologicalSortPass()(rebuilt)
     RemoveUnusedNodesPass()(rebuilt)
     proto = ir.to_proto(rebuilt)
@@ -134,14 +134,14 @@ class _Writer:
         self._values |= {value.name: value for value in graph.initializers.values()}
         self._values |= {out.name: out for node in graph for out in node.outputs if out.name}
 
-    def write(self, found: Decomposed) -> None:
+    def write(self, operator: Decomposed) -> None:
         """Write the operator behind the last node of its pieces, whose output it takes over."""
         import onnx_ir as ir
 
-        old = self._values[found.output]
+        old = self._values[operator.output]
         last = old.producer()
         assert last is not None
-        nodes = self._written(found)
+        nodes = self._written(operator)
         new = nodes[-1].outputs[0]
         new.type, new.shape = old.type, old.shape
         self._graph.insert_after(last, nodes)
@@ -152,33 +152,33 @@ class _Writer:
         name, old.name = old.name, self._names(f"{old.name}/in_pieces")
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
         new.name = name
-        self._values[found.output] = new
+        self._values[operator.output] = new
 
-    def _written(self, found: Decomposed) -> "list[ir.Node]":
-        source = self._values[found.source]
-        if found.kind == "Softmax":
-            return [self._node(found, "Softmax", [source], {"axis": found.axes[0]})]
-        if found.kind == "Gelu":
-            return [self._node(found, "Gelu", [source], {"approximate": found.approximate})]
-        grouped = found.kind == "GroupNormalization"
-        inputs = [source, self._constant(found, found.scale, "scale", 1.0)]
-        if found.bias or grouped:
-            inputs.append(self._constant(found, found.bias, "bias", 0.0))
-        along = {"num_groups": found.groups} if grouped else {"axis": -len(found.axes)}
-        attributes = {**along, "epsilon": found.epsilon}
-        if grouped or _is_suffix(found):
-            return [self._node(found, found.kind, inputs, attributes)]
-        places = [axis + found.rank for axis in found.axes]
-        there = [i for i in range(found.rank) if i not in places] + places
+    def _written(self, operator: Decomposed) -> "list[ir.Node]":
+        source = self._values[operator.source]
+        if operator.kind == "Softmax":
+            return [self._node(operator, "Softmax", [source], {"axis": operator.axes[0]})]
+        if operator.kind == "Gelu":
+            return [self._node(operator, "Gelu", [source], {"approximate": operator.approximate})]
+        grouped = operator.kind == "GroupNormalization"
+        inputs = [source, self._constant(operator, operator.scale, "scale", 1.0)]
+        if operator.bias or grouped:
+            inputs.append(self._constant(operator, operator.bias, "bias", 0.0))
+        along = {"num_groups": operator.groups} if grouped else {"axis": -len(operator.axes)}
+        attributes = {**along, "epsilon": operator.epsilon}
+        if grouped or _is_suffix(operator):
+            return [self._node(operator, operator.kind, inputs, attributes)]
+        places = [axis + operator.rank for axis in operator.axes]
+        there = [i for i in range(operator.rank) if i not in places] + places
         # The inverse permutation puts the axes back.
-        back = [there.index(i) for i in range(found.rank)]
-        moved = self._node(found, "Transpose", [source], {"perm": there})
-        norm = self._node(found, found.kind, [moved.outputs[0], *inputs[1:]], attributes)
-        return [moved, norm, self._node(found, "Transpose", norm.outputs, {"perm": back})]
+        back = [there.index(i) for i in range(operator.rank)]
+        moved = self._node(operator, "Transpose", [source], {"perm": there})
+        norm = self._node(operator, operator.kind, [moved.outputs[0], *inputs[1:]], attributes)
+        return [moved, norm, self._node(operator, "Transpose", norm.outputs, {"perm": back})]
 
     def _node(
         self,
-        found: Decomposed,
+        operator: Decomposed,
         op_type: str,
         inputs: "Sequence[ir.Value]",
         attributes: Mapping[str, int | float | str | Sequence[int]],
@@ -186,36 +186,36 @@ class _Writer:
         """Return a node whose name is new in the graph and lies in the scope of the pieces."""
         import onnx_ir as ir
 
-        name = self._name(found, op_type)
+        name = self._name(operator, op_type)
         node = ir.node(op_type, inputs, attributes, name=name)
         node.outputs[0].name = f"{name}_output_0"
         return node
 
-    def _constant(self, found: Decomposed, name: str, role: str, default: float) -> "ir.Value":
+    def _constant(self, operator: Decomposed, name: str, role: str, default: float) -> "ir.Value":
         """Return a constant with one value for each place along the axes."""
         import onnx_ir as ir
 
-        assert found.size is not None
-        array: NDArray[np.float32] = np.full(found.size, default, np.float32)
+        assert operator.size is not None
+        array: NDArray[np.float32] = np.full(operator.size, default, np.float32)
         if name:
-            held = self._view.array(name)
-            assert held is not None
-            array = held.astype(np.float32).reshape(found.size)
+            parameter = self._view.array(name)
+            assert parameter is not None
+            array = parameter.astype(np.float32).reshape(operator.size)
             # A constant that has the right shape already is shared, not copied.
             shape = self._view.shape(name)
-            if shape == found.size and name in self._graph.initializers:
+            if shape == operator.size and name in self._graph.initializers:
                 return self._values[name]
-        own = self._name(found, role)
+        own = self._name(operator, role)
         value = ir.Value(name=own, const_value=ir.tensor(array, name=own))
         self._graph.register_initializer(value)
         return value
 
-    def _name(self, found: Decomposed, what: str) -> str:
-        wish = f"{found.module}/{what}" if found.module else what
+    def _name(self, operator: Decomposed, what: str) -> str:
+        wish = f"{operator.module}/{what}" if operator.module else what
         number = self._numbers.get(wish, 0)
         self._numbers[wish] = number + 1
         return self._names(f"{wish}_{number}" if number else wish)
 
 
-def _is_suffix(found: Decomposed) -> bool:
-    return found.axes == tuple(range(-len(found.axes), 0))
+def _is_suffix(operator: Decomposed) -> bool:
+    return operator.axes == tuple(range(-len(operator.axes), 0))

@@ -82,7 +82,7 @@ def find_decomposed(model: Model) -> list[Decomposed]:
     """Return every norm, Softmax and Gelu in pieces, in network order of their last nodes."""
     view = View(model)
     order = {out: i for i, node in enumerate(view.nodes) for out in node.output}
-    return sorted((*norms(view), *activations(view)), key=lambda each: order[each.output])
+    return sorted((*norms(view), *activations(view)), key=lambda operator: order[operator.output])
 
 
 def norms(view: View) -> Iterator[Decomposed]:
@@ -156,7 +156,7 @@ def _core(
         source=source,
         output=node.output[0],
         members=view.in_order(
-            {each.name for each in (*subtraction, squared[1], mean.node, *chain)}
+            {member.name for member in (*subtraction, squared[1], mean.node, *chain)}
         ),
         axes=mean.axes,
         rank=len(shape),
@@ -172,11 +172,13 @@ def _centring(
     view: View, numerator: str, squared: str, variance: Reduced
 ) -> tuple[bool, str, list[onnx.NodeProto]] | None:
     """Return whether the mean is subtracted, from which tensor, and by which nodes."""
-    found = [_minus(view, name, variance.axes, "ReduceMean") for name in (numerator, squared)]
-    if found[0] is None or found[1] is None:
+    differences = [
+        _minus(view, name, variance.axes, "ReduceMean") for name in (numerator, squared)
+    ]
+    if differences[0] is None or differences[1] is None:
         return (False, squared, []) if numerator == squared else None
     # Some exporters subtract once for the square and once more for the quotient.
-    (source, nodes), (other, more) = found[0], found[1]
+    (source, nodes), (other, more) = differences[0], differences[1]
     return (True, source, [*nodes, *more]) if source == other else None
 
 
@@ -185,35 +187,35 @@ def _minus(
 ) -> tuple[str, list[onnx.NodeProto]] | None:
     """Return the tensor whose mean, or largest value, is subtracted here, with the nodes."""
     node = view.made_by(name, "Sub")
-    taken = None if node is None else view.reduced(node.input[1], reduction)
-    if node is None or taken is None or taken.axes != axes or taken.source != node.input[0]:
+    reduced = None if node is None else view.reduced(node.input[1], reduction)
+    if node is None or reduced is None or reduced.axes != axes or reduced.source != node.input[0]:
         return None
-    return taken.source, [taken.node, node]
+    return reduced.source, [reduced.node, node]
 
 
 def _affine(view: View, core: Decomposed) -> Decomposed:
     """Return the norm with the scale and bias that follow it, where they fit the operator."""
-    found = core
+    norm = core
     # ONNX's RMSNormalization has no bias.
     for op_type in ("Mul",) if core.kind == "RMSNormalization" else ("Mul", "Add"):
-        node = view.sole_reader(found.output, op_type)
-        name = None if node is None else _other(node, found.output)
-        size = None if name is None else _fits(view, name, found)
+        node = view.sole_reader(norm.output, op_type)
+        name = None if node is None else _other(node, norm.output)
+        size = None if name is None else _fits(view, name, norm)
         if node is None or name is None or size is None:
             break
-        found = replace(
-            found,
+        norm = replace(
+            norm,
             size=size,
-            scale=name if op_type == "Mul" else found.scale,
-            bias=name if op_type == "Add" else found.bias,
+            scale=name if op_type == "Mul" else norm.scale,
+            bias=name if op_type == "Add" else norm.bias,
             output=node.output[0],
-            members=(*found.members, LayerName(node.name)),
+            members=(*norm.members, LayerName(node.name)),
         )
-    return found
+    return norm
 
 
 def _other(node: onnx.NodeProto, name: str) -> str | None:
-    others = [each for each in node.input if each != name]
+    others = [other for other in node.input if other != name]
     return others[0] if len(others) == 1 else None
 
 
@@ -263,13 +265,13 @@ def _grouped(view: View, core: Decomposed) -> Decomposed | None:
 def activations(view: View) -> Iterator[Decomposed]:
     """Yield every Softmax and Gelu in pieces, in network order of their first piece found."""
     for node in view.nodes:
-        found = None
+        operator = None
         if node.op_type in ("Div", "Mul"):
-            found = _softmax(view, node)
+            operator = _softmax(view, node)
         elif node.op_type in ("Erf", "Tanh"):
-            found = _gelu(view, node)
-        if found is not None:
-            yield found
+            operator = _gelu(view, node)
+        if operator is not None:
+            yield operator
 
 
 def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
@@ -289,7 +291,7 @@ def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
             kind="Softmax",
             source=source,
             output=node.output[0],
-            members=view.in_order({each.name for each in nodes}),
+            members=view.in_order({member.name for member in nodes}),
             axes=total.axes,
             rank=len(shape),
         )
@@ -331,8 +333,8 @@ def _scaled_source(view: View, name: str, factor: float) -> str | None:
     if node is None:
         return None
     for source, value in view.with_scalar(node):
-        found = value if node.op_type == "Mul" else 1 / value if value else 0.0
-        if math.isclose(found, factor, rel_tol=_CLOSE):
+        multiplier = value if node.op_type == "Mul" else 1 / value if value else 0.0
+        if math.isclose(multiplier, factor, rel_tol=_CLOSE):
             return source
     return None
 

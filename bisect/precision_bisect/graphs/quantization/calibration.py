@@ -204,18 +204,18 @@ def _thresholds(
     from onnxruntime.quantization.calibrate import HistogramCollector
 
     collector = HistogramCollector(method, True, _BINS, _QUANTIZED_BINS, _PERCENTILE, "same")
-    seen = [name for name in names if largest[name] > 0]
+    nonzero_names = [name for name in names if largest[name] > 0]
     # The collector prints its progress.
     with redirect_stdout(io.StringIO()):
         # The first array sets the bins; a smaller one would have them extended many times over.
-        ends = {name: np.array([0.0, largest[name]], np.float32) for name in seen}
+        ends = {name: np.array([0.0, largest[name]], np.float32) for name in nonzero_names}
         collector.collect(ends)
         for counts, *_ in collector.get_histogram_dict().values():
             counts[:] = 0
-        for name, values in _values(session, seen, samples):
+        for name, values in _values(session, nonzero_names, samples):
             collector.collect({name: values})
-        found = collector.compute_collection_result() if seen else {}
-    return largest | {name: _cut(found[name][:2], largest[name]) for name in seen}
+        collection = collector.compute_collection_result() if nonzero_names else {}
+    return largest | {name: _cut(collection[name][:2], largest[name]) for name in nonzero_names}
 
 
 def _cut(bounds: Sequence[Any], largest: float) -> float:
@@ -233,7 +233,7 @@ def _values(
         for sample in samples:
             # A graph input may be quantized as well; no session computes it.
             computed = [name for name in chunk if name not in sample]
-            found = {**sample, **session.run(sample, computed)}
+            arrays = {**sample, **session.run(sample, computed)}
             for name in chunk:
-                values = np.asarray(found[name]).ravel()
+                values = np.asarray(arrays[name]).ravel()
                 yield name, values[np.isfinite(values)]

@@ -23,5 +23,5 @@ def quantized_in_file(model: Model) -> tuple[QuantizedName, ...]:
                 kinds.add(model.elem_types.get(node.output[0], 0))
             elif node.op_type == "DequantizeLinear":
                 kinds.add(model.elem_types.get(node.input[0], 0))
-    found = {_TYPES[kind] for kind in kinds if kind in _TYPES}
-    return tuple(sorted(found))
+    names = {_TYPES[kind] for kind in kinds if kind in _TYPES}
+    return tuple(sorted(names))

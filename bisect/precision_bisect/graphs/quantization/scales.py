@@ -81,8 +81,8 @@ def fake_quantized(
     `scale` broadcasts against them.
     """
     stored = kind.store(_scaled(values, scale), kind.smallest)
-    left: NDArray[np.float32] = stored.astype(np.float32) * scale
-    return left
+    rounded: NDArray[np.float32] = stored.astype(np.float32) * scale
+    return rounded
 
 
 def _scaled(
@@ -133,18 +133,18 @@ def read_scales(folder: Path) -> Scales:
     """
     file = folder / SCALES
     try:
-        told = read_typed(_Contents, file)
+        contents = read_typed(_Contents, file)
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {error.strerror}", _AGAIN) from error
     except ValueError as error:
         raise RunFolderError(f"{file} is damaged: it holds no scales ({error})", _AGAIN) from error
     return Scales(
-        activations=dict(told.activations),
-        weights={name: _weight(each) for name, each in told.weights.items()},
+        activations=dict(contents.activations),
+        weights={name: _weight(weight) for name, weight in contents.weights.items()},
     )
 
 
-def _weight(told: _Weight) -> WeightScale:
+def _weight(weight: _Weight) -> WeightScale:
     # One scale for the whole tensor has the shape (), not (1,).
-    values = np.array(told.values[0] if told.axis is None else told.values, np.float32)
-    return WeightScale(axis=told.axis, values=values)
+    values = np.array(weight.values[0] if weight.axis is None else weight.values, np.float32)
+    return WeightScale(axis=weight.axis, values=values)

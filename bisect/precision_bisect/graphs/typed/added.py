@@ -43,11 +43,11 @@ class Added:
 
     def cast(self, tensor: str, source: str, to: LowType | None) -> str:
         """Return the name of `source` in a 16-bit type, or in FP32 for None."""
-        asked = (tensor, to.name if to else "fp32")
-        if asked not in self._made:
-            self._made[asked] = self._names(_cast_name(tensor, to))
-            self.append_cast(tensor, source, self._made[asked], to)
-        return self._made[asked]
+        key = (tensor, to.name if to else "fp32")
+        if key not in self._made:
+            self._made[key] = self._names(_cast_name(tensor, to))
+            self.append_cast(tensor, source, self._made[key], to)
+        return self._made[key]
 
     def append_cast(self, tensor: str, source: str, out: str, to: LowType | None) -> None:
         """Append a Cast that writes `out`."""
@@ -138,10 +138,10 @@ class Added:
     def _quantize(
         self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, scale: WeightScale
     ) -> str:
-        asked, (source, stored_type) = (tensor, kind.name), stored
-        if asked in self._made:
-            return self._made[asked]
-        name = self._made[asked] = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
+        key, (source, stored_type) = (tensor, kind.name), stored
+        if key in self._made:
+            return self._made[key]
+        name = self._made[key] = self._names(f"{PREFIX}/quantize/{tensor}/{kind.name}")
         # The zero point is given though it is 0: it tells the quantized type before opset 21.
         zeros = np.zeros(scale.values.shape, kind.numpy_type)
         zero_name = f"{PREFIX}/zero/{tensor}" if zeros.ndim else f"{PREFIX}/zero"
@@ -154,15 +154,15 @@ class Added:
     def _dequantize(
         self, tensor: str, source: str, kind: QuantizedType, to: HighName, scale: WeightScale
     ) -> str:
-        asked = (tensor, f"{kind.name} as {to}")
-        if asked not in self._made:
+        key = (tensor, f"{kind.name} as {to}")
+        if key not in self._made:
             name = self._names(f"{PREFIX}/dequantize/{tensor}/{kind.name}/{to}")
             inputs = [source, self._scale(tensor, to, scale)]
             self.nodes.append(
                 helper.make_node("DequantizeLinear", inputs, [name], name=name, **_axis(scale))
             )
-            self._made[asked] = name
-        return self._made[asked]
+            self._made[key] = name
+        return self._made[key]
 
     def _scale(self, tensor: str, stored: HighName, scale: WeightScale) -> str:
         """Return the scale as a constant of a float type."""

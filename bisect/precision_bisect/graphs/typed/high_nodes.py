@@ -43,11 +43,11 @@ def told(nodes: Mapping[LayerName, HighNode], table: LayerTable) -> ToldNodes:
 
     Nodes whose type is their meaning, or a plug-in's own business, are not among them.
     """
-    found: dict[str, ToldNode] = {}
+    told_nodes: dict[str, ToldNode] = {}
     for name, node in nodes.items():
-        found |= {name: node[:3], **node.inside}
+        told_nodes |= {name: node[:3], **node.inside}
     own = {layer.name for layer in table.with_bodies if _typed_already(layer)}
-    return {name: node for name, node in found.items() if name not in own}
+    return {name: node for name, node in told_nodes.items() if name not in own}
 
 
 def _typed_already(layer: Layer) -> bool:
@@ -67,7 +67,7 @@ def high_nodes(
     base = pair.low_form.stored
     exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
     constants = _constants(model.proto.graph)
-    found = {}
+    nodes_by_name = {}
     for node in _in_fp32_or_low(model, layout, placement):
         name = LayerName(node.name)
         low, exclusion = placement.nodes.get(name), exclusions[name]
@@ -79,14 +79,14 @@ def high_nodes(
             continue
         decided = exclusion in ASSIGNED
         if kind != base or (decided and pair.low_form.quantized is not None):
-            found[name] = _described(node, kind, constants, model)
-    return found
+            nodes_by_name[name] = _described(node, kind, constants, model)
+    return nodes_by_name
 
 
 def _in_fp32_or_low(model: Model, layout: Layout, placement: Placement) -> list[onnx.NodeProto]:
     """Return the nodes but 8-bit ones, Constants, and those of which low copies are read alone."""
     exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
-    found, read = [], set(layout.public)
+    nodes, read = [], set(layout.public)
     # Backwards: what reads a constant is known before it.
     for node in reversed(model.proto.graph.node):
         name = LayerName(node.name)
@@ -96,13 +96,13 @@ def _in_fp32_or_low(model: Model, layout: Layout, placement: Placement) -> list[
         low = placement.nodes.get(name)
         copied = () if low is None else low.form.inputs
         read.update(
-            each
-            for i, each in enumerate(node.input)
-            if i not in copied or layout.constants.array(each) is None
+            tensor
+            for i, tensor in enumerate(node.input)
+            if i not in copied or layout.constants.array(tensor) is None
         )
         if name not in placement.quantized and node.op_type != "Constant":
-            found.append(node)
-    return found[::-1]
+            nodes.append(node)
+    return nodes[::-1]
 
 
 def _may_touch_floats(node: onnx.NodeProto, model: Model) -> bool:
@@ -115,7 +115,7 @@ def _touches_floats(node: onnx.NodeProto, model: Model) -> bool:
     """Tell whether a node that is not low reads the values of floats, or writes floats."""
     if Layout.reads_any_type(node):
         return False
-    written = (name for each in (node, *inner_nodes(node)) for name in each.output)
+    written = (name for inner in (node, *inner_nodes(node)) for name in inner.output)
     names = {*node.input, *captured(node), *written}
     return any(model.elem_types.get(name) in FLOATS for name in names)
 
@@ -124,9 +124,9 @@ def _described(
     node: onnx.NodeProto, kind: HighName, constants: set[str], model: Model
 ) -> HighNode:
     inside = {
-        each.name: (kind, *_read_and_written(each, constants))
-        for each in inner_nodes(node)
-        if each.op_type != "Constant" and _may_touch_floats(each, model)
+        inner.name: (kind, *_read_and_written(inner, constants))
+        for inner in inner_nodes(node)
+        if inner.op_type != "Constant" and _may_touch_floats(inner, model)
     }
     return HighNode(kind, *_read_and_written(node, constants), inside)
 
@@ -145,6 +145,6 @@ def _read_and_written(
 def _constants(graph: onnx.GraphProto) -> set[str]:
     """Return the tensors of constants: weights, and what nodes called Constant return."""
     graphs = list(all_graphs(graph))
-    names = {tensor.name for each in graphs for tensor in each.initializer}
-    made = (node for each in graphs for node in each.node if node.op_type == "Constant")
-    return names.union(*(node.output for node in made))
+    names = {tensor.name for inner in graphs for tensor in inner.initializer}
+    constants = (node for inner in graphs for node in inner.node if node.op_type == "Constant")
+    return names.union(*(node.output for node in constants))

@@ -188,8 +188,8 @@ class Placement:
 def every_form(table: LayerTable, pair: Pair) -> tuple[Form, ...]:
     """Return the forms that layers may take, each once, in network order."""
     layers = forms_of(table, pair).values()
-    found = (form for forms in layers for form in (forms.low, forms.high))
-    return tuple(dict.fromkeys((pair.low_form, pair.high_form, *found)))
+    layer_forms = (form for forms in layers for form in (forms.low, forms.high))
+    return tuple(dict.fromkeys((pair.low_form, pair.high_form, *layer_forms)))
 
 
 class Layout:
@@ -256,8 +256,8 @@ class Layout:
         for form in self._wanted:
             try:
                 if form.quantized is not None:
-                    found = quantized_form(node, form.quantized, scales)
-                    self._quantized[node.name] = found
+                    quantized = quantized_form(node, form.quantized, scales)
+                    self._quantized[node.name] = quantized
                 if form.stored in LOW_TYPES:
                     low = LOW_TYPES[form.stored]
                     self.forms[low.name][node.name] = low_form(
@@ -298,16 +298,16 @@ class Layout:
             alike = [name for name in values if tensors.get(name) is kind]
             # Read only in this type in the end: rounding before or after the move is the same.
             if demanded is kind:
-                taken = bool(alike) or not values
+                follows = bool(alike) or not values
             else:
                 others = [name for name in moved if name in self.constants.names]
-                taken = (
+                follows = (
                     bool(alike)
                     and len(alike) == len(values)
                     and _fills_exactly(node, kind)
                     and all(self.constants.is_exact(name, kind) for name in others)
                 )
-            if taken:
+            if follows:
                 return Low(kind=kind, form=form)
         return None
 

@@ -244,19 +244,19 @@ def _write(
         save_typed(TypedGraph(proto=proto, weights=stored), path)
 
 
-def save_given(given: object, path: Path) -> None:
+def save_given(model: object, path: Path) -> None:
     """Write a model that is in no file; it is not changed. Who reads the file checks it.
 
     Raises ModelError for what is no `onnx.ModelProto`, and where its weights are in files: from
     which folder it does not say.
     """
-    if not isinstance(given, onnx.ModelProto):
-        raise ModelError(f"model cannot be {given!r}", "give a path or an onnx.ModelProto")
-    if external_parts(given):
+    if not isinstance(model, onnx.ModelProto):
+        raise ModelError(f"model cannot be {model!r}", "give a path or an onnx.ModelProto")
+    if external_parts(model):
         raise ModelError(
             "the model has weights in other files", "load them, too: onnx.load(path), or give path"
         )
-    proto = copied(given)
+    proto = copied(model)
     try:
         weights = take_weights(proto, path.parent)
     except PrecisionBisectError:

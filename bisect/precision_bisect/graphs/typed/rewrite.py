@@ -153,21 +153,21 @@ def with_float_biases(model: Model) -> Model:
     compute the same from the constants.
     """
     tensors = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-    found = [node for node in model.proto.graph.node if _is_bias(node, tensors)]
-    if not found:
+    biases = [node for node in model.proto.graph.node if _is_bias(node, tensors)]
+    if not biases:
         return model
     proto = copied(model.proto)
-    names = {node.output[0] for node in found}
+    names = {node.output[0] for node in biases}
     nodes = [node for node in proto.graph.node if names.isdisjoint(node.output)]
     refill(proto.graph.node, nodes)
     # Others, subgraphs too, may read the int32 constants as well; then they stay.
     read = {name for node in nodes for name in (*node.input, *captured(node))}
-    left = {name for node in found for name in node.input} - read
-    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in left]
+    unread = {name for node in biases for name in node.input} - read
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in unread]
     refill(proto.graph.initializer, kept)
     values = folded(model, names)
     proto.graph.initializer.extend(
-        numpy_helper.from_array(values[node.output[0]], node.output[0]) for node in found
+        numpy_helper.from_array(values[node.output[0]], node.output[0]) for node in biases
     )
     return replace(model, proto=proto)
 

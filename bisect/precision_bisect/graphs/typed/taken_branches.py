@@ -61,9 +61,9 @@ def _remark(ifs: Sequence[LayerName]) -> str:
 def layers_inside(model: Model) -> str:
     """Return which nodes hold FP32 layers that no search sees, and how many; "" for none."""
     units = [layer for layer in model.table.layers if layer.inside]
-    told = [f"{layer.op_type} {layer.name!r} holds {layer.inside}" for layer in units[:3]]
+    descriptions = [f"{layer.op_type} {layer.name!r} holds {layer.inside}" for layer in units[:3]]
     more = [f"{counted(len(units) - 3, 'more node')} with some"] if len(units) > 3 else []
-    return ", ".join([*told, *more])
+    return ", ".join([*descriptions, *more])
 
 
 def _ways(
@@ -76,14 +76,19 @@ def _ways(
     del proto.graph.output[:]
     conditions = {node.name: node.input[0] for node in proto.graph.node if node.name in names}
     free = Names(proto.graph)
-    asked = {name: free(f"precision_bisect/condition/{i}") for i, name in enumerate(names)}
-    for name, out in asked.items():
+    condition_outputs = {
+        name: free(f"precision_bisect/condition/{i}") for i, name in enumerate(names)
+    }
+    for name, out in condition_outputs.items():
         # An Identity, since a graph input or a constant may not be an output itself.
         proto.graph.node.append(helper.make_node("Identity", [conditions[name]], [out]))
         proto.graph.output.append(helper.make_tensor_value_info(out, onnx.TensorProto.BOOL, None))
     answers, _ = timed_outputs(check(proto, model.weights), samples, 0)
-    found = {name: {bool(np.all(each[out])) for each in answers} for name, out in asked.items()}
-    return {name: ways.pop() for name, ways in found.items() if len(ways) == 1}
+    ways_by_name = {
+        name: {bool(np.all(answer[out])) for answer in answers}
+        for name, out in condition_outputs.items()
+    }
+    return {name: ways.pop() for name, ways in ways_by_name.items() if len(ways) == 1}
 
 
 def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
@@ -99,21 +104,21 @@ def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
 def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     """Put a branch of the If of this name in its place."""
     place = next(i for i, node in enumerate(graph.node) if node.name == name)
-    taken = copied(graph.node[place])
+    conditional = copied(graph.node[place])
     before, after = list(graph.node[:place]), list(graph.node[place + 1 :])
-    found = attribute(taken, which)
-    assert found is not None
-    branch = found.g
+    body = attribute(conditional, which)
+    assert body is not None
+    branch = body.g
     # A branch's output takes the name of the If's, so that readers need no change.
-    ends = {out.name: outer for out, outer in zip(branch.output, taken.output, strict=True)}
+    ends = {out.name: outer for out, outer in zip(branch.output, conditional.output, strict=True)}
     # Bodies inside the branch keep their names, so no new name may be one of those.
     nested = [onnx.NodeProto(attribute=node.attribute) for node in branch.node]
     others = onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer)
     others.node.extend([*before, *after, *nested])
     free = Names(others)
-    made = [tensor.name for tensor in branch.initializer]
-    made += [out for node in branch.node for out in node.output if out]
-    renamed = {each: ends.get(each) or free(each) for each in made}
+    inner_names = [tensor.name for tensor in branch.initializer]
+    inner_names += [out for node in branch.node for out in node.output if out]
+    renamed = {inner: ends.get(inner) or free(inner) for inner in inner_names}
     rename_tensors(branch, renamed)
     nodes = list(branch.node)
     for node in nodes:
@@ -121,7 +126,7 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     # An output that the branch merely passes on has no maker to rename.
     nodes += [
         helper.make_node("Identity", [renamed.get(out.name, out.name)], [outer], name=free(outer))
-        for out, outer in zip(branch.output, taken.output, strict=True)
+        for out, outer in zip(branch.output, conditional.output, strict=True)
         if outer and renamed.get(out.name) != outer
     ]
     for tensor in branch.initializer:

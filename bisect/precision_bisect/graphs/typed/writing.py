@@ -67,7 +67,7 @@ def islands(
         layer.name for layer in model.table.layers if layer.exclusion is Exclusion.FOLLOWER
     }
     rounded = {*placement.tensors, *handed_low}
-    found = {}
+    guard_positions = {}
     for node in model.proto.graph.node:
         if node.name in placement.nodes or node.name in placement.quantized:
             continue
@@ -85,10 +85,10 @@ def islands(
         if node.name in followers or (data == from_low[:1] and _may_go(node, constants)):
             rounded.update(node.output)
         elif node.op_type in _DEMOTED | _NOT_BUILT:
-            found[LayerName(node.name)] = tuple(from_low[:1])
+            guard_positions[LayerName(node.name)] = tuple(from_low[:1])
         elif node.op_type == "Attention" and (attended := _ATTENDED.intersection(from_low)):
-            found[LayerName(node.name)] = tuple(sorted(attended))
-    return found
+            guard_positions[LayerName(node.name)] = tuple(sorted(attended))
+    return guard_positions
 
 
 def _may_go(node: onnx.NodeProto, constants: TypedConstants) -> bool:
@@ -213,15 +213,15 @@ class Writing:
 
     def _retype(self, graph: onnx.GraphProto) -> None:
         """Update the types of tensors that the file declares; forget tensors that are gone."""
-        made = {name for node in graph.node for name in node.output}
-        told = []
+        outputs = {name for node in graph.node for name in node.output}
+        value_infos = []
         for value in graph.value_info:
             kind = self._placement.tensors.get(value.name)
             if kind is not None and value.name not in self._layout.public:
                 value.type.tensor_type.elem_type = kind.onnx_type
-            if value.name in made:
-                told.append(value)
-        refill(graph.value_info, told)
+            if value.name in outputs:
+                value_infos.append(value)
+        refill(graph.value_info, value_infos)
 
 
 def spell_out(
@@ -255,11 +255,13 @@ def _without_factors(
         if factor is None or factor.f == 1 or not positions:
             continue
         # The first that is a constant, else the last, by a node before.
-        found = ((i, added.low_constant(node.input[i], low, factor.f)) for i in positions if folds)
-        i, scaled = next((each for each in found if each[1]), (positions[-1], None))
+        candidates = (
+            (i, added.low_constant(node.input[i], low, factor.f)) for i in positions if folds
+        )
+        i, scaled = next((pair for pair in candidates if pair[1]), (positions[-1], None))
         product = f"{node.name}/{i}"
         written.input[i] = scaled or added.product(product, written.input[i], low, factor.f)
-    kept = [each for each in written.attribute if each.name not in ("alpha", "beta")]
+    kept = [setting for setting in written.attribute if setting.name not in ("alpha", "beta")]
     refill(written.attribute, kept)
 
 
@@ -267,9 +269,9 @@ def _with_state(
     added: Added, node: onnx.NodeProto, low: LowType, written: onnx.NodeProto, position: int
 ) -> None:
     size, direction, layout = (attribute(node, n) for n in ("hidden_size", "direction", "layout"))
-    given = position < len(node.input) and node.input[position]
+    initial_state = position < len(node.input) and node.input[position]
     # Without its size ONNX takes that of the weights; another layout no TensorRT takes.
-    if given or size is None or (layout is not None and layout.i):
+    if initial_state or size is None or (layout is not None and layout.i):
         return
     ways = 2 if direction is not None and direction.s == b"bidirectional" else 1
     written.input.extend([""] * (position + 1 - len(written.input)))
