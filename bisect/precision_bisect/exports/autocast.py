@@ -46,16 +46,16 @@ def autocast_exclude(export: Export) -> str:
         raise NotWritable(f"AutoCast knows one 16-bit type beside fp32, and the plan has {types}")
     if export.pair.high != "fp32":
         raise NotWritable(f"AutoCast keeps layers in fp32, and the plan in {export.pair.high}")
-    found = export.model.elem_types
-    casts = {each.name for each in export.model.table.layers if each.op_type == "Cast"}
+    elem_types = export.model.elem_types
+    casts = {layer.name for layer in export.model.table.layers if layer.op_type == "Cast"}
     # AutoCast 0.47 drops a Cast of integers that is listed, if low and high nodes read it. What it
     # returns is FP32 all the same.
-    told = (
+    names = (
         name
         for name, node in nodes.items()
-        if name not in casts or any(found.get(each) in FLOATS for each in node.reads)
+        if name not in casts or any(elem_types.get(tensor) in FLOATS for tensor in node.reads)
     )
-    return write_autocast((*told, *_norms(export)))
+    return write_autocast((*names, *_norms(export)))
 
 
 def autocast_remark(export: Export) -> str:

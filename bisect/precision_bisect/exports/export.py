@@ -151,7 +151,7 @@ def engine_ranges(
 
     Raises NotWritable for shapes that cannot work.
     """
-    sampled = {name: each for name, each in shapes.items() if name not in settings.opt_shapes}
+    sampled = {name: sizes for name, sizes in shapes.items() if name not in settings.opt_shapes}
     try:
         return open_ranges(model, settings, sampled)
     except UsageError as error:
@@ -178,8 +178,8 @@ def nodes_in_tensorrt(export: Export) -> ToldNodes:
     weak typing cannot keep.
     """
     nodes = told(export.high, export.model.table)
-    layers = [each for each in export.model.table.with_bodies if each.name in nodes]
-    computing = [each for each in layers if each.exclusion is not Exclusion.CONTROL_FLOW]
+    layers = [layer for layer in export.model.table.with_bodies if layer.name in nodes]
+    computing = [layer for layer in layers if layer.exclusion is not Exclusion.CONTROL_FLOW]
     _check_names(export, {layer.name for layer in computing})
     for layer in computing:
         if "\0" in layer.name:

@@ -89,8 +89,8 @@ class Finished:
     @property
     def high(self) -> tuple[LayerName, ...]:
         """What must be high in an engine: by higher rungs, by order, and what the search kept."""
-        asked = (name for name, form in self.asked.items() if form != self.pair.low_form)
-        return (*self.fixed, *asked, *self.kept)
+        names = (name for name, form in self.asked.items() if form != self.pair.low_form)
+        return (*self.fixed, *names, *self.kept)
 
     def with_pinned(self, model: Model) -> Model:
         """Return the model with the layers pinned that were no candidates of the last search."""
@@ -117,13 +117,15 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     rungs = _rungs(file, result)
     _check_names(file, [name for _, names in rungs for name in names], model)
     fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
-    pinned = [each for each in result.pinned if each.layer not in fixed]
+    pinned = [entry for entry in result.pinned if entry.layer not in fixed]
     pair = Pair(low=result.low, high=rungs[-1][0])
-    asked = {LayerName(each.layer): _form(file, each, result, pair) for each in result.asked}
+    forms = {
+        LayerName(request.layer): _form(file, request, result, pair) for request in result.asked
+    }
     kept = result.kept
     if point != ANSWER:
         kept = kept_at(point, result.curve, result.culprits, result.deploy)
-    _check_names(file, [*kept, *asked, *(each.layer for each in pinned)], model)
+    _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
     if point == ANSWER and (result.status in WITHOUT_ANSWER or nothing):
@@ -135,8 +137,8 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,
-        asked=asked,
-        pinned={LayerName(each.layer): each.reason for each in pinned},
+        asked=forms,
+        pinned={LayerName(entry.layer): entry.reason for entry in pinned},
         pair=pair,
         status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
@@ -151,32 +153,32 @@ def _rungs(file: Path, result: Result) -> list[tuple[HighName, Sequence[str]]]:
     """Return the rungs above the lowest, the highest first; a run of one pair has one."""
     rungs = result.rungs or [Rung(precision=result.high, layers=[], count=0)]
     above = [rung for rung in rungs if rung.precision != result.low]
-    found = [
+    named_rungs = [
         (high, rung.layers)
         for rung in above
         for high in HIGH_NAMES
         if rung.precision == high and rung.layers is not None
     ]
-    if not found or len(found) < len(above):
+    if not named_rungs or len(named_rungs) < len(above):
         raise damaged(file, "its rungs list no layers above the low type")
-    return found
+    return named_rungs
 
 
-def _form(file: Path, asked: Asked, result: Result, pair: Pair) -> Form:
+def _form(file: Path, request: Asked, result: Result, pair: Pair) -> Form:
     """Return the form that was asked for: the lowest of the run, or the highest."""
-    if asked.precision == result.low:
+    if request.precision == result.low:
         return pair.low_form
-    if asked.precision == result.high:
+    if request.precision == result.high:
         return Form(stored=result.high)
-    raise damaged(file, f"{quoted(asked.layer)} was asked for in {asked.precision}")
+    raise damaged(file, f"{quoted(request.layer)} was asked for in {request.precision}")
 
 
 def _modules(file: Path, result: Result, model: Model) -> Sequence[str]:
     """Return the modules that hold the answer whole, if any."""
     names = result.by_modules.names if result.by_modules else ()
-    known = {name for layer in model.table.layers for name in modules_around(layer.module)}
+    modules = {name for layer in model.table.layers for name in modules_around(layer.module)}
     for name in names:
-        if name not in known:
+        if name not in modules:
             raise damaged(file, f"the model has no module {quoted(name)}")
     return names
 
@@ -187,23 +189,23 @@ def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:
     Of an input that gives a shape by its values these may be any numbers.
     """
     values = shape_inputs(model.proto.graph, model.inputs)
-    found: dict[str, list[tuple[int, ...]]] = {}
+    shapes_by_input: dict[str, list[tuple[int, ...]]] = {}
     for name, shapes in value.items() if isinstance(value, dict) else ():
         for shape in shapes if isinstance(shapes, list) else ():
             listed = isinstance(shape, list) and all(type(size) is int for size in shape)
             if listed and (name in values or all(size > 0 for size in shape)):
-                found.setdefault(name, []).append(tuple(shape))
-    return found
+                shapes_by_input.setdefault(name, []).append(tuple(shape))
+    return shapes_by_input
 
 
 def _check_names(file: Path, names: Sequence[str], model: Model) -> None:
-    known = frozenset(model.table.names)
-    seen: set[str] = set()
+    candidates = frozenset(model.table.names)
+    earlier: set[str] = set()
     for name in names:
-        if name not in known or name in seen:
-            what = "twice" if name in seen else "which is no candidate of the model"
+        if name not in candidates or name in earlier:
+            what = "twice" if name in earlier else "which is no candidate of the model"
             raise RunFolderError(
                 f"{file} names the layer {quoted(name)}, {what}",
                 "list the layers with `precision-bisect layers`",
             )
-        seen.add(name)
+        earlier.add(name)

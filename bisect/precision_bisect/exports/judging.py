@@ -99,13 +99,13 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
     """Return the numpy type of a graph's input or output. Raises NotWritable."""
     kind = value.type.tensor_type.elem_type
     try:
-        found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
     except (KeyError, TypeError) as error:
         raise NotWritable(f"{value.name!r} has a type that arrays cannot have") from error
-    if found.kind not in "fiubc":
-        what = "text" if found.kind == "O" else f"{found.name}, which Polygraphy cannot store"
+    if dtype.kind not in "fiubc":
+        what = "text" if dtype.kind == "O" else f"{dtype.name}, which Polygraphy cannot store"
         raise NotWritable(f"{value.name!r} is {what}")
-    return found
+    return dtype
 
 
 def _cast(sample: Sample, types: Mapping[str, np.dtype[Any]]) -> dict[str, NDArray[Any]]:

@@ -114,9 +114,9 @@ def not_as_planned(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
             continue
         name = LayerName(node.name)
         form = forms[name].high if name in kept else forms[name].low
-        known = {types[output] for output in node.output if output in types}
+        output_types = {types[output] for output in node.output if output in types}
         halves = [LOW_TYPES[form.stored].onnx_type] if form.stored in LOW_TYPES else []
-        wrong = bool(known) and known.intersection(HALF_TYPES) != set(halves)
+        wrong = bool(output_types) and output_types.intersection(HALF_TYPES) != set(halves)
         if wrong or quantized.isdisjoint(node.input) == (form.quantized is not None):
             yield name
 
@@ -133,30 +133,30 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
     Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
     that was no candidate is why. Nodes keep what they had, but for these keys.
     """
-    found = {each.layer: each for each in export.diagnosis}
-    told: dict[str, dict[str, str]] = {}
+    diagnoses = {diagnosis.layer: diagnosis for diagnosis in export.diagnosis}
+    metadata: dict[str, dict[str, str]] = {}
     for layer in export.high_layers:
         values = {"precision": str(export.precisions[layer.name])}
-        if layer.name in found:
-            diagnosis = found[layer.name]
+        if layer.name in diagnoses:
+            diagnosis = diagnoses[layer.name]
             values |= {"cause": diagnosis.cause, "evidence": diagnosis.evidence}
         elif layer.detail:
             values["evidence"] = layer.detail
-        told[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
+        metadata[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
     model = {POINT_KEY: export.point, RUN_KEY: json.dumps(export.run)}
     if proto.ir_version < _METADATA_SINCE:
-        model[LAYERS_KEY] = json.dumps(told)
+        model[LAYERS_KEY] = json.dumps(metadata)
     _set(proto, model, {POINT_KEY, RUN_KEY, LAYERS_KEY})
     if proto.ir_version >= _METADATA_SINCE:
         for node in proto.graph.node:
-            _set(node, told.get(node.name, {}), _KEYS)
+            _set(node, metadata.get(node.name, {}), _KEYS)
 
 
 def _set(
     owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str], instead: Set[str]
 ) -> None:
     """Give values to keys of an owner, whose keys `instead` are dropped."""
-    kept = [each for each in owner.metadata_props if each.key not in instead]
+    kept = [prop for prop in owner.metadata_props if prop.key not in instead]
     if len(kept) < len(owner.metadata_props):
         refill(owner.metadata_props, kept)
     for key, value in values.items():

@@ -102,7 +102,7 @@ def _profile(model: Model, settings: EngineSettings, inputs: Sequence[Sample]) -
     }
     least, *others = words.values()
     values = shape_inputs(model.proto.graph, model.inputs)
-    if all(each == least for each in others) and values.isdisjoint(ranges):
+    if all(other == least for other in others) and values.isdisjoint(ranges):
         # Without a profile Polygraphy takes these shapes for all three.
         words = {"--input-shapes": least}
     for flag, shapes in words.items():

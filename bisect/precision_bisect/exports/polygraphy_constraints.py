@@ -37,12 +37,12 @@ def postprocess(network: Any) -> None:
             "build model.mixed.onnx instead, without this script"
         )
     high = {**WITH_THEM, **KEPT}
-    found = to_mark(network, high)
-    missing = [name for name in KEPT if not found[name]]
-    said = "the network has no layer that computes floats for"
+    layers_by_name = to_mark(network, high)
+    missing = [name for name in KEPT if not layers_by_name[name]]
+    message = "the network has no layer that computes floats for"
     if missing and len(missing) == len(KEPT):
-        raise SystemExit(f"{said} {missing[0]!r}, nor for any other kept layer")
-    for name, layers in found.items():
+        raise SystemExit(f"{message} {missing[0]!r}, nor for any other kept layer")
+    for name, layers in layers_by_name.items():
         for layer in layers:
             mark(layer, high[name][0])
             if not layer.precision_is_set:
@@ -50,11 +50,11 @@ def postprocess(network: Any) -> None:
                     "this network is strongly typed: leave --strongly-typed out, "
                     "or build model.mixed.onnx instead, without this script"
                 )
-    counts = Counter(KEPT[name][0].upper() for name in KEPT if found[name])
+    counts = Counter(KEPT[name][0].upper() for name in KEPT if layers_by_name[name])
     stay = ", ".join(f"{counts[kind]} {kind}" for kind in counts)
-    marked = sum(map(len, found.values()))
+    marked = sum(map(len, layers_by_name.values()))
     print(  # noqa: T201 - the script is a program of its own
         f"layers of the model that stay: {stay or 'none'} ({marked} in TensorRT), given {FLAGS}"
     )
     for name in missing:
-        print(f"{said} {name!r}")  # noqa: T201
+        print(f"{message} {name!r}")  # noqa: T201

@@ -128,7 +128,7 @@ def _misfit(value: onnx.ValueInfoProto, arrays: Mapping[str, Any]) -> str:
     # What is not positive is no size but says that it is open.
     sizes = [d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim]
     fits = len(sizes) == array.ndim and all(
-        size in (None, found) for size, found in zip(sizes, array.shape, strict=True)
+        size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
     )
     return "" if fits else f"has the shape {array.shape}, which the model does not take"
 
@@ -140,10 +140,10 @@ def _line(error: Exception) -> str:
 def main(folder: str, work: str) -> None:
     """Print what was found, as one line of JSON."""
     try:
-        told = fit(Path(folder), feeds_in(Path(work)), Path(work))
+        outcome = fit(Path(folder), feeds_in(Path(work)), Path(work))
     except Unfit as unfit:
-        told = {"trouble": str(unfit)}
-    sys.stdout.write(json.dumps(told) + "\n")
+        outcome = {"trouble": str(unfit)}
+    sys.stdout.write(json.dumps(outcome) + "\n")
 
 
 class Check:
@@ -187,14 +187,14 @@ class Check:
         if self._begun is None:
             return Recheck(outcome="not_judged", message="the check could not be started")
         try:
-            found = self._begun.ended()
+            recheck = self._begun.ended()
             # What judges the files opens them, too: one process is enough where it has a verdict.
-            if not self._judges or found.outcome != "not_judged":
-                return found
+            if not self._judges or recheck.outcome != "not_judged":
+                return recheck
             with suppress(OSError):
                 opened = self._held.enter_context(self._fitting()).ended()
-                found = opened if opened.refutes else found
-            return found
+                recheck = opened if opened.refutes else recheck
+            return recheck
         except KeyboardInterrupt:
             return Recheck(outcome="not_judged", message="interrupted")
 
@@ -203,20 +203,20 @@ class _Beside:
     """A process of this Python that begins at once; leaving the context ends it.
 
     It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name.
-    `told` returns what the lines on stdout, or files, say; None if there are none.
+    `recheck_of` returns what the lines on stdout, or files, say; None if there are none.
     """
 
     def __init__(
         self,
         words: Sequence[str],
         work: Path,
-        told: Callable[[Sequence[str]], Recheck | None],
+        recheck_of: Callable[[Sequence[str]], Recheck | None],
         *,
         called: str,
         limit_s: float,
         gpu: str | None = None,
     ) -> None:
-        self._told, self._called, self._limit_s = told, called, limit_s
+        self._told, self._called, self._limit_s = recheck_of, called, limit_s
         own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self._held = ExitStack()
         text = partial(tempfile.TemporaryFile, "w+", dir=work, errors="replace")
@@ -244,13 +244,13 @@ class _Beside:
         """Wait for the process and return what it says."""
         try:
             self._process.wait(self._limit_s)
-            for each in (self._printed, self._said):
-                each.seek(0)
-            found = self._told(self._printed.read().splitlines())
-            if found is not None:
-                return found
-            said = self._said.read().strip().splitlines()
-            why = f"ended: {said[-1] if said else f'exit code {self._process.returncode}'}"
+            for stream in (self._printed, self._said):
+                stream.seek(0)
+            recheck = self._told(self._printed.read().splitlines())
+            if recheck is not None:
+                return recheck
+            lines = self._said.read().strip().splitlines()
+            why = f"ended: {lines[-1] if lines else f'exit code {self._process.returncode}'}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"
         return Recheck(outcome="not_judged", message=f"{self._called} {why}")
@@ -261,8 +261,8 @@ def _fitting(folder: Path, work: Path, feeds: Feeds, expected: Expected | None) 
     work.mkdir(exist_ok=True)
     feeds.save(work)
     words = ["-m", __name__, str(folder.absolute()), str(work.absolute())]
-    told = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
-    return _Beside(words, work, told, called="the check", limit_s=600.0)
+    recheck_of = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
+    return _Beside(words, work, recheck_of, called="the check", limit_s=600.0)
 
 
 def _fits(
@@ -271,10 +271,10 @@ def _fits(
     if not printed:
         return None
     # The last line: what Python starts with may print others before it.
-    told = json.loads(printed[-1])
-    if "trouble" in told:
-        return Recheck(outcome="broken", message=str(told["trouble"]))
-    unrun, stored = str(told["unrun"]), int(told["samples"])
+    report = json.loads(printed[-1])
+    if "trouble" in report:
+        return Recheck(outcome="broken", message=str(report["trouble"]))
+    unrun, stored = str(report["unrun"]), int(report["samples"])
     if expected is not None and (why := differing(path, feeds, expected, work, ran=not unrun)):
         return Recheck(outcome="differs", message=why)
     how = f"is valid, but was not run: {unrun}" if unrun else "opens and runs in a fresh process"
@@ -298,13 +298,13 @@ def judging(script: Path, work: Path, gpu: str | None = None) -> _Beside:
     )
 
 
-def from_script(told: Mapping[str, Any]) -> Recheck:
+def from_script(report: Mapping[str, Any]) -> Recheck:
     """Return what the script's JSON says. Raises LookupError for one that is none."""
-    defaults = told["library_defaults"]
+    defaults = report["library_defaults"]
     return Recheck(
-        outcome=told["outcome"],
-        message=told["message"],
-        error=max(told["errors"].values(), default=None),
+        outcome=report["outcome"],
+        message=report["message"],
+        error=max(report["errors"].values(), default=None),
         library_defaults=None
         if defaults is None
         else ByDefaults(

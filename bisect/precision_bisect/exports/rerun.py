@@ -104,8 +104,8 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
 
 def _as_taken(array: NDArray[Any], kind: str) -> NDArray[Any]:
     """Return an array in the float type that an input has."""
-    taken = {"tensor(float16)": np.float16, "tensor(float)": np.float32}.get(kind)
-    return array if taken is None or array.dtype.kind != "f" else array.astype(taken)
+    dtype = {"tensor(float16)": np.float16, "tensor(float)": np.float32}.get(kind)
+    return array if dtype is None or array.dtype.kind != "f" else array.astype(dtype)
 
 
 def outputs_in(work: Path) -> list[Sample]:
@@ -150,8 +150,11 @@ class Expected:
         if missing:
             return Judgement(verdict=Verdict.FAIL, error=None, message=f"no output {missing[0]!r}")
         typed = [
-            {name: sample[name].astype(array.dtype, copy=False) for name, array in known.items()}
-            for sample, known in zip(outputs, self.reference, strict=True)
+            {
+                name: sample[name].astype(array.dtype, copy=False)
+                for name, array in reference.items()
+            }
+            for sample, reference in zip(outputs, self.reference, strict=True)
         ]
         return self.comparator.judge(typed, self.reference)
 

@@ -95,24 +95,24 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--cpu", action="store_true", help="run on the CPU provider")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to a file")
-    asked = parser.parse_args(arguments)
-    told: dict[str, Any] = {"outcome": "not_judged", "message": "", "errors": {}}
-    told["library_defaults"] = None
+    options = parser.parse_args(arguments)
+    report: dict[str, Any] = {"outcome": "not_judged", "message": "", "errors": {}}
+    report["library_defaults"] = None
     try:
-        judge(asked.cpu, asked.library_defaults, told)
+        judge(options.cpu, options.library_defaults, report)
     except Exception as error:
         # Of an exception that nobody expects the class says more than its words.
-        known = isinstance(error, CannotJudge)
-        why = one_line(error) if known else f"{type(error).__name__}: {one_line(error)}"
-        told["outcome"], told["message"] = "not_judged", why
+        expected = isinstance(error, CannotJudge)
+        why = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
+        report["outcome"], report["message"] = "not_judged", why
         say(f"not judged: {why}")
-    if asked.json:
-        asked.json.write_text(json.dumps(told), encoding="utf-8")
-    return {"pass": 0, "fail": 1}.get(told["outcome"], 2)
+    if options.json:
+        options.json.write_text(json.dumps(report), encoding="utf-8")
+    return {"pass": 0, "fail": 1}.get(report["outcome"], 2)
 
 
-def judge(on_cpu: bool, with_defaults: bool, told: dict[str, Any]) -> None:
-    """Run the model and compare; `told` takes what came of it. Raises CannotJudge."""
+def judge(on_cpu: bool, with_defaults: bool, report: dict[str, Any]) -> None:
+    """Run the model and compare; `report` takes what came of it. Raises CannotJudge."""
     feeds, wanted = stored()
     ours = How(
         dict(SETTINGS["provider_options"]),
@@ -123,20 +123,20 @@ def judge(on_cpu: bool, with_defaults: bool, told: dict[str, Any]) -> None:
     provider = CPU if on_cpu else SETTINGS["provider"]
     ours = ours._replace(provider_options={}) if provider == CPU else ours
     judged = evaluate(ours, provider, feeds, wanted)
-    for each in judged:
-        say(each.line())
-    told["errors"] = {each.name: each.error for each in judged}
+    for judgement in judged:
+        say(judgement.line())
+    report["errors"] = {judgement.name: judgement.error for judgement in judged}
     if provider == CPU and SETTINGS["low_layers"]:
         raise CannotJudge(
             "the CPU provider computes FP16 and BF16 in FP32, so this says nothing about them; "
             "run it where onnxruntime-gpu finds a GPU"
         )
-    passed = all(each.passed for each in judged)
-    told["outcome"] = "pass" if passed else "fail"
-    told["message"] = f"onnxruntime {runtime().__version__}, {provider}, samples: {len(feeds)}"
-    say(f"{told['outcome']}: {told['message']}")
+    passed = all(judgement.passed for judgement in judged)
+    report["outcome"] = "pass" if passed else "fail"
+    report["message"] = f"onnxruntime {runtime().__version__}, {provider}, samples: {len(feeds)}"
+    say(f"{report['outcome']}: {report['message']}")
     if with_defaults:
-        told["library_defaults"] = by_defaults(ours, passed, provider, feeds, wanted)
+        report["library_defaults"] = by_defaults(ours, passed, provider, feeds, wanted)
 
 
 def by_defaults(
@@ -146,26 +146,26 @@ def by_defaults(
 
     TF32, which rounds FP32 to 10 bits, is tried by itself; else it takes all of the options.
     """
-    told: dict[str, Any] = {"outcome": "fail", "errors": {}, "options": []}
+    report: dict[str, Any] = {"outcome": "fail", "errors": {}, "options": []}
     try:
         judged = evaluate(DEFAULTS, provider, feeds, wanted)
-        told["errors"] = {each.name: each.error for each in judged}
-        told["outcome"] = "pass" if all(each.passed for each in judged) else "fail"
+        report["errors"] = {judgement.name: judgement.error for judgement in judged}
+        report["outcome"] = "pass" if all(judgement.passed for judgement in judged) else "fail"
     except CannotJudge as why:
         say(f"with ONNX Runtime's own options {why}")
-    if passed and told["outcome"] == "fail":
-        told["options"] = list(ours.parts().values())
+    if passed and report["outcome"] == "fail":
+        report["options"] = list(ours.parts().values())
         exact = {
             key: ours.provider_options[key] for key in (TF32,) if key in ours.provider_options
         }
         with contextlib.suppress(CannotJudge):
             again = evaluate(DEFAULTS._replace(provider_options=exact), provider, feeds, wanted)
-            if exact and all(each.passed for each in again):
-                told["options"] = [ours.parts()[TF32]]
-    worst = f": error {max(told['errors'].values()):.4g}" if told["errors"] else ""
-    hint = f"; set {' and '.join(told['options'])}" if told["options"] else ""
-    say(f"{told['outcome']} with ONNX Runtime's own options{worst}{hint}")
-    return told
+            if exact and all(judgement.passed for judgement in again):
+                report["options"] = [ours.parts()[TF32]]
+    worst = f": error {max(report['errors'].values()):.4g}" if report["errors"] else ""
+    hint = f"; set {' and '.join(report['options'])}" if report["options"] else ""
+    say(f"{report['outcome']} with ONNX Runtime's own options{worst}{hint}")
+    return report
 
 
 def runtime() -> Any:
@@ -278,7 +278,7 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
     if finite and not file:
         chosen = SETTINGS["limits"]["outputs"]
-        both = ([{n: s[n] for n in chosen} for s in each] for each in (outputs, wanted))
+        both = ([{n: s[n] for n in chosen} for s in samples] for samples in (outputs, wanted))
         try:
             with np.errstate(all="ignore"):
                 return Judged(name, judge_task(name, *both).error, limit)
@@ -287,7 +287,9 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     if not finite:
         return Judged(f"{name}()", math.inf, limit or 0.0)
     # Copies: other judgements read the arrays, too.
-    copies = ([{n: a.copy() for n, a in s.items()} for s in each] for each in (outputs, wanted))
+    copies = (
+        [{n: a.copy() for n, a in s.items()} for s in samples] for samples in (outputs, wanted)
+    )
     sys.path.insert(0, str(Path(file).parent))
     try:
         spec = importlib.util.spec_from_file_location("precision_bisect_check", file)

@@ -61,8 +61,10 @@ def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(_raised, (args, kwargs))
-        tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor))
-        device = next((each.device.type for each in tensors), "cpu")
+        tensors = (
+            tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
+        )
+        device = next((tensor.device.type for tensor in tensors), "cpu")
         with torch.autocast(device, enabled=False):
             return forward(*args, **kwargs)
 

@@ -171,7 +171,7 @@ def write_trtexec(export: Export) -> str:
 def without_command(export: Export) -> dict[TrtexecMode, str]:
     """Return the ways of the script that have no command, each with the reason."""
     modes: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
-    found = {}
+    reasons = {}
     try:
         common = build_flags(export)
     except NotWritable as reason:
@@ -180,8 +180,8 @@ def without_command(export: Export) -> dict[TrtexecMode, str]:
         try:
             _commands(mode, common, export)
         except NotWritable as reason:
-            found[mode] = str(reason)
-    return found
+            reasons[mode] = str(reason)
+    return reasons
 
 
 _STRONG: Mapping[TrtexecMode, str] = {
@@ -216,8 +216,8 @@ def _commands(mode: TrtexecMode, common: Sequence[str], export: Export) -> str:
 
 def _head(export: Export, folder: Path) -> str:
     remarks = []
-    if told := since(export):
-        remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(told, 97)))
+    if versions := since(export):
+        remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(versions, 97)))
     if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.builder_types:
@@ -296,9 +296,9 @@ def _ranges(export: Export) -> dict[str, ShapeRange] | None:
     from the other two, but not a missing input of a flag, and no flag for a model without dynamic
     inputs. Raises NotWritable for shapes that cannot work.
     """
-    inputs, given = export.model.inputs, export.settings.opt_shapes
+    inputs, opt_shapes = export.model.inputs, export.settings.opt_shapes
     dynamic = open_inputs(inputs, shape_inputs(export.model.proto.graph, inputs))
-    if not {*export.shapes, *given}.issuperset(dynamic):
+    if not {*export.shapes, *opt_shapes}.issuperset(dynamic):
         return None
     return engine_ranges(export.model, export.settings, export.shapes)
 
@@ -326,22 +326,22 @@ def lowest(export: Export, base: Version, *, typed: bool) -> str:
 
 def since(export: Export) -> str:
     """Return from which version on TensorRT takes each newer operator, in a sentence, or ""."""
-    needed = sorted(_needed(export, typed=True).items(), key=lambda each: (each[1], each[0]))
-    told = [f"{what} from {major}.{minor}" for what, (major, minor) in needed]
-    return f"TensorRT takes {', '.join(told)} on." if told else ""
+    needed = sorted(_needed(export, typed=True).items(), key=lambda item: (item[1], item[0]))
+    versions = [f"{what} from {major}.{minor}" for what, (major, minor) in needed]
+    return f"TensorRT takes {', '.join(versions)} on." if versions else ""
 
 
 def _needed(export: Export, *, typed: bool) -> dict[str, Version]:
     proto = export.model.proto
     used = operators(proto.graph)
-    found = {op_type: version for op_type, version in _SINCE.items() if op_type in used}
+    versions = {op_type: version for op_type, version in _SINCE.items() if op_type in used}
     if "GroupNormalization" in used and opset(proto) >= _GROUP_NORM_OPSET:
-        found[f"GroupNormalization of opset {_GROUP_NORM_OPSET}"] = _GROUP_NORM_SINCE
+        versions[f"GroupNormalization of opset {_GROUP_NORM_OPSET}"] = _GROUP_NORM_SINCE
     low = (
         layer.op_type
         for layer in export.model.table.layers
         if export.precisions.get(layer.name) in LOW_TYPES
     )
     if typed and "GRU" in low:
-        found["GRU below FP32"] = _LOW_GRU_SINCE
-    return found
+        versions["GRU below FP32"] = _LOW_GRU_SINCE
+    return versions

@@ -121,9 +121,9 @@ def select(precisions: Mapping[str, str], names: Iterable[str]) -> dict[str, str
         if name in precisions:
             selected[name] = precisions[name]
             continue
-        found = {value for key, value in patterns.items() if _matches(key, name)}
-        if found:
-            selected[name] = found.pop() if len(found) == 1 else "?"
+        values = {value for key, value in patterns.items() if _matches(key, name)}
+        if values:
+            selected[name] = values.pop() if len(values) == 1 else "?"
     return selected
 
 
@@ -184,7 +184,7 @@ def layer_output_types(export: Export) -> str:
 
 def trtexec_nodes(export: Export) -> dict[str, str]:
     """Return the type of each node of which trtexec is told, if any. Raises NotWritable."""
-    found: dict[str, str] = {}
+    precisions: dict[str, str] = {}
     nodes, several = nodes_in_tensorrt(export), _several(export)
     for layer in export.model.table.with_bodies:
         if layer.name not in nodes or layer.exclusion in _NEVER_TOLD:
@@ -199,8 +199,8 @@ def trtexec_nodes(export: Export) -> dict[str, str]:
                 f"{POLYGRAPHY_SCRIPT} finds them all"
             )
         if not trouble:
-            found[layer.name] = nodes[layer.name][0]
-    return found
+            precisions[layer.name] = nodes[layer.name][0]
+    return precisions
 
 
 def _trouble(layer: Layer) -> str:

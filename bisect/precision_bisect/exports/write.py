@@ -96,8 +96,8 @@ def _write_model(folder: RunFolder, export: Export) -> tuple[str | None, TypedGr
     reason, typed = None, None
     try:
         typed = write_mixed(folder, export)
-    except NotWritable as told:
-        reason = str(told)
+    except NotWritable as error:
+        reason = str(error)
     if export.quantized:
         write_scales(folder, export.scales)
     return reason, typed

@@ -61,16 +61,16 @@ def advised(case: DiagnosedModel) -> Findings:
     cures, others = list[Advice](), list[Advice]()
     for adviser in advisers:
         if not case.variants.allowance.spent:
-            advice = (each for each in adviser(case) if not (each.tried and each.tried.idle))
+            advice = (entry for entry in adviser(case) if not (entry.tried and entry.tried.idle))
             (cures if adviser in CURES else others).extend(advice)
     # The fewer layers stay kept, the better; what does not hold comes last.
-    cures.sort(key=lambda each: each.tried.kept if each.tried and each.holds else math.inf)
-    told = [*cures, *others]
+    cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
+    ordered = [*cures, *others]
     layers = [
         replace(
             finding,
-            advice=list(dict.fromkeys(one.id for one in told if finding.layer in one.layers)),
+            advice=list(dict.fromkeys(one.id for one in ordered if finding.layer in one.layers)),
         )
         for finding in case.findings.layers
     ]
-    return replace(case.findings, layers=layers, advice=told)
+    return replace(case.findings, layers=layers, advice=ordered)

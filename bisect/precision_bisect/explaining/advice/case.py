@@ -62,8 +62,8 @@ class Editor:
         place = self._behind(name)
         maker = self._nodes[place - 1]
         raw = self._new("value")
-        for i, each in enumerate(maker.output):
-            if each == name:
+        for i, output in enumerate(maker.output):
+            if output == name:
                 maker.output[i] = raw
         self._nodes.insert(place, self._product(raw, name, factor))
 
@@ -75,16 +75,16 @@ class Editor:
 
     def end_at(self, outputs: Sequence[str], fresh: Sequence[str]) -> None:
         """Have the model end with these of its outputs, and with `fresh` FP32 tensors."""
-        ends = [each for each in self._proto.graph.output if each.name in outputs]
+        ends = [value for value in self._proto.graph.output if value.name in outputs]
         floats = onnx.TensorProto.FLOAT
         ends += [onnx.helper.make_tensor_value_info(name, floats, None) for name in fresh]
         refill(self._proto.graph.output, ends)
 
     def without_quantization(self) -> None:
         """Have what is quantized and dequantized again pass as it is; weights stay quantized."""
-        made = {out: node for node in self._nodes for out in node.output}
+        makers = {out: node for node in self._nodes for out in node.output}
         for place, node in enumerate(self._nodes):
-            maker = made.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+            maker = makers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
             if maker is not None and maker.op_type == "QuantizeLinear":
                 self._nodes[place] = onnx.helper.make_node(
                     "Identity", maker.input[:1], node.output, name=node.name
@@ -98,8 +98,8 @@ class Editor:
     def _reroute(self, name: str, other: str, readers: Collection[str] | None) -> None:
         for node in self._nodes:
             if readers is None or node.name in readers:
-                for i, each in enumerate(node.input):
-                    if each == name:
+                for i, tensor in enumerate(node.input):
+                    if tensor == name:
                         node.input[i] = other
 
     def _behind(self, name: str) -> int:
@@ -111,8 +111,8 @@ class Editor:
         return onnx.helper.make_node("Mul", operands, [out], name=self._new("Mul"))
 
     def _constant(self, values: NDArray[Any]) -> str:
-        name, held = self._new("constant"), np.asarray(values)
-        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(held, name))
+        name, array = self._new("constant"), np.asarray(values)
+        self._proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         return name
 
     def _new(self, what: str) -> str:
@@ -168,10 +168,10 @@ class Variants:
 
         A changed model that has a reference of its own computes it by `refer`.
         """
-        for number, (feed, known) in enumerate(zip(*self.unseen, strict=True)):
+        for number, (feed, outputs) in enumerate(zip(*self.unseen, strict=True)):
             if self._late(number):
                 return
-            yield [feed], [known if refer is None else refer(feed)]
+            yield [feed], [outputs if refer is None else refer(feed)]
         if self.copies is None:
             return
         before = len(self.unseen[0])
@@ -183,7 +183,10 @@ class Variants:
             if self._late(before + number):
                 return
             feeds, reference = copies.make(SampleSet.JUDGED, ADVICE_DRAW, number)
-            yield feeds, [refer(each) for each in feeds] if refer and copies.layers else reference
+            yield (
+                feeds,
+                [refer(sample) for sample in feeds] if refer and copies.layers else reference,
+            )
 
     def _late(self, number: int) -> bool:
         return number >= FEWEST_VARIANTS and self.allowance.spent
@@ -235,7 +238,7 @@ class DiagnosedModel:
 
     @cached_property
     def by_name(self) -> Mapping[str, Finding]:
-        return {each.layer: each for each in self.findings.layers}
+        return {finding.layer: finding for finding in self.findings.layers}
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -261,14 +264,14 @@ class DiagnosedModel:
         None where that cannot be, or is too large. Without the change the plan keeps these, too,
         unless the change gives another type to layers that are `low` then.
         """
-        found = self._emulated(kept, change)
-        if found is None:
+        outcome = self._emulated(kept, change)
+        if outcome is None:
             return None
         unchanged = frozenset(kept).difference(low or ())
         if unchanged not in self._controls:
             self._controls[unchanged] = self._emulated(unchanged, ModelChange())
         control = self._controls[unchanged]
-        return None if control is None else replace(found, control=control)
+        return None if control is None else replace(outcome, control=control)
 
     @cached_property
     def _controls(self) -> dict[frozenset[str], Tried | None]:
@@ -292,13 +295,13 @@ class DiagnosedModel:
             backend = self.emulator(model, pair, scales, factors=self.variants.factors)
             reference = change.reference or self.reference
             judge = change.comparator or self.comparator
-            found = self.judged(backend, plan, (self.samples, reference), judge)
-            passed = found.verdict is Verdict.PASS
+            judgement = self.judged(backend, plan, (self.samples, reference), judge)
+            passed = judgement.verdict is Verdict.PASS
             failing = self._on_variants(backend, plan, model, change) if passed else []
         except (PrecisionBisectError, BackendFailure):
             return None
         return Tried(
-            error=found.error,
+            error=judgement.error,
             on_samples=passed,
             kept=len(plan),
             before=len(self.kept),
@@ -335,7 +338,8 @@ class DiagnosedModel:
             len(model.table.candidates), None if change.reference is None else refer
         )
         return [
-            self.judged(backend, plan, each, judge).verdict is not Verdict.PASS for each in pairs
+            self.judged(backend, plan, variant, judge).verdict is not Verdict.PASS
+            for variant in pairs
         ]
 
     def judged(

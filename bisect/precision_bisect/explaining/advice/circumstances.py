@@ -129,19 +129,19 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         if case.variants.allowance.spent:
             raise _Late
         try:
-            told = case.judged(backend, plan, (case.samples, reference), case.comparator)
+            judgement = case.judged(backend, plan, (case.samples, reference), case.comparator)
         except BackendFailure as failure:
             return failure.outcome
         return Outcome(
             status=TrialStatus.FINISHED,
-            verdict=told.verdict,
-            error=told.error,
-            message=told.message,
+            verdict=judgement.verdict,
+            error=judgement.error,
+            message=judgement.message,
         )
 
     def beyond() -> Plan | None:
-        seen = partial(extremes, model, case.samples, case.threads)
-        return out_of_range(model, pair, case.samples, {}, seen, targets=case.targets)[0]
+        measure = partial(extremes, model, case.samples, case.threads)
+        return out_of_range(model, pair, case.samples, {}, measure, targets=case.targets)[0]
 
     problem = Problem(
         names=names,
@@ -155,7 +155,7 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         plan = Plan.of(())
         if not judged(plan).passed:
             search = load_strategy(DEFAULT_STRATEGY).search(problem)
-            plan = feed(search, lambda batch: tuple(judged(each.plan) for each in batch))
+            plan = feed(search, lambda batch: tuple(judged(candidate.plan) for candidate in batch))
     except (PrecisionBisectError, _Late):
         return None
     change = ModelChange(model=model, reference=reference)
@@ -195,11 +195,15 @@ def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
 
     Where it named none, those that it can mean.
     """
-    norms = [name for each in case.decomposed if each.squares for name in each.members]
-    heavy = [
-        each.layer for each in case.findings.layers if each.figures.get("largest_in") == "weight"
+    norms = [
+        name for decomposed in case.decomposed if decomposed.squares for name in decomposed.members
     ]
-    for kind, meant in ((_NORM, norms), (_WEIGHTS, heavy), (_DISOBEYED, ())):
+    heavy = [
+        finding.layer
+        for finding in case.findings.layers
+        if finding.figures.get("largest_in") == "weight"
+    ]
+    for kind, layers in ((_NORM, norms), (_WEIGHTS, heavy), (_DISOBEYED, ())):
         # Builds differ in their counts, which make no new remark.
         notes = {re.sub(r"\d+", "", n): n for n in case.notes if kind.pattern.search(n)}
         if notes:
@@ -207,7 +211,7 @@ def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
                 id=kind.id,
                 title="What TensorRT warned of",
                 text=kind.text,
-                layers=_named(case, kind) or [name for name in meant if name in case.kept],
+                layers=_named(case, kind) or [name for name in layers if name in case.kept],
                 evidence=f"the builder says: {'; '.join(notes.values())}",
             )
 
@@ -215,7 +219,7 @@ def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
 def _named(case: DiagnosedModel, kind: _Warning) -> list[str]:
     """Return the layers that remarks of this kind name, or whose weights they list."""
     listed = {
-        name for each in case.listed if kind.pattern.search(each.note) for name in each.names
+        name for remark in case.listed if kind.pattern.search(remark.note) for name in remark.names
     }
     readers = {node.name for node in case.view.nodes if not listed.isdisjoint(node.input)}
     weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
@@ -251,31 +255,32 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
     if not chosen:
         yield from _raw_head(case)
     cut = _cut(case, case.comparator) if chosen else None
-    for each in chosen:
-        behind = case.view.behind(each.layer) - {each.layer}
-        found = _fitting(case, _checks(case, each), behind)
-        before, at = f"before {each.operator}", ", ".join(each.reads)
-        judge, text, told = [], [], [each.words]
-        if found is not None:
-            flags, unjudged, tried = found
+    for selection in chosen:
+        behind = case.view.behind(selection.layer) - {selection.layer}
+        fitting = _fitting(case, _checks(case, selection), behind)
+        before, at = f"before {selection.operator}", ", ".join(selection.reads)
+        judge, text, evidence = [], [], [selection.words]
+        if fitting is not None:
+            flags, unjudged, tried = fitting
             judge.append(f"by {flags}")
             text.append(f"Judge by {flags}, which allows for other rows")
             text[0] += f" and does not judge {', '.join(unjudged)}" if unjudged else ""
-            told.append(f"judged by that, with {counted(tried.kept, 'layer')} kept: {tried}")
+            evidence.append(f"judged by that, with {counted(tried.kept, 'layer')} kept: {tried}")
         if cut is not None:
             judge.append(before)
             text.append(
-                f"{'or' if found else 'Judge'} a model that ends before {each.layer} at {at}"
+                f"{'or' if fitting else 'Judge'} a model that ends before {selection.layer} "
+                f"at {at}"
             )
-            told.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
+            evidence.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
         if judge:
             yield Advice(
                 id=CHOSEN_ROWS,
                 title=f"Judge {', or '.join(judge)}",
                 text=f"{', '.join(text)}.",
-                layers=[one for one in case.by_name if each.layer in case.view.behind(one)],
-                evidence="; ".join(told),
-                tried=found.tried if found else cut,
+                layers=[one for one in case.by_name if selection.layer in case.view.behind(one)],
+                evidence="; ".join(evidence),
+                tried=fitting.tried if fitting else cut,
             )
 
 
@@ -284,24 +289,28 @@ def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
 
     The tensors that it ends at are judged by the limits that have no output of their own.
     """
-    gone = {name for each in case.findings.selections for name in each.outputs}
-    left = [name for name in case.view.outputs if name not in gone]
-    reads = dict.fromkeys(name for each in case.findings.selections for name in each.reads)
-    fresh = [name for name in reads if name not in left]
+    gone = {name for selection in case.findings.selections for name in selection.outputs}
+    outputs = [name for name in case.view.outputs if name not in gone]
+    reads = dict.fromkeys(
+        name for selection in case.findings.selections for name in selection.reads
+    )
+    fresh = [name for name in reads if name not in outputs]
     # A tolerance lets indices pass that are off by rows.
-    counting = any(each.cause == "indices" for each in case.findings.layers if each.kept)
-    if counting or not all(each.reads for each in case.findings.selections):
+    counting = any(finding.cause == "indices" for finding in case.findings.layers if finding.kept)
+    if counting or not all(selection.reads for selection in case.findings.selections):
         return None
     editor = Editor(case.model.proto)
-    editor.end_at(left, fresh)
+    editor.end_at(outputs, fresh)
     try:
         model = case.loaded(editor.edited(), "before")
         reference = reference_outputs(model, case.samples, case.threads)
-        judge = judge.of_outputs([*left, *fresh])
+        judge = judge.of_outputs([*outputs, *fresh])
     except PrecisionBisectError:
         return None
     change = ModelChange(model=model, reference=reference, comparator=judge)
-    behind = {n for each in case.findings.selections for n in case.view.behind(each.layer)}
+    behind = {
+        n for selection in case.findings.selections for n in case.view.behind(selection.layer)
+    }
     # What comes after a choice is not judged then, so what it needs stays kept.
     after = case.kept & behind
     for kept in (after, case.kept):
@@ -315,17 +324,17 @@ def _raw_head(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
     if not is_head(list(case.reference)) or not all(map(_in_pixels, case.reference)):
         return
-    found = _fitting(case, [("boxes", case.view.outputs)], ())
-    if found is not None:
+    fitting = _fitting(case, [("boxes", case.view.outputs)], ())
+    if fitting is not None:
         (name,) = case.view.outputs
         yield Advice(
             id=CHOSEN_ROWS,
-            title=f"Judge by {found.flags}, if {name} has the boxes of a detector",
+            title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
             text="A tolerance judges boxes of no score, which nothing detects, as the others.",
             layers=list(case.by_name),
             evidence=f"{name} {list(case.reference[0][name].shape)} looks like a raw head; judged "
-            f"by that, with {counted(found.tried.kept, 'layer')} kept: {found.tried}",
-            tried=found.tried,
+            f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
+            tried=fitting.tried,
         )
 
 
@@ -356,8 +365,8 @@ def _fitting(
         for kept in ((), behind):
             tried = case.tried(kept, ModelChange(comparator=judge))
             if tried is not None and tried.helps:
-                left = [name for name in case.view.outputs if name not in outputs]
-                return _Fitting(flags, left, tried)
+                unjudged = [name for name in case.view.outputs if name not in outputs]
+                return _Fitting(flags, unjudged, tried)
     return None
 
 
@@ -366,6 +375,6 @@ def _checks(case: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequ
 
     Only whole numbers are classes: the largest of a row of features says nothing of them.
     """
-    yield from (("boxes", each) for each in (case.view.outputs, chosen.outputs))
+    yield from (("boxes", outputs) for outputs in (case.view.outputs, chosen.outputs))
     if all(case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
         yield "top1", chosen.outputs

@@ -26,19 +26,19 @@ _BETWEEN = frozenset(("Cast", "CastLike", "Clip", "Max"))
 def masks(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield advice about constants beyond the low type's range on their way to a softmax."""
     layers: dict[str, None] = {}
-    seen: dict[str, float] = {}
+    mask_values: dict[str, float] = {}
     for node in case.view.nodes:
         for name in node.input if node.op_type in _MASKING or is_follower(node) else ():
             largest = _largest(case, name)
             between = _until_softmax(case, node.name) if abs(largest) > case.low.largest else ()
-            hit = [each for each in between if each in case.kept]
+            hit = [layer for layer in between if layer in case.kept]
             if hit:
                 layers.update(dict.fromkeys(hit))
-                seen[name] = largest
+                mask_values[name] = largest
     if layers:
-        name, value = max(seen.items(), key=lambda item: abs(item[1]))
+        name, value = max(mask_values.items(), key=lambda item: abs(item[1]))
         mask, beyond = np.copysign(_MASK, value), np.copysign(np.inf, value)
-        tried = case.applied(clamped(case, seen), layers)
+        tried = case.applied(clamped(case, mask_values), layers)
         becomes = (
             ""
             if np.isinf(value)
@@ -65,7 +65,7 @@ def clamped(case: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
 def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield advice about small constants that keep a divisor above 0, and are 0 themselves."""
     layers: dict[str, None] = {}
-    found: dict[str, float] = {}
+    epsilon_values: dict[str, float] = {}
     for node in case.view.nodes:
         if node.op_type not in ("Add", "Max", "Clip"):
             continue
@@ -76,15 +76,15 @@ def epsilons(case: DiagnosedModel) -> Iterator[Advice]:
             if case.low.round(np.array([value], np.float32))[0] != 0:
                 continue
             near = [node.name, *_guards(case, node)]
-            hit = [each for each in near if each in case.kept]
+            hit = [layer for layer in near if layer in case.kept]
             if len(near) > 1 and hit:
                 layers.update(dict.fromkeys(hit))
-                found[name] = value
+                epsilon_values[name] = value
     if layers:
-        name, value = min(found.items(), key=lambda item: item[1])
+        name, value = min(epsilon_values.items(), key=lambda item: item[1])
         smallest = case.low.smallest_normal * 2.0 ** (1 - case.low.digits)
-        epsilon, tried = _least_that_passes(case, found, layers, smallest)
-        pieces = {name for each in case.decomposed for name in each.members}
+        epsilon, tried = _least_that_passes(case, epsilon_values, layers, smallest)
+        pieces = {name for decomposed in case.decomposed for name in decomposed.members}
         whole = ", or export the norm as one operator, which adds it in FP32"
         yield Advice(
             id="epsilon",
@@ -136,7 +136,8 @@ def _largest(case: DiagnosedModel, name: str) -> float:
     if array is None or array.dtype.kind != "f":
         return 0.0
     return max(
-        (float(each(array[~np.isnan(array)], initial=0)) for each in (np.min, np.max)), key=abs
+        (float(extreme(array[~np.isnan(array)], initial=0)) for extreme in (np.min, np.max)),
+        key=abs,
     )
 
 
@@ -159,8 +160,8 @@ def _guards(case: DiagnosedModel, node: onnx.NodeProto) -> list[str]:
     first = [n for n in _beyond_moves(case, node) if case.view.by_name[n].op_type in _GUARDED]
     second = [
         name
-        for each in first
-        for name in _beyond_moves(case, case.view.by_name[each])
+        for guard in first
+        for name in _beyond_moves(case, case.view.by_name[guard])
         if case.view.by_name[name].op_type in (*_GUARDED, "Mul")
     ]
     return list(dict.fromkeys((*first, *second)))

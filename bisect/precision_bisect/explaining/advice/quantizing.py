@@ -49,12 +49,12 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
     SmoothQuant (Xiao et al., ICML 2023, section 4, with alpha 0.5): input channels are divided by
     factors, and the rows of the weight multiplied by them. Powers of two change nothing in FP32.
     """
-    found = [one for each in _hit(case) if (one := _smoothed(case, each)) is not None]
-    if not found:
+    smoothed = [one for finding in _hit(case) if (one := _smoothed(case, finding)) is not None]
+    if not smoothed:
         return
-    layers = [each.layer for each in found]
+    layers = [layer.layer for layer in smoothed]
     worst = max((case.by_name[name] for name in layers), key=_ratio)
-    tried = _with_smoothed(case, found)
+    tried = _with_smoothed(case, smoothed)
     yield Advice(
         id="smooth",
         title="Bring the channels to one size before quantizing (SmoothQuant)",
@@ -71,7 +71,7 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
 def calibration(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield another way to calibrate, where with it the layers that lack range pass."""
     causes = ("outliers", "clipping", "underflow")
-    lacking = (each.layer for each in case.findings.layers if each.cause in causes)
+    lacking = (finding.layer for finding in case.findings.layers if finding.cause in causes)
     hit = [name for name in lacking if name in case.kept]
     if case.pair.low != "int8" or not hit:
         return
@@ -116,10 +116,10 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield BF16 for the kept layers, or for all layers, where it passes on the samples."""
     if case.pair != Pair(low="fp16", high="fp32"):
         return
-    kept = [each for each in case.findings.layers if each.layer in case.kept]
-    if not kept or not all(each.cause in _RANGE for each in kept):
+    kept = [finding for finding in case.findings.layers if finding.layer in case.kept]
+    if not kept or not all(finding.cause in _RANGE for finding in kept):
         return
-    layers = [each.layer for each in kept]
+    layers = [finding.layer for finding in kept]
     how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"
     high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")), low=layers)
     if high is not None and high.on_samples:
@@ -148,11 +148,11 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
 def _hit(case: DiagnosedModel) -> list[Finding]:
     """Return the kept layers that lose most to their input, in which a channel stands out."""
     return [
-        each
-        for each in case.findings.layers
-        if each.layer in case.kept
-        and each.figures.get("largest_in") == "input"
-        and _ratio(each) >= CHANNEL_RATIO
+        finding
+        for finding in case.findings.layers
+        if finding.layer in case.kept
+        and finding.figures.get("largest_in") == "input"
+        and _ratio(finding) >= CHANNEL_RATIO
     ]
 
 
@@ -165,18 +165,25 @@ def _smoothed(case: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     """Return the factors of a layer; None where its weight is not constant, or has groups."""
     node = case.view.by_name[finding.layer]
     weight = case.view.array(node.input[1])
-    seen = case.watched.magnitudes.get(node.input[0])
+    activations = case.watched.magnitudes.get(node.input[0])
     group, transposed = attribute(node, "group"), attribute(node, "transB")
-    if weight is None or seen is None or seen.channels is None or (group and group.i > 1):
+    if (
+        weight is None
+        or activations is None
+        or activations.channels is None
+        or (group and group.i > 1)
+    ):
         return None
     convolution = node.op_type == "Conv"
     if not convolution and (node.op_type == "ConvTranspose" or weight.ndim != 2):
         return None
     rows = 1 if convolution or (transposed and transposed.i) else 0
     others = tuple(i for i in range(weight.ndim) if i != rows)
-    held = np.abs(weight).max(axis=others)
-    both = (seen.channels > 0) & (held > 0)
-    quotient = np.divide(seen.channels, held, out=np.ones_like(held), where=both)
+    weight_maxima = np.abs(weight).max(axis=others)
+    both = (activations.channels > 0) & (weight_maxima > 0)
+    quotient = np.divide(
+        activations.channels, weight_maxima, out=np.ones_like(weight_maxima), where=both
+    )
     factors = np.exp2(np.rint(np.log2(quotient) / 2)).astype(np.float32)
     if (factors == factors[0]).all():
         return None
@@ -189,20 +196,20 @@ def _smoothed(case: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     )
 
 
-def _with_smoothed(case: DiagnosedModel, found: list[_Smoothed]) -> Tried | None:
+def _with_smoothed(case: DiagnosedModel, smoothed: list[_Smoothed]) -> Tried | None:
     """Try the model with these layers smoothed, calibrated again, and not kept."""
     editor = Editor(case.model.proto)
-    for each in found:
-        node = case.view.by_name[each.layer]
-        editor.scale_reads(node.input[0], {each.layer}, np.float32(1) / each.factors)
-        editor.replace(node.input[1], each.weight, {each.layer})
+    for layer in smoothed:
+        node = case.view.by_name[layer.layer]
+        editor.scale_reads(node.input[0], {layer.layer}, np.float32(1) / layer.factors)
+        editor.replace(node.input[1], layer.weight, {layer.layer})
     try:
         model = pin_formless(case.loaded(editor.edited(), "smoothed"), case.pair)
         scales = _scales(case, model, case.pair, case.calibration)
     except PrecisionBisectError:
         return None
-    left = case.kept.difference(each.layer for each in found)
-    return case.tried(left, ModelChange(model=model, scales=scales))
+    kept_layers = case.kept.difference(layer.layer for layer in smoothed)
+    return case.tried(kept_layers, ModelChange(model=model, scales=scales))
 
 
 def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:

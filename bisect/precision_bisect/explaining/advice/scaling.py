@@ -30,21 +30,21 @@ _HEADROOM = 2.0
 def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield one piece of advice for each kind of operator of which kept layers are pieces."""
     hit: dict[Kind, list[Decomposed]] = {}
-    for each in case.decomposed:
-        if case.kept.intersection(each.members):
-            hit.setdefault(each.kind, []).append(each)
+    for decomposed in case.decomposed:
+        if case.kept.intersection(decomposed.members):
+            hit.setdefault(decomposed.kind, []).append(decomposed)
     fused, tried = None, None
     # Putting together may be refused.
     with suppress(PrecisionBisectError):
         if hit:
             fused, _ = fuse(case.model, case.samples, case.reference, case.work)
     if fused is not None:
-        left = [name for name in case.kept if name in fused.table.names]
-        tried = case.tried(left, ModelChange(model=fused))
+        kept_layers = [name for name in case.kept if name in fused.table.names]
+        tried = case.tried(kept_layers, ModelChange(model=fused))
     flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
     measured = tried.clause("put together") if tried else ""
     for kind, every in hit.items():
-        layers = [name for each in every for name in each.members if name in case.kept]
+        layers = [name for decomposed in every for name in decomposed.members if name in case.kept]
         yield Advice(
             id=f"whole-{kind.lower()}",
             title=f"Export {kind} as one operator",
@@ -87,12 +87,14 @@ class Fold:
 def scaling(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield the factor that keeps all squares in range, with what applying it comes to."""
     folds = folds_of(case)
-    if not any(case.kept.intersection(each.chain) for each in folds):
+    if not any(case.kept.intersection(fold.chain) for fold in folds):
         return
-    worst = max(folds, key=lambda each: each.largest)
+    worst = max(folds, key=lambda fold: fold.largest)
     bits = bits_for(worst.largest, case.low.largest)
-    covered = {name for each in folds for name in each.chain}
-    layers = [each.layer for each in case.findings.layers if each.layer in covered & case.kept]
+    covered = {name for fold in folds for name in fold.chain}
+    layers = [
+        finding.layer for finding in case.findings.layers if finding.layer in covered & case.kept
+    ]
     back = f"multiply what comes out by 2^{bits * worst.degree}, at {worst.end}"
     if worst.norm:
         back = f"multiply the norm's epsilon by 2^-{2 * bits}, which cancels it"
@@ -116,16 +118,16 @@ def bits_for(largest: float, limit: float) -> int:
 
 def folds_of(case: DiagnosedModel) -> list[Fold]:
     """Return the squares that leave the low type's range, in network order."""
-    norms = {each.squares: each for each in case.decomposed if each.squares}
-    found = []
+    norms = {norm.squares: norm for norm in case.decomposed if norm.squares}
+    folds = []
     for node in case.view.nodes:
         operand = case.view.squared(node)
         if not operand:
             continue
         fold = _fold(case, operand, node, norms.get(node.output[0]))
         if fold is not None and fold.largest > case.low.largest:
-            found.append(fold)
-    return found
+            folds.append(fold)
+    return folds
 
 
 def _fold(
@@ -181,8 +183,10 @@ def _bound(case: DiagnosedModel, node: onnx.NodeProto) -> str:
 
 
 def _largest(case: DiagnosedModel, tensors: Sequence[str]) -> float:
-    seen = [case.watched.magnitudes[name] for name in tensors if name in case.watched.magnitudes]
-    return max((each.largest for each in seen), default=0.0)
+    magnitudes = [
+        case.watched.magnitudes[name] for name in tensors if name in case.watched.magnitudes
+    ]
+    return max((tensor.largest for tensor in magnitudes), default=0.0)
 
 
 def scaled(case: DiagnosedModel, folds: Sequence[Fold], bits: int) -> onnx.ModelProto:

@@ -18,87 +18,89 @@ _TOLD_GROWTH = 2.0
 """So many times an error must grow in one node for it to be named."""
 
 
-def advice_text(found: Findings, *, verbose: bool = False) -> str:
+def advice_text(findings: Findings, *, verbose: bool = False) -> str:
     """Return the text: the verdict, advice, layers with their causes, where NaN and Inf are born.
 
     Names are printed as text, whatever is in them. All layers, and what is known of each, are
     listed only where it is `verbose`.
     """
-    lines = [*_verdict(found), ""]
-    for advice in found.advice:
+    lines = [*_verdict(findings), ""]
+    for advice in findings.advice:
         lines += _advice(advice, verbose=verbose)
     # Kept ones before near misses.
-    first = sorted(found.layers, key=lambda each: not each.kept)[:_MOST_LAYERS]
-    layers = found.layers if verbose else first
-    for each in layers:
-        lines += _layer(each, found.low, verbose=verbose)
+    first = sorted(findings.layers, key=lambda finding: not finding.kept)[:_MOST_LAYERS]
+    layers = findings.layers if verbose else first
+    for finding in layers:
+        lines += _layer(finding, findings.low, verbose=verbose)
     lines += [""] * (bool(layers) and not verbose)
-    if found.stopped:
-        low = printable(found.low).upper()
-        lines += [*_wrapped(f"With every layer {low} the model does not run: {found.stopped}", 0)]
+    if findings.stopped:
+        low = printable(findings.low).upper()
+        lines += [
+            *_wrapped(f"With every layer {low} the model does not run: {findings.stopped}", 0)
+        ]
         lines.append("")
-    if found.spread and not verbose:
-        count = len(found.spread)
+    if findings.spread and not verbose:
+        count = len(findings.spread)
         lines += [f"With every layer low, NaN or Inf is born in {counted(count, 'layer')}.", ""]
-    elif found.spread:
-        lines += ["With every layer low, NaN or Inf is born in", *_spread(found.spread), ""]
-    if not verbose and found.layers:
-        more = len(found.layers) - len(layers)
+    elif findings.spread:
+        lines += ["With every layer low, NaN or Inf is born in", *_spread(findings.spread), ""]
+    if not verbose and findings.layers:
+        more = len(findings.layers) - len(layers)
         rest = f"{counted(more, 'more layer')}, " if more else ""
         lines.append(f"-v shows {rest}where values are largest, and how errors grow.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _verdict(found: Findings) -> Iterator[str]:
+def _verdict(findings: Findings) -> Iterator[str]:
     """Yield what the layers suffer from, and the first thing that was tried and passes."""
-    if not found.layers and not found.advice:
-        yield from _wrapped(_nothing(found), 0)
+    if not findings.layers and not findings.advice:
+        yield from _wrapped(_nothing(findings), 0)
         return
-    if found.layers:
-        yield _causes(found)
-    helping = [each for each in found.advice if each.holds]
+    if findings.layers:
+        yield _causes(findings)
+    helping = [advice for advice in findings.advice if advice.holds]
     if helping:
         yield from _wrapped(f"What helps: {helping[0].title}", 0)
-    elif not found.advice:
+    elif not findings.advice:
         yield "Nothing is known that would help"
 
 
-def _nothing(found: Findings) -> str:
+def _nothing(findings: Findings) -> str:
     """Say why no layer is told: none is kept, none can be, or the run ended before."""
-    if not found.answered:
+    if not findings.answered:
         return "Nothing to explain: the run has no answer"
-    if not found.unexplained:
+    if not findings.unexplained:
         return "Nothing to explain: no layer is kept"
-    kept = counted(found.unexplained, "kept layer")
+    kept = counted(findings.unexplained, "kept layer")
     return (
         f"Not explained: the run ended before it looked into its {kept}. "
         "--resume goes on with it; `precision-bisect explain` explains the model without a run"
     )
 
 
-def _causes(found: Findings) -> str:
+def _causes(findings: Findings) -> str:
     """Return how many layers are told, and how many suffer from what."""
-    kept = [each for each in found.layers if each.kept]
-    told = kept or found.layers
-    causes = Counter(each.cause for each in told)
+    kept = [finding for finding in findings.layers if finding.kept]
+    layers = kept or findings.layers
+    causes = Counter(finding.cause for finding in layers)
     why = ", ".join(f"{count} {printable(cause)}" for cause, count in causes.items())
-    low = printable(found.low).upper()
-    near = len(found.layers) - len(told)
+    low = printable(findings.low).upper()
+    near = len(findings.layers) - len(layers)
     more = f"; {near} more come{'s' * (near == 1)} close" if near else ""
-    count = counted(len(told), "layer")
+    count = counted(len(layers), "layer")
     kept_from = f" kept from {low}" if kept else ""
     return f"{count}{kept_from}{': ' * bool(why)}{why}{more}"
 
 
-def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
-    figures = found.figures
-    yield printable(found.layer)
-    types = f" ({found.low})" if found.low != whole else ""
+def _layer(finding: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
+    figures = finding.figures
+    yield printable(finding.layer)
+    types = f" ({finding.low})" if finding.low != whole else ""
     drop, alone = (_number(figures.get(key)) for key in ("drop_error", "alone_error"))
     without = f"; without it: error {drop}" if drop else ""
-    yield from _wrapped(f"{found.cause}{types}: {found.evidence}{without}", 2)
+    yield from _wrapped(f"{finding.cause}{types}: {finding.evidence}{without}", 2)
     # A near miss has the figure in its evidence.
-    if alone and found.kept:
+    if alone and finding.kept:
         yield f"  alone low: error {alone}"
     if not verbose:
         return
@@ -110,15 +112,15 @@ def _layer(found: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
             f"{figures.get('sample')} at [{place}] of {figures['tensor']}",
             2,
         )
-    if hurts := found.hurts:
+    if hurts := finding.hurts:
         yield from _wrapped(
             f"hurts output {hurts.output}, by {_number(hurts.error)} of its largest value, "
             f"{counted(len(hurts.path) - 1, 'node')} on",
             2,
         )
         yield from _wrapped(_growth(hurts), 2)
-    if found.advice:
-        yield from _wrapped(f"advice: {', '.join(found.advice)}", 2)
+    if finding.advice:
+        yield from _wrapped(f"advice: {', '.join(finding.advice)}", 2)
     yield ""
 
 
@@ -145,23 +147,23 @@ def _growth(hurts: Hurt) -> str:
 
 
 def _spread(spread: Sequence[Birth]) -> Iterator[str]:
-    for each in spread[:_MOST_SPREAD]:
-        end = f"reaches output {each.output}" if each.output else f"ends at {each.path[-1]}"
-        yield from _wrapped(f"{each.layer}: {each.born}, {end}", 2)
+    for birth in spread[:_MOST_SPREAD]:
+        end = f"reaches output {birth.output}" if birth.output else f"ends at {birth.path[-1]}"
+        yield from _wrapped(f"{birth.layer}: {birth.born}, {end}", 2)
     if len(spread) > _MOST_SPREAD:
         yield f"  and {len(spread) - _MOST_SPREAD} more"
 
 
-def _advice(each: Advice, *, verbose: bool) -> Iterator[str]:
-    title = f"{each.title} ({each.id})" if verbose else each.title
-    if each.tried is not None and not each.holds:
+def _advice(advice: Advice, *, verbose: bool) -> Iterator[str]:
+    title = f"{advice.title} ({advice.id})" if verbose else advice.title
+    if advice.tried is not None and not advice.holds:
         yield printable(f"Tried, and does not hold: {title}")
     else:
         yield printable(title)
-        yield from _wrapped(each.text, 2)
-    yield from _wrapped(f"Why: {each.evidence}.", 2)
-    if each.layers and verbose:
-        yield from _wrapped(f"For: {first_of(each.layers, _MOST_NAMED)}", 2)
+        yield from _wrapped(advice.text, 2)
+    yield from _wrapped(f"Why: {advice.evidence}.", 2)
+    if advice.layers and verbose:
+        yield from _wrapped(f"For: {first_of(advice.layers, _MOST_NAMED)}", 2)
     yield ""
 
 

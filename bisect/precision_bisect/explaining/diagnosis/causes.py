@@ -89,50 +89,54 @@ class Observed:
     @property
     def largest_sum(self) -> float:
         """The largest sum that the engine stores; 0 where it stores none."""
-        return self.summed * max((each.largest for _, each in self.outputs), default=0.0)
+        return self.summed * max(
+            (magnitudes.largest for _, magnitudes in self.outputs), default=0.0
+        )
 
     @property
     def error_in(self) -> float:
         """The largest relative error that rounding alone gives to what the layer reads."""
-        return max((each.rounding for _, each in (*self.inputs, *self.weights)), default=0.0)
+        return max(
+            (magnitudes.rounding for _, magnitudes in (*self.inputs, *self.weights)), default=0.0
+        )
 
 
-def cause_of(seen: Observed, low: LowType) -> tuple[str, str]:
+def cause_of(observed: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
-    beyond = _overflow(seen, low)
-    if beyond and not seen.harmless:
+    beyond = _overflow(observed, low)
+    if beyond and not observed.harmless:
         return "overflow", beyond
-    cause, evidence = _within_range(seen, low)
+    cause, evidence = _within_range(observed, low)
     return cause, f"{evidence}; {beyond}, and does no harm" if beyond else evidence
 
 
-def _overflow(seen: Observed, low: LowType) -> str:
+def _overflow(observed: Observed, low: LowType) -> str:
     """Say what leaves the range; "" where nothing does."""
-    for what, tensors in seen.all_groups:
-        largest = max((each.largest for _, each in tensors), default=0.0)
+    for what, tensors in observed.all_groups:
+        largest = max((magnitudes.largest for _, magnitudes in tensors), default=0.0)
         if largest > low.largest:
             return f"{what} reaches {largest:.3g}, {_exceeds(low)}"
     # ONNX Runtime's CUDA provider stores a mean's sum in FP16 before it divides.
-    if seen.largest_sum > low.largest:
+    if observed.largest_sum > low.largest:
         return (
-            f"the engine stores the sum of {seen.summed} values before it divides; it reaches "
-            f"{seen.largest_sum:.3g}, {_exceeds(low)}"
+            f"the engine stores the sum of {observed.summed} values before it divides; it reaches "
+            f"{observed.largest_sum:.3g}, {_exceeds(low)}"
         )
-    if seen.summed > low.largest:
+    if observed.summed > low.largest:
         return (
-            f"the engine divides by the number of values in {low.name.upper()}: {seen.summed}, "
-            f"{_exceeds(low)}"
+            f"the engine divides by the number of values in {low.name.upper()}: "
+            f"{observed.summed}, {_exceeds(low)}"
         )
     return ""
 
 
-def _within_range(seen: Observed, low: LowType) -> tuple[str, str]:
+def _within_range(observed: Observed, low: LowType) -> tuple[str, str]:
     """Return the cause and its evidence where no value leaves the range."""
-    for what, tensors in seen.all_groups:
+    for what, tensors in observed.all_groups:
         shares = (
-            each.small_share
-            for name, each in tensors
-            if name in seen.magnified or each.faint_share >= FAINT_SHARE
+            magnitudes.small_share
+            for name, magnitudes in tensors
+            if name in observed.magnified or magnitudes.faint_share >= FAINT_SHARE
         )
         share = max(shares, default=0.0)
         if share >= FLUSHED_SHARE:
@@ -140,62 +144,71 @@ def _within_range(seen: Observed, low: LowType) -> tuple[str, str]:
                 f"{share:.0%} of the {what} is below {low.smallest_normal:.2g}, where "
                 f"{low.name.upper()} loses digits or becomes 0"
             )
-    for what, tensors in seen.groups:
-        lost = [each for name, each in tensors if name in seen.counts and _loses_ones(each, low)]
-        largest = max((each.largest for each in lost), default=0.0)
+    for what, tensors in observed.groups:
+        lost = [
+            magnitudes
+            for name, magnitudes in tensors
+            if name in observed.counts and _loses_ones(magnitudes, low)
+        ]
+        largest = max((magnitudes.largest for magnitudes in lost), default=0.0)
         if largest:
             return INDICES, (
                 f"{what} holds whole numbers up to {largest:.0f}, as indices are, and "
                 f"{low.name.upper()} has not each of them beyond {2**low.digits}"
             )
-    bits = lost_bits(seen)
+    bits = lost_bits(observed)
     if bits >= LOST_BITS:
         return "cancellation", (
             f"the result is 2^{bits:.1f} times smaller than what is added, "
             f"{low.name.upper()} has {low.digits} significant bits"
         )
-    steps = ", after each step inside, too" if seen.steps else ""
+    steps = ", after each step inside, too" if observed.steps else ""
     rounds = f"{low.name.upper()} rounds to {low.digits} significant bits"
-    return ROUNDING, f"{rounds}{steps}{_growth(seen)}"
+    return ROUNDING, f"{rounds}{steps}{_growth(observed)}"
 
 
-def _loses_ones(each: Magnitudes, low: LowType) -> bool:
+def _loses_ones(magnitudes: Magnitudes, low: LowType) -> bool:
     """Tell whether a tensor holds whole numbers alone, some of which the low type has not."""
-    return each.whole and each.noise > 0 and each.largest > 2**low.digits
+    return magnitudes.whole and magnitudes.noise > 0 and magnitudes.largest > 2**low.digits
 
 
 def _exceeds(low: LowType) -> str:
     return f"which exceeds {low.name.upper()}'s maximum {low.largest:.5g}"
 
 
-def lost_bits(seen: Observed) -> float:
+def lost_bits(observed: Observed) -> float:
     """Return log2 of how much larger the operands are than the result, by root mean square."""
-    before = max((each.mean_square for _, each in (*seen.inputs, *seen.weights)), default=0.0)
-    after = max((each.mean_square for _, each in seen.outputs), default=0.0)
-    if seen.op_type not in _SUBTRACTING or not before or not after:
+    before = max(
+        (magnitudes.mean_square for _, magnitudes in (*observed.inputs, *observed.weights)),
+        default=0.0,
+    )
+    after = max((magnitudes.mean_square for _, magnitudes in observed.outputs), default=0.0)
+    if observed.op_type not in _SUBTRACTING or not before or not after:
         return 0.0
     # Halved, as the ratio is one of squares.
     return float(np.log2(before / after)) / 2
 
 
-def figures_of(seen: Observed, low: LowType) -> dict[str, Any]:
+def figures_of(observed: Observed, low: LowType) -> dict[str, Any]:
     """Return the figures of a layer: numbers, and where the largest magnitude lies."""
-    tensors = [(what, name, each) for what, group in seen.groups for name, each in group]
-    found: dict[str, Any] = {
+    tensors = [
+        (what, name, magnitudes) for what, group in observed.groups for name, magnitudes in group
+    ]
+    figures: dict[str, Any] = {
         "limit": low.largest,
         "smallest_normal": low.smallest_normal,
-        "lost_bits": lost_bits(seen),
-        "error_in": seen.error_in,
-        "error_out": seen.error_out,
-        "largest_sum": seen.largest_sum if seen.summed else None,
-        "growth": _ratio(seen),
+        "lost_bits": lost_bits(observed),
+        "error_in": observed.error_in,
+        "error_out": observed.error_out,
+        "largest_sum": observed.largest_sum if observed.summed else None,
+        "growth": _ratio(observed),
     }
     if not tensors:
-        return found
-    return found | {
-        **_largest_at(*max(tensors, key=lambda each: each[2].largest)),
-        "small_share": max(each.small_share for *_, each in tensors),
-        "flushed_share": max(each.flushed_share for *_, each in tensors),
+        return figures
+    return figures | {
+        **_largest_at(*max(tensors, key=lambda tensor: tensor[2].largest)),
+        "small_share": max(magnitudes.small_share for *_, magnitudes in tensors),
+        "flushed_share": max(magnitudes.flushed_share for *_, magnitudes in tensors),
     }
 
 
@@ -211,15 +224,15 @@ def _largest_at(what: str, name: str, tensor: Magnitudes) -> dict[str, Any]:
     }
 
 
-def histogram_of(seen: Observed, *, scaled: bool = False) -> Histogram:
+def histogram_of(observed: Observed, *, scaled: bool = False) -> Histogram:
     """Return how the magnitudes are spread, over all tensors of one kind together."""
     groups: Mapping[str, Named] = {
-        "inputs": seen.inputs,
-        "outputs": seen.outputs,
-        "weights": seen.weights,
+        "inputs": observed.inputs,
+        "outputs": observed.outputs,
+        "weights": observed.weights,
     }
     sums: dict[str, NDArray[np.int64]] = {
-        key: np.array([each.exponents for _, each in group], np.int64).sum(axis=0)
+        key: np.array([magnitudes.exponents for _, magnitudes in group], np.int64).sum(axis=0)
         for key, group in groups.items()
         if group
     }
@@ -238,36 +251,38 @@ def histogram_of(seen: Observed, *, scaled: bool = False) -> Histogram:
     )
 
 
-def _ratio(seen: Observed) -> float | None:
-    if seen.error_out is None or not seen.error_in:
+def _ratio(observed: Observed) -> float | None:
+    if observed.error_out is None or not observed.error_in:
         return None
-    return seen.error_out / seen.error_in
+    return observed.error_out / observed.error_in
 
 
-def _growth(seen: Observed) -> str:
-    ratio = _ratio(seen)
+def _growth(observed: Observed) -> str:
+    ratio = _ratio(observed)
     # Less than double is no growth worth a word.
     if ratio is None or ratio < 2.0:
         return ""
-    return f"; an error of {seen.error_in:.2g} in what it reads becomes {seen.error_out:.2g}"
+    return (
+        f"; an error of {observed.error_in:.2g} in what it reads becomes {observed.error_out:.2g}"
+    )
 
 
-def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
+def quantized_cause_of(observed: Observed, kind: QuantizedType) -> tuple[str, str]:
     """Return the cause and its evidence in one sentence."""
-    what, _, worst = _worst(seen)
-    left = f"; {kind.name} leaves {_decibels(worst):.0f} dB of it"
+    what, _, worst = _worst(observed)
+    rest = f"; {kind.name} leaves {_decibels(worst):.0f} dB of it"
     # Clipping first: outliers that a scale cuts off no longer widen its steps.
     if worst.cut_share >= CUT_SHARE:
         return "clipping", (
             f"{what} reaches {worst.largest:.3g}, {kind.name.upper()}'s maximum with "
-            f"its scale is {_limit(worst, kind):.3g}: {worst.beyond_share:.2%} is clipped{left}"
+            f"its scale is {_limit(worst, kind):.3g}: {worst.beyond_share:.2%} is clipped{rest}"
         )
     if worst.peak >= OUTLIER_RATIO:
         flushed = worst.flushed_share if worst.flushed_share >= FLUSHED_OPERAND_SHARE else 0.0
         lost = f"; {flushed:.0%} becomes 0" if flushed else ""
         return "outliers", (
             f"{what} reaches {worst.largest:.3g}, {worst.peak:.0f} times its root mean square"
-            f"{_channel_words(worst)}{lost}{left}"
+            f"{_channel_words(worst)}{lost}{rest}"
         )
     if worst.small_share >= FLUSHED_OPERAND_SHARE:
         below = worst.scale * kind.smallest_normal
@@ -276,16 +291,16 @@ def quantized_cause_of(seen: Observed, kind: QuantizedType) -> tuple[str, str]:
         small = f"below {below:.2g}, where {kind.name} with its scale {lost}"
         if what == "weight":
             small = f"too small for the scale of its channel, and {lost} in {kind.name}"
-        return "underflow", f"{worst.small_share:.0%} of the {what} is {small}{left}"
+        return "underflow", f"{worst.small_share:.0%} of the {what} is {small}{rest}"
     steps = f"rounds to {kind.digits} significant bits" if kind.digits else "has steps of"
     most = "up to " if what == "weight" else ""
     step = "" if kind.digits else f" {most}{worst.scale:.2g} for the {what}"
-    return ROUNDING, f"{kind.name} {steps}{step}{left}"
+    return ROUNDING, f"{kind.name} {steps}{step}{rest}"
 
 
-def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:
+def quantized_figures_of(observed: Observed, kind: QuantizedType) -> dict[str, Any]:
     """Return the figures of a layer: those of the operand that loses most, and error growth."""
-    what, name, worst = _worst(seen)
+    what, name, worst = _worst(observed)
     channel, ratio = _channel(worst)
     return {
         "limit": _limit(worst, kind),
@@ -299,41 +314,41 @@ def quantized_figures_of(seen: Observed, kind: QuantizedType) -> dict[str, Any]:
         "small_share": worst.small_share,
         "flushed_share": worst.flushed_share,
         "decibels": _decibels(worst),
-        "error_in": seen.error_in,
-        "error_out": seen.error_out,
-        "growth": _ratio(seen),
+        "error_in": observed.error_in,
+        "error_out": observed.error_out,
+        "growth": _ratio(observed),
     }
 
 
-def _worst(seen: Observed) -> tuple[str, str, Magnitudes]:
+def _worst(observed: Observed) -> tuple[str, str, Magnitudes]:
     """Return the operand that loses most: what it is, its name, and its figures."""
-    groups = (("input", seen.inputs), ("weight", seen.weights))
-    operands = [(what, name, each) for what, group in groups for name, each in group]
+    groups = (("input", observed.inputs), ("weight", observed.weights))
+    operands = [(what, name, magnitudes) for what, group in groups for name, magnitudes in group]
     if not operands:
         return "input", "", Magnitudes()
     return max(operands, key=lambda operand: operand[2].rounding)
 
 
-def _limit(found: Magnitudes, kind: QuantizedType) -> float:
-    return found.scale * kind.largest
+def _limit(magnitudes: Magnitudes, kind: QuantizedType) -> float:
+    return magnitudes.scale * kind.largest
 
 
-def _decibels(found: Magnitudes) -> float:
+def _decibels(magnitudes: Magnitudes) -> float:
     """Return the signal-to-quantization-noise ratio in dB; infinity where nothing is lost."""
-    return -20.0 * math.log10(found.rounding) if found.rounding else math.inf
+    return -20.0 * math.log10(magnitudes.rounding) if magnitudes.rounding else math.inf
 
 
-def _channel(found: Magnitudes) -> tuple[int | None, float | None]:
+def _channel(magnitudes: Magnitudes) -> tuple[int | None, float | None]:
     """Return the channel of the largest magnitude, and its ratio to the median channel."""
-    if found.channels is None or found.channels.size < 2:
+    if magnitudes.channels is None or magnitudes.channels.size < 2:
         return None, None
-    median = float(np.median(found.channels))
-    channel = int(found.channels.argmax())
-    return channel, float(found.channels[channel]) / median if median else math.inf
+    median = float(np.median(magnitudes.channels))
+    channel = int(magnitudes.channels.argmax())
+    return channel, float(magnitudes.channels[channel]) / median if median else math.inf
 
 
-def _channel_words(found: Magnitudes) -> str:
-    channel, ratio = _channel(found)
+def _channel_words(magnitudes: Magnitudes) -> str:
+    channel, ratio = _channel(magnitudes)
     if ratio is None or ratio < CHANNEL_RATIO:
         return ""
     times = f"{ratio:.0f} times" if math.isfinite(ratio) else "infinitely far"

@@ -103,23 +103,25 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     instrument = Instrument(model, pair, question.threads, scales, targets=question.targets)
     constants = constants_of(model, pair, scales, nodes)
     # Constants have one value for all samples: they are measured once, below.
-    held = {k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants}
+    types_by_tensor = {
+        k: v for k, v in held_in(model, pair, scales, nodes).items() if k not in constants
+    }
     # Advice asks for tensors that no explained layer reads, such as the squares in a norm.
     if pair.low in LOW_TYPES:
-        held |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
+        types_by_tensor |= dict.fromkeys(question.tensors, LOW_TYPES[pair.low])
     emulated = emulates(model)
     brief, chooses = question.brief or not emulated, question.choices and emulated
     watched = (
-        watched_under(instrument, held, question.samples, None)
+        watched_under(instrument, types_by_tensor, question.samples, None)
         if brief
-        else watch(instrument, held, question.samples)
+        else watch(instrument, types_by_tensor, question.samples)
     )
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     steps = StepValues() if brief else step_values(instrument, nodes, question.samples)
     spread = births(instrument.view, watched)
-    broken = {each.layer for each in spread if each.output is not None}
+    broken = {birth.layer for birth in spread if birth.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
         harm = alone.get(node.name)
@@ -128,11 +130,11 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
             # An 8-bit layer stores in the high type.
             for names in (read_low(node, pair), () if pair.low in QUANTIZED else node.output)
         )
-        seen = Observed(
+        observed = Observed(
             op_type=node.op_type,
-            inputs=[each for each in read if each[0] not in constants],
+            inputs=[tensor for tensor in read if tensor[0] not in constants],
             outputs=stored,
-            weights=[each for each in read if each[0] in constants],
+            weights=[tensor for tensor in read if tensor[0] in constants],
             error_out=harm.error_out if harm else None,
             summed=summed.get(node.name, 0),
             steps=instrument.recurrences.has_steps(node)
@@ -142,15 +144,15 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
             magnified=small | steps.magnified,
             harmless=node.name not in broken and _harmless(question, node.name, harm),
         )
-        layers.append(_finding(question, node.name, seen, harm))
-    found = Findings(
+        layers.append(_finding(question, node.name, observed, harm))
+    findings = Findings(
         low=pair.low,
         layers=layers,
         spread=spread,
         selections=selections(instrument, question.samples, watched.broken) if chooses else [],
         stopped=shortened(watched.stopped),
     )
-    return found, watched
+    return findings, watched
 
 
 def _harmless(question: Question, layer: str, harm: Harm | None) -> bool:
@@ -171,15 +173,15 @@ def _summed(
     by_sample: dict[int, list[onnx.NodeProto]] = {}
     for node in nodes:
         by_sample.setdefault(_telling(node, watched), []).append(node)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for number, some in by_sample.items():
-        found |= instrument.summed(some, question.samples[number])
-    return found
+        counts |= instrument.summed(some, question.samples[number])
+    return counts
 
 
-def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) -> Finding:
+def _finding(question: Question, layer: str, observed: Observed, harm: Harm | None) -> Finding:
     pair = question.pair
-    cause, evidence, figures = _judged(seen, pair)
+    cause, evidence, figures = _judged(observed, pair)
     error = question.drop_errors.get(layer)
     if harm is not None and harm.stopped:
         evidence = f"{evidence}; without it the model does not run: {shortened(harm.stopped)}"
@@ -191,18 +193,18 @@ def _finding(question: Question, layer: str, seen: Observed, harm: Harm | None) 
         cause=cause,
         evidence=evidence,
         figures={**figures, "drop_error": error},
-        histogram=histogram_of(seen, scaled=pair.low in QUANTIZED),
+        histogram=histogram_of(observed, scaled=pair.low in QUANTIZED),
         hurts=harm.hurts if harm else None,
     )
 
 
-def _judged(seen: Observed, pair: Pair) -> tuple[str, str, dict[str, Any]]:
+def _judged(observed: Observed, pair: Pair) -> tuple[str, str, dict[str, Any]]:
     """Return the cause, its evidence, and the figures, by what the low type is."""
     if pair.low in QUANTIZED:
         kind = QUANTIZED[pair.low]
-        return *quantized_cause_of(seen, kind), quantized_figures_of(seen, kind)
+        return *quantized_cause_of(observed, kind), quantized_figures_of(observed, kind)
     low = LOW_TYPES[pair.low]
-    return *cause_of(seen, low), figures_of(seen, low)
+    return *cause_of(observed, low), figures_of(observed, low)
 
 
 def _alone(
@@ -217,7 +219,7 @@ def _alone(
     high = Plan.all_high(len(index))
     answer = Plan.of(index[name] for name in question.kept if name in index)
     cases: dict[str, LoweredLayer] = {}
-    for node in [each for each in nodes if each.name in index][:MOST_RUN_ALONE]:
+    for node in [candidate for candidate in nodes if candidate.name in index][:MOST_RUN_ALONE]:
         outputs = [name for name in node.output if model.elem_types.get(name) == _FLOAT]
         if outputs:
             cases[node.name] = LoweredLayer(
@@ -233,8 +235,8 @@ def _alone(
 def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
     """Return the sample in which the outputs of a node are largest, or else its inputs."""
     for names in (node.output, node.input):
-        seen = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
-        worst = max(seen, key=lambda each: each.largest, default=None)
+        magnitudes = [watched.magnitudes[name] for name in names if name in watched.magnitudes]
+        worst = max(magnitudes, key=lambda tensor: tensor.largest, default=None)
         if worst is not None and worst.place is not None:
             return worst.place.sample
     return 0

@@ -114,7 +114,7 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
     by_tensor: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         by_tensor.setdefault(row.tensor, []).append(i)
-    made = {name for node in model.proto.graph.node for name in node.output}
+    node_outputs = {name for node in model.proto.graph.node for name in node.output}
     del graph.node[:]
     del graph.output[:]
 
@@ -129,7 +129,7 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
             graph.node.extend(_least_row(graph, rows[i], out, opset(proto)))
             graph.output.append(helper.make_tensor_value_info(out, _FLOAT, []))
 
-    for name in by_tensor.keys() - made:
+    for name in by_tensor.keys() - node_outputs:
         reduce(name)
     for node in model.proto.graph.node:
         graph.node.append(node)

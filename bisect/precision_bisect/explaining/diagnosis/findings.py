@@ -80,8 +80,8 @@ class Finding:
     @property
     def short(self) -> Diagnosis:
         """What `result.json` has of it: magnitudes only where they are the cause, in 3 digits."""
-        told = () if self.cause == ROUNDING else ("largest", "largest_sum")
-        largest = max((self.figures.get(key) or 0.0 for key in told), default=0.0)
+        keys = () if self.cause == ROUNDING else ("largest", "largest_sum")
+        largest = max((self.figures.get(key) or 0.0 for key in keys), default=0.0)
         return Diagnosis(
             layer=self.layer,
             cause=self.cause,
@@ -189,12 +189,12 @@ class Findings:
     @property
     def kept(self) -> Sequence[Diagnosis]:
         """The causes of the kept layers, as `result.json` has them."""
-        return [each.short for each in self.layers if each.kept]
+        return [finding.short for finding in self.layers if finding.kept]
 
     def of_answer(self, kept: Sequence[str], *, answered: bool) -> "Findings":
         """Return the findings of an answer, which tell how many of its `kept` layers they lack."""
-        told = {each.layer for each in self.layers}
-        missing = len([name for name in kept if name not in told])
+        names = {finding.layer for finding in self.layers}
+        missing = len([name for name in kept if name not in names])
         return replace(self, answered=answered, unexplained=missing)
 
     def to_text(self) -> str:

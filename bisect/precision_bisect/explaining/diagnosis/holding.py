@@ -85,7 +85,7 @@ class Magnitudes:
         default_factory=lambda: np.zeros(_HIGHEST_EXPONENT - LOWEST_EXPONENT, np.int64)
     )
 
-    def add(self, array: NDArray[Any], held: Held, sample: int = 0) -> None:
+    def add(self, array: NDArray[Any], low_type: Held, sample: int = 0) -> None:
         """Account for an array of any shape of one sample."""
         finite = np.isfinite(array)
         # One pass without a copy in the usual case that all is finite.
@@ -98,15 +98,15 @@ class Magnitudes:
         present = magnitudes[there]
         self.nonzero += present.size
         self.squares += float(np.square(present, dtype=np.float64).sum())
-        if isinstance(held, Scaled):
-            self.scale = float(held.scale.max())
-            self._note_channels(magnitudes, held.channels)
-            scale = held.scale
+        if isinstance(low_type, Scaled):
+            self.scale = float(low_type.scale.max())
+            self._note_channels(magnitudes, low_type.channels)
+            scale = low_type.scale
             if scale.ndim:
                 scale = np.broadcast_to(scale, magnitudes.shape)[there]
-            self._count(present, held.kind, scale)
+            self._count(present, low_type.kind, scale)
         else:
-            self._count(present, held, np.float32(1.0))
+            self._count(present, low_type, np.float32(1.0))
 
     def _count(
         self,
@@ -222,7 +222,7 @@ def read_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
     if pair.low in QUANTIZED:
         return list(dict.fromkeys(node.input[i] for i in OPERANDS if i < len(node.input)))
     settings = settings_of(node)
-    return list(dict.fromkeys(each for i, each in enumerate(node.input) if i not in settings))
+    return list(dict.fromkeys(name for i, name in enumerate(node.input) if i not in settings))
 
 
 def held_in(
@@ -270,20 +270,20 @@ def constants_of(
     model: Model, pair: Pair, scales: Scales, nodes: Sequence[onnx.NodeProto]
 ) -> Mapping[str, Magnitudes]:
     """Return the magnitudes of the FP32 constants that the nodes read low, settings apart."""
-    found = {}
+    magnitudes = {}
     readers = frozenset(node.name for node in nodes)
     for name, array in read_constants(model, readers).values.items():
-        held: Held
+        low_type: Held
         if pair.low not in QUANTIZED:
-            held = LOW_TYPES[pair.low]
+            low_type = LOW_TYPES[pair.low]
         elif name in scales.weights:
             scale = scales.weights[name].along(array.ndim)
-            held = Scaled(kind=QUANTIZED[pair.low], scale=scale)
+            low_type = Scaled(kind=QUANTIZED[pair.low], scale=scale)
         else:
             continue
-        found[name] = Magnitudes()
-        found[name].add(array.astype(np.float32, copy=False), held)
-    return found
+        magnitudes[name] = Magnitudes()
+        magnitudes[name].add(array.astype(np.float32, copy=False), low_type)
+    return magnitudes
 
 
 def whole_numbers(model: Model) -> frozenset[str]:
@@ -314,13 +314,13 @@ def magnified(model: Model) -> frozenset[str]:
     The loss of their small values is large in the result. Powers count if their exponent is not
     known to be 1 or more, and tensors whose values are only moved or limited on the way.
     """
-    view, found = View(model), set[str]()
+    view, tensors = View(model), set[str]()
     for node in reversed(view.nodes):
         if node.op_type in _MAGNIFYING and not _grows(view, node):
-            found.add(node.input[_MAGNIFYING[node.op_type]])
+            tensors.add(node.input[_MAGNIFYING[node.op_type]])
         elif is_follower(node) or node.op_type in _LIMITING:
-            found.update(node.input if not found.isdisjoint(node.output) else ())
-    return frozenset(found)
+            tensors.update(node.input if not tensors.isdisjoint(node.output) else ())
+    return frozenset(tensors)
 
 
 def _grows(view: View, node: onnx.NodeProto) -> bool:

@@ -134,18 +134,18 @@ def _see_ends(
     # One session after the other: each holds the model's weights.
     exact: dict[int, Arrays] = {}
     numbers = sorted({trail.case.sample for trail in trails})
-    for shown in instrument.shown(ends, [samples[each] for each in numbers], None):
-        number = numbers[shown.sample]
-        exact[number] = {**exact.get(number, {}), **shown.exact}
+    for tensors in instrument.shown(ends, [samples[number] for number in numbers], None):
+        number = numbers[tensors.sample]
+        exact[number] = {**exact.get(number, {}), **tensors.exact}
     emulator = Emulator(instrument, ends)
     for trail in trails:
         case = trail.case
         try:
-            found = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
+            arrays = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
         except RuntimeError as error:  # an index that lost digits is out of range
             trail.stopped = str(error)
             continue
-        trail.ends = {name: peak(exact[case.sample][name], found[name]) for name in ends}
+        trail.ends = {name: peak(exact[case.sample][name], arrays[name]) for name in ends}
 
 
 def _see_inside(
@@ -164,11 +164,11 @@ def _see_inside(
             case = trail.case
             own = [name for name in trail.tensors if name in values]
             try:
-                found = emulator.run(samples[case.sample], high.without([case.index]), own)
+                arrays = emulator.run(samples[case.sample], high.without([case.index]), own)
             except RuntimeError as error:  # as above
                 trail.stopped = trail.stopped or str(error)
                 continue
-            trail.strayed |= {name: strayed(values[name], found[name]) for name in own}
+            trail.strayed |= {name: strayed(values[name], arrays[name]) for name in own}
 
 
 def _visits(
@@ -177,7 +177,7 @@ def _visits(
     """Yield each layer with what to compare with on its sample."""
     number, values = -1, dict[str, NDArray[Any]]()
     # Layers of one sample together: what they are compared with is computed once.
-    for trail in sorted(trails, key=lambda each: each.case.sample):
+    for trail in sorted(trails, key=lambda trail: trail.case.sample):
         if trail.case.sample != number:
             number = trail.case.sample
             values = dict(base(samples[number]))
@@ -193,10 +193,10 @@ def _worst(view: View, layer: str, trail: _Trail) -> Hurt | None:
     output = max(errors, key=lambda name: errors[name])
 
     def brought(node: onnx.NodeProto, name: str) -> float:
-        seen = trail.strayed.get(name)
-        if seen is None:
+        deviation = trail.strayed.get(name)
+        if deviation is None:
             return 0.0
-        return seen.error if node.op_type in _ADDING else seen.relative
+        return deviation.error if node.op_type in _ADDING else deviation.relative
 
     followed = any(name in trail.strayed for name in view.by_name[view.maker[output]].output)
     path = view.carried(layer, output, brought) if followed else view.way(layer, output)
@@ -210,8 +210,8 @@ def _worst(view: View, layer: str, trail: _Trail) -> Hurt | None:
 
 def _error_of(view: View, layer: str, trail: _Trail) -> float | None:
     """Return the relative error of a node's outputs; None if none of them is FP32."""
-    seen = [trail.strayed[n] for n in view.by_name[layer].output if n in trail.strayed]
-    return max((each.relative for each in seen), default=None)
+    deviations = [trail.strayed[n] for n in view.by_name[layer].output if n in trail.strayed]
+    return max((deviation.relative for deviation in deviations), default=None)
 
 
 def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
@@ -222,8 +222,8 @@ def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:
     compared = _where_finite(exact, emulated)
     if compared is None:
         return Strayed(error=float("inf"), size=float("inf"))
-    values, found = compared
-    return Strayed(error=_norm(found - values), size=_norm(values))
+    values, low_values = compared
+    return Strayed(error=_norm(low_values - values), size=_norm(values))
 
 
 def _where_finite(
@@ -233,8 +233,8 @@ def _where_finite(
     if exact.shape != emulated.shape:
         return None
     fine = np.isfinite(exact)
-    values, found = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
-    return (values, found) if np.isfinite(found).all() else None
+    values, low_values = (exact, emulated) if fine.all() else (exact[fine], emulated[fine])
+    return (values, low_values) if np.isfinite(low_values).all() else None
 
 
 def _norm(values: NDArray[Any]) -> float:

@@ -55,13 +55,13 @@ class _Suspect:
 class _Layers:
     """The layers of a model that add, what they read, and how large that is in each sample."""
 
-    def __init__(self, model: Model, seen: Extremes, samples: Sequence[Sample]) -> None:
+    def __init__(self, model: Model, extremes: Extremes, samples: Sequence[Sample]) -> None:
         self.model, self.samples, self.view = model, samples, View(model)
         self.shapes: Mapping[str, Shape] = tensor_shapes(
             model, {name: array.shape for name, array in samples[0].items()}
         )
         self._largest: dict[str, list[float]] = {}
-        for name, value in seen.largest:
+        for name, value in extremes.largest:
             self._largest.setdefault(name, []).append(value)
         for sample in samples:
             for name, array in sample.items():
@@ -145,7 +145,7 @@ class _Layers:
 
 def inner_sums(
     model: Model,
-    seen: Extremes,
+    extremes: Extremes,
     samples: Sequence[Sample],
     layers: frozenset[str],
     limit: float,
@@ -156,67 +156,76 @@ def inner_sums(
     Bounds by the operands' sizes come first. Sums of magnitudes, and partial sums of the largest
     of these, are then computed for few layers, each on the sample where its input is largest.
     """
-    known = _Layers(model, seen, samples)
+    model_layers = _Layers(model, extremes, samples)
     try:
-        suspects = sorted(known.suspects(layers, limit), key=lambda each: -each.bound)
-        suspects = _affordable(known, suspects[:MOST_LAYERS])
-        found = [each for each in _looked_at(known, suspects, limit, threads) if each]
+        suspects = sorted(model_layers.suspects(layers, limit), key=lambda suspect: -suspect.bound)
+        suspects = _affordable(model_layers, suspects[:MOST_LAYERS])
+        sums = [
+            inner_sum
+            for inner_sum in _looked_at(model_layers, suspects, limit, threads)
+            if inner_sum
+        ]
     except (ModelError, RuntimeError):
         # Nothing depends on it.
         return []
-    order = {node.name: i for i, node in enumerate(known.view.nodes)}
-    return sorted(found, key=lambda each: order[each.layer])
+    order = {node.name: i for i, node in enumerate(model_layers.view.nodes)}
+    return sorted(sums, key=lambda inner_sum: order[inner_sum.layer])
 
 
-def _affordable(known: _Layers, suspects: Sequence[_Suspect]) -> list[_Suspect]:
+def _affordable(model_layers: _Layers, suspects: Sequence[_Suspect]) -> list[_Suspect]:
     """Return the suspects whose tensors may be held at one time."""
-    chosen, left = [], AT_ONCE_BYTES
+    chosen, budget = [], AT_ONCE_BYTES
     for suspect in suspects:
         names = (*suspect.node.input, *suspect.node.output)
-        needed = 4 * sum(prod(known.shapes.get(name, ())) for name in names if name)
-        if needed <= left:
+        needed = 4 * sum(prod(model_layers.shapes.get(name, ())) for name in names if name)
+        if needed <= budget:
             chosen.append(suspect)
-            left -= needed
+            budget -= needed
     return chosen
 
 
 def _looked_at(
-    known: _Layers, suspects: Sequence[_Suspect], limit: float, threads: int
+    model_layers: _Layers, suspects: Sequence[_Suspect], limit: float, threads: int
 ) -> Iterator[InnerSum | None]:
     if not suspects:
         return
-    model = known.model
-    nodes = frozenset(each.node.name for each in suspects)
+    model = model_layers.model
+    nodes = frozenset(suspect.node.name for suspect in suspects)
     constants = read_constants(model, nodes).values
-    names = {name for each in suspects for name in each.node.input if name in known.view.maker}
+    names = {
+        name
+        for suspect in suspects
+        for name in suspect.node.input
+        if name in model_layers.view.maker
+    }
     wanted = sorted(name for name in names - constants.keys() if model.elem_types.get(name))
     session = Session(showing(model.proto, wanted, model.elem_types), model.weights, threads)
-    for sample, _ in Counter(each.sample for each in suspects).most_common():
-        feed = known.samples[sample]
+    for sample, _ in Counter(suspect.sample for suspect in suspects).most_common():
+        feed = model_layers.samples[sample]
         values = {**constants, **feed, **session.run(feed, wanted)}
         for suspect in suspects:
             if suspect.sample == sample:
                 arrays = [
-                    values[name] if name in values else known.view.array(name)
+                    values[name] if name in values else model_layers.view.array(name)
                     for name in suspect.node.input
                     if name
                 ]
-                held = [each for each in arrays if each is not None]
-                complete = len(held) == len(arrays) and len(arrays) == len(suspect.node.input)
-                yield _sums(known, suspect, held, limit) if complete else None
+                operands = [array for array in arrays if array is not None]
+                complete = len(operands) == len(arrays) and len(arrays) == len(suspect.node.input)
+                yield _sums(model_layers, suspect, operands, limit) if complete else None
 
 
 def _sums(
-    known: _Layers, suspect: _Suspect, arrays: Sequence[Array], limit: float
+    model_layers: _Layers, suspect: _Suspect, arrays: Sequence[Array], limit: float
 ) -> InnerSum | None:
     """Return the sums of a layer for its operands; None where they are nothing to tell of."""
     node, times = suspect.node, 1
     axes: Sequence[int] = ()
     if node.op_type in REDUCED:
-        axes = axes_of(known.view, node, arrays[0].ndim) or ()
+        axes = axes_of(model_layers.view, node, arrays[0].ndim) or ()
         times = prod(arrays[0].shape[axis] for axis in axes) if node.op_type in MEANS else 1
-    magnitudes = [np.abs(each) if each.dtype == np.float32 else each for each in arrays]
-    absolute = times * _alone(known.model.proto, node, magnitudes)
+    magnitudes = [np.abs(array) if array.dtype == np.float32 else array for array in arrays]
+    absolute = times * _alone(model_layers.model.proto, node, magnitudes)
     most = float(absolute.max(initial=0))
     if not np.isfinite(most) or (most <= limit and most < LOST * suspect.result):
         return None
@@ -233,7 +242,7 @@ def _sums(
     if partial <= limit and partial < LOST * suspect.result:
         return None
     # The sum itself is beyond: a target that is known to store it has been evaluated.
-    if partial <= (1 + NEAR) * suspect.result and known.stored(node):
+    if partial <= (1 + NEAR) * suspect.result and model_layers.stored(node):
         return None
     return InnerSum(layer=node.name, partial=partial, absolute=most, result=suspect.result / times)
 

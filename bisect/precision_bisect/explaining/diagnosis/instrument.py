@@ -113,8 +113,8 @@ class Instrument:
         if not means:
             return {}
         sums, shapes = self.semantics.sums, self._shapes(sample)
-        found = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
-        return {layer: count for layer, count in found.items() if count}
+        counts = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
+        return {layer: count for layer, count in counts.items() if count}
 
     def _shapes(self, sample: Sample) -> dict[str, Shape]:
         return tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
@@ -123,14 +123,14 @@ class Instrument:
         """Yield the names in groups that are looked at together, in order."""
         shapes = self._shapes(sample)
         group: list[str] = []
-        held = 0
+        group_bytes = 0
         for name in names:
             nbytes = 4 * prod(shapes[name]) if name in shapes else _UNKNOWN_BYTES
-            if group and held + nbytes > AT_ONCE_BYTES:
+            if group and group_bytes + nbytes > AT_ONCE_BYTES:
                 yield group
-                group, held = [], 0
+                group, group_bytes = [], 0
             group.append(name)
-            held += nbytes
+            group_bytes += nbytes
         if group:
             yield group
 
@@ -142,8 +142,8 @@ class Instrument:
         Graph inputs may be among the tensors.
         """
         for group in self.groups(names, samples[0]):
-            shown = showing(self.model.proto, group, self.model.elem_types)
-            session = Session(shown, self.model.weights, self.threads)
+            proto = showing(self.model.proto, group, self.model.elem_types)
+            session = Session(proto, self.model.weights, self.threads)
             emulator = None if plan is None else Emulator(self, group)
             for number, sample in enumerate(samples):
                 computed = [name for name in group if name not in sample]
@@ -163,8 +163,8 @@ class Emulator:
         self._of = instrument
         graph = instrument.graph
         raw = [graph.raw.get(name, name) for name in names]
-        shown = showing(graph.proto, raw, instrument.model.elem_types)
-        self._session = Session(shown, graph.weights, instrument.threads)
+        proto = showing(graph.proto, raw, instrument.model.elem_types)
+        self._session = Session(proto, graph.weights, instrument.threads)
 
     def run(
         self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
@@ -178,8 +178,11 @@ class Emulator:
         raw = {
             name: graph.raw.get(name, name) for name in (self._names if names is None else names)
         }
-        found = {**sample, **self._session.run(feed, [n for n in raw.values() if n not in sample])}
-        return {name: self._as_stored(name, np.asarray(found[raw[name]]), low) for name in raw}
+        arrays = {
+            **sample,
+            **self._session.run(feed, [n for n in raw.values() if n not in sample]),
+        }
+        return {name: self._as_stored(name, np.asarray(arrays[raw[name]]), low) for name in raw}
 
     def _as_stored(self, name: str, array: NDArray[Any], low: NDArray[np.bool_]) -> NDArray[Any]:
         if name not in self._of.stored:
@@ -224,9 +227,9 @@ def watch(
     try:
         return watched_under(instrument, measured, samples, Plan.of(()))
     except RuntimeError as error:
-        found = watched_under(instrument, measured, samples, None)
-        found.stopped = str(error)
-        return found
+        watched = watched_under(instrument, measured, samples, None)
+        watched.stopped = str(error)
+        return watched
 
 
 def watched_under(
@@ -240,22 +243,22 @@ def watched_under(
     Raises RuntimeError where a run fails.
     """
     names = dict.fromkeys((*(() if plan is None else computed(instrument.model)), *measured))
-    found = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
-    for shown in instrument.shown(list(names), samples, plan):
-        for name, exact in shown.exact.items():
-            if name in found.magnitudes:
-                found.magnitudes[name].add(exact, measured[name], shown.sample)
-            _note_still(found.still, name, exact)
-            kind = _broken(exact, shown.emulated.get(name, exact))
+    watched = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
+    for tensors in instrument.shown(list(names), samples, plan):
+        for name, exact in tensors.exact.items():
+            if name in watched.magnitudes:
+                watched.magnitudes[name].add(exact, measured[name], tensors.sample)
+            _note_still(watched.still, name, exact)
+            kind = _broken(exact, tensors.emulated.get(name, exact))
             if kind:
-                found.broken.setdefault(name, {})[shown.sample] = kind
-    return found
+                watched.broken.setdefault(name, {})[tensors.sample] = kind
+    return watched
 
 
 def births(view: View, watched: WatchedTensors) -> list[Birth]:
     """Return the layers in which NaN or Inf first appears, in network order, with its ways."""
     spoilt = frozenset(view.maker[name] for name in watched.broken if name in view.maker)
-    found = []
+    spread = []
     for node in view.nodes:
         kinds = _born(node, watched.broken)
         if not kinds:
@@ -265,8 +268,8 @@ def births(view: View, watched: WatchedTensors) -> list[Birth]:
         end = (None, view.farthest(node.name, spoilt))
         output, path = next(((o, w) for o, w in ways if w), end)
         born = "nan" if "nan" in kinds else "inf"
-        found.append(Birth(layer=node.name, born=born, path=path, output=output))
-    return found
+        spread.append(Birth(layer=node.name, born=born, path=path, output=output))
+    return spread
 
 
 def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[str]:

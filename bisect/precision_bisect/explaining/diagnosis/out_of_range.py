@@ -26,13 +26,13 @@ def out_of_range(
     pair: Pair,
     samples: Sequence[Sample],
     weights: Mapping[str, float],
-    seen: Callable[[], Extremes | None],
+    measure: Callable[[], Extremes | None],
     *,
     targets: Sequence[TargetName] = DEFAULT_TARGETS,
 ) -> tuple[Plan | None, Plan | None]:
     """Return the candidates that read or store what the low type cannot hold; None for none.
 
-    `seen` runs the samples in FP32. `weights` are constants that leave the range, each with its
+    `measure` runs the samples in FP32. `weights` are constants that leave the range, each with its
     largest magnitude. The rule is that of ModelOpt's AutoCast, with its limits at the type's
     largest value. It also holds for the sums behind means that one of the `targets` stores.
     The second plan leaves out those constants, and what is as far from 0 as one: attention
@@ -40,23 +40,23 @@ def out_of_range(
     nothing depends on these plans.
     """
     # The scales of 8-bit types take care of the range.
-    shown = seen() if pair.low in LOW_TYPES else None
-    if shown is None:
+    extremes = measure() if pair.low in LOW_TYPES else None
+    if extremes is None:
         return None, None
-    values = shown.largest
+    values = extremes.largest
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
     levels = {math.inf, *weights.values()}
-    given = {
+    inputs = {
         name
         for sample in samples
         for name, value in sample.items()
         if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
     }
 
-    def beyond(some: Sequence[tuple[str, float]], known: Collection[str]) -> Plan | None:
+    def beyond(some: Sequence[tuple[str, float]], constants: Collection[str]) -> Plan | None:
         # `not <=` rather than `>`: NaN counts as beyond the range.
-        stored = {name for name, value in some if not value <= limit}.union(given, known)
+        stored = {name for name, value in some if not value <= limit}.union(inputs, constants)
         sums = {name for name, value in some if not value * summed.get(name, 1) <= limit}
         return _touching(model, stored, sums)
 
@@ -68,23 +68,23 @@ def out_of_range(
     return beyond(values, weights), beyond(others, ())
 
 
-def overflowing_in_file(model: Model, seen: Extremes | None) -> Mapping[str, int]:
+def overflowing_in_file(model: Model, extremes: Extremes | None) -> Mapping[str, int]:
     """Return the nodes that the file has store what their 16-bit type cannot hold.
 
     Each comes with the number of such samples, in network order. There are none where the model
-    was not `seen` to run.
+    did not run and has no `extremes`.
     """
-    if seen is None:
+    if extremes is None:
         return {}
     stored = {node: (low.tensor, _LARGEST_OF[low.kind]) for node, low in model.in_low.items()}
     by_tensor: dict[str, list[float]] = {}
-    for name, value in seen.largest:
+    for name, value in extremes.largest:
         by_tensor.setdefault(name, []).append(value)
-    found = {
+    counts = {
         node: sum(limit < value < math.inf for value in by_tensor.get(tensor, ()))
         for node, (tensor, limit) in stored.items()
     }
-    return {node: count for node, count in found.items() if count}
+    return {node: count for node, count in counts.items() if count}
 
 
 def _touching(model: Model, stored: Collection[str], sums: Collection[str]) -> Plan | None:
@@ -104,10 +104,10 @@ def _summed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> Mapping[
     """Return the number of values in each mean whose sum is stored, by the mean's output."""
     semantics = Semantics(model, distinct(model, pair, targets)[-1])
     view = View(model)
-    found = {
+    counts = {
         # A dimension that the model leaves open counts as 1: at worst that overlooks sums.
         node.output[0]: semantics.sums.summed(node, [size or 1 for size in shape])
         for node in model.proto.graph.node
         if semantics.inside(node) is Inside.SUM and (shape := view.shape(node.input[0]))
     }
-    return {name: count for name, count in found.items() if count}
+    return {name: count for name, count in counts.items() if count}

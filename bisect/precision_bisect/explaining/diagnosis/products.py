@@ -83,18 +83,18 @@ def _multiplied(first: Array, second: Array, index: Sequence[int]) -> Array:
 
 
 def _einsum(node: onnx.NodeProto, first: Array, second: Array, index: Sequence[int]) -> Array:
-    held = attribute(node, "equation")
-    equation = "" if held is None else held.s.decode().replace(" ", "")
+    setting = attribute(node, "equation")
+    equation = "" if setting is None else setting.s.decode().replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     left, right = inputs.split(",")
     if not arrow:
         letters = sorted({*left, *right})
-        output = "".join(each for each in letters if (left + right).count(each) == 1)
+        output = "".join(letter for letter in letters if (left + right).count(letter) == 1)
     place = dict(zip(output, index, strict=True))
 
     def at(array: Array, letters: str) -> tuple[Array, str]:
         chosen = tuple(place.get(letter, slice(None)) for letter in letters)
-        return array[chosen], "".join(each for each in letters if each not in place)
+        return array[chosen], "".join(letter for letter in letters if letter not in place)
 
     (one, own), (other, others) = at(first, left), at(second, right)
     added = "".join(dict.fromkeys(own + others))
@@ -110,7 +110,7 @@ def _convolved(node: onnx.NodeProto, array: Array, weight: Array, index: Sequenc
     read = array[number, group * size : (group + 1) * size]
     ones = [1] * spatial
     strides, dilations = (
-        ones if (held := attribute(node, name)) is None else list(held.ints)
+        ones if (setting := attribute(node, name)) is None else list(setting.ints)
         for name in ("strides", "dilations")
     )
     spans = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]

@@ -45,30 +45,33 @@ def selections(
     where it does not run then, either.
     """
     model, view = instrument.model, instrument.view
-    fixed = {each.name for each in model.table.layers if each.exclusion in UNSEEN}
-    nodes = [each for each in view.nodes if _chosen(each) and each.name not in fixed]
+    fixed = {layer.name for layer in model.table.layers if layer.exclusion in UNSEEN}
+    nodes = [node for node in view.nodes if _chosen(node) and node.name not in fixed]
     if not nodes:
         return []
     makers = {name: node.name for node in nodes for name in _chosen(node)}
     # An index that lost digits may be out of range.
-    seen: dict[str, dict[int, Selection]] = {}
+    selections_by_layer: dict[str, dict[int, Selection]] = {}
     for plan in _plans(instrument, nodes, broken):
         with suppress(RuntimeError):
-            seen = _seen(instrument, makers, samples, plan)
+            selections_by_layer = _seen(instrument, makers, samples, plan)
             break
     # In network order: the last one is the nearest.
-    otherwise = [node for node in nodes if node.name in seen]
+    otherwise = [node for node in nodes if node.name in selections_by_layer]
     behind: dict[str, list[str]] = {}
     for output in view.outputs:
         reaching = [node for node in otherwise if _reaches(view, node, output)]
         choosing = [node for node in reaching if node.op_type not in _COMPARISONS]
         for node in (choosing or reaching)[-1:]:
             behind.setdefault(node.name, []).append(output)
-    found = []
+    choices = []
     for layer, outputs in behind.items():
-        node, by_sample = view.by_name[layer], seen[layer].values()
-        worst = max(by_sample, key=lambda each: (each.shape != each.expected, each.differing))
-        found.append(
+        node, by_sample = view.by_name[layer], selections_by_layer[layer].values()
+        worst = max(
+            by_sample,
+            key=lambda selection: (selection.shape != selection.expected, selection.differing),
+        )
+        choices.append(
             replace(
                 worst,
                 layer=layer,
@@ -79,20 +82,20 @@ def selections(
                 samples=len(by_sample),
             )
         )
-    return found
+    return choices
 
 
 def _seen(
     instrument: Instrument, makers: Mapping[str, str], samples: Sequence[Sample], plan: Plan
 ) -> dict[str, dict[int, Selection]]:
     """Return how choices differ under a plan, by node and sample. Raises RuntimeError."""
-    seen: dict[str, dict[int, Selection]] = {}
-    for shown in instrument.shown(list(makers), samples, plan):
-        for name, exact in shown.exact.items():
-            if (differs := _compared(exact, shown.emulated[name])) is not None:
-                told = replace(differs, sample=shown.sample, of_samples=len(samples))
-                seen.setdefault(makers[name], {})[shown.sample] = told
-    return seen
+    selections_by_layer: dict[str, dict[int, Selection]] = {}
+    for tensors in instrument.shown(list(makers), samples, plan):
+        for name, exact in tensors.exact.items():
+            if (differs := _compared(exact, tensors.emulated[name])) is not None:
+                selection = replace(differs, sample=tensors.sample, of_samples=len(samples))
+                selections_by_layer.setdefault(makers[name], {})[tensors.sample] = selection
+    return selections_by_layer
 
 
 def _plans(
@@ -110,7 +113,11 @@ def _plans(
 def _readers(view: View, node: onnx.NodeProto) -> list[str]:
     chosen = set(_chosen(node))
     read = {name: view.by_name[name] for name in view.reading(node)}
-    return [n for n, each in read.items() if not chosen.isdisjoint({*each.input, *captured(each)})]
+    return [
+        n
+        for n, reader in read.items()
+        if not chosen.isdisjoint({*reader.input, *captured(reader)})
+    ]
 
 
 def _chosen(node: onnx.NodeProto) -> list[str]:
@@ -128,18 +135,18 @@ def _reads(model: Model, view: View, node: onnx.NodeProto, fixed: Collection[str
 
     What the `fixed` nodes make, of shapes and constants, is none of them.
     """
-    found, pending, came = dict[str, None](), [node], set[str]()
-    for each in pending:
-        for name in (*each.input, *sorted(captured(each))):
+    tensors, pending, came = dict[str, None](), [node], set[str]()
+    for current in pending:
+        for name in (*current.input, *sorted(captured(current))):
             maker = view.maker.get(name, "")
             if not maker or maker in fixed:
                 continue
             if model.elem_types.get(name) == onnx.TensorProto.FLOAT:
-                found[name] = None
+                tensors[name] = None
             elif maker not in came:
                 came.add(maker)
                 pending.append(view.by_name[maker])
-    return list(found)
+    return list(tensors)
 
 
 def _inside(node: onnx.NodeProto) -> str:

@@ -44,16 +44,16 @@ def step_values(
         node.name: _between(steps[node.name], {*node.input}, {*node.output}, types)
         for node in apart
     }
-    names = [name for made in between.values() for name in made]
+    names = [name for op_types in between.values() for name in op_types]
     session = Session(showing(proto, names), model.weights, instrument.threads)
     magnitudes = {name: Magnitudes() for name in names}
     for number, sample in enumerate(samples):
         for name, array in session.run(sample, names).items() if names else ():
             magnitudes[name].add(array, low, number)
     by_layer: dict[str, dict[str, list[tuple[str, Magnitudes]]]] = {}
-    for layer, made in between.items():
+    for layer, op_types in between.items():
         groups = by_layer.setdefault(layer, {})
-        for name, op_type in made.items():
+        for name, op_type in op_types.items():
             groups.setdefault(op_type, []).append((name, magnitudes[name]))
     return StepValues(by_layer, magnified(replace(model, proto=proto)))
 

@@ -42,11 +42,11 @@ def choose_comparator(
     """
     if options.check is not None:
         return _check(options, options.check, outputs)
-    made: Comparator = make(COMPARATORS, options.metric, options, outputs, classes)
-    if isinstance(made, PolygraphyComparator):
-        return made
+    comparator: Comparator = make(COMPARATORS, options.metric, options, outputs, classes)
+    if isinstance(comparator, PolygraphyComparator):
+        return comparator
     kind = OfPython if callable(options.metric) else Guarded
-    return kind(comparator=made, name=name_of(options.metric))
+    return kind(comparator=comparator, name=name_of(options.metric))
 
 
 def judge_words(options: Options) -> str:
@@ -97,14 +97,12 @@ class ReadyMade:
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-        given, wanted = (
-            [{n: s[n] for n in self.outputs} for s in x] for x in (outputs, reference)
-        )
+        got, wanted = ([{n: s[n] for n in self.outputs} for s in x] for x in (outputs, reference))
         try:
             with np.errstate(all="ignore"):
-                error, told = judge_task(self.name, given, wanted)
+                error, remark = judge_task(self.name, got, wanted)
         except DoesNotFit as why:
             hint = f"name the outputs that it judges, as --check {self.name}:OUTPUT"
             raise UsageError(f"--check {self.name}: {why}", f"{hint}, or write a check") from why
         verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
-        return Judgement(verdict=verdict, error=error, message=told)
+        return Judgement(verdict=verdict, error=error, message=remark)

@@ -26,14 +26,16 @@ def limits_in_words(comparator: Comparator) -> str:
         return ""
     settings = comparator.settings()
     limits = {
-        kind: {each for each in settings.get(kind, {}).values() if each}
+        kind: {value for value in settings.get(kind, {}).values() if value}
         for kind in ("atol", "rtol", "classes")
     }
     if len(set().union(*limits.values())) < 2:
         return ""
-    told = {kind: sorted({min(each), max(each)}) for kind, each in limits.items() if each}
+    ends_by_kind = {
+        kind: sorted({min(values), max(values)}) for kind, values in limits.items() if values
+    }
     return ", ".join(
-        f"{kind} {' to '.join(f'{x:g}' for x in ends)}" for kind, ends in told.items()
+        f"{kind} {' to '.join(f'{x:g}' for x in ends)}" for kind, ends in ends_by_kind.items()
     )
 
 
@@ -44,28 +46,29 @@ def wide_remark(comparator: Comparator, options: Options) -> str:
     """
     if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in DIFFERENCES:
         return ""
-    absolute, asked = (
+    absolute, relative = (
         {name for name, limit in _by_name(limits).items() if limit is not None}
         for limits in (options.atol, options.rtol)
     )
-    told: dict[bool, list[str]] = {}
-    given = _by_name(options.tol)
-    for name, limit in given.items():
+    limits_by_use: dict[bool, list[str]] = {}
+    tolerances = _by_name(options.tol)
+    for name, limit in tolerances.items():
         of = [
-            each
-            for each in comparator.measured
-            if name == (each if each in given else "") and asked.isdisjoint(("", each))
+            output
+            for output in comparator.measured
+            if name == (output if output in tolerances else "")
+            and relative.isdisjoint(("", output))
         ]
         if limit is None or limit < WIDE or not of:
             continue
-        used = any(absolute.isdisjoint(("", each)) for each in of)
-        said = f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
-        told.setdefault(used, []).append(said)
+        used = any(absolute.isdisjoint(("", output)) for output in of)
+        words = f"{shlex.quote(name)}={limit:g}" if name else f"{limit:g}"
+        limits_by_use.setdefault(used, []).append(words)
     does = {True: "is an absolute limit", False: "sets none beside --atol"}
     return "; ".join(
-        f"--tol {','.join(said)} {does[used]}: from {WIDE:g} on a relative one has to be asked "
+        f"--tol {','.join(words)} {does[used]}: from {WIDE:g} on a relative one has to be asked "
         "for by --rtol"
-        for used, said in told.items()
+        for used, words in limits_by_use.items()
     )
 
 
@@ -103,7 +106,7 @@ def _failing(trials: Sequence[Trial]) -> Sequence[Trial]:
 def dropped_remark(trials: Sequence[Trial]) -> str:
     """Say how many trials failed only because a NaN was dropped inside; "" for none."""
     failed = _failing(trials)
-    dropping = [layers for each in failed if (layers := each.outcome.evidence.dropped_nan)]
+    dropping = [layers for trial in failed if (layers := trial.outcome.evidence.dropped_nan)]
     if not dropping:
         return ""
     return (
@@ -152,8 +155,8 @@ def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> l
 
 
 def _shares(comparator: Comparator) -> Mapping[str, float]:
-    found = comparator.settings().get("classes", {})
-    return found if isinstance(found, Mapping) else {}
+    shares = comparator.settings().get("classes", {})
+    return shares if isinstance(shares, Mapping) else {}
 
 
 def _allowing(name: str) -> str:
@@ -175,6 +178,6 @@ def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
     share = DEFAULT_TOLERANCE
     if comparator.metric != "l2":
         shares = [comparator.rtol.of(name) for name in small]
-        share = min(each if 0 < each < 1 else DEFAULT_TOLERANCE for each in shares)
+        share = min(value if 0 < value < 1 else DEFAULT_TOLERANCE for value in shares)
     # Not by --rtol: where values are near 0, FP32's own rounding is beyond it.
     return f"{_OTHERWISE} --metric snr --tol {20 * math.log10(1 / share):.0f}"

@@ -80,10 +80,10 @@ def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
             same, pairs = same + 2 * shared, pairs + matched
             total += float(one.scores.sum() + other.scores.sum())
             unmatched += len(one.scores) + len(other.scores) - 2 * matched
-    told = f"{pairs} pairs of boxes, {unmatched} boxes without"
+    remark = f"{pairs} pairs of boxes, {unmatched} boxes without"
     # Sums in another order may differ in their last digits.
     error = 1 - same / total if total else float(unmatched > 0)
-    return Found(error if error > 1e-12 else 0.0, told)
+    return Found(error if error > 1e-12 else 0.0, remark)
 
 
 def is_head(reference: list[Any]) -> bool:
@@ -104,10 +104,10 @@ def _by_place(outputs: list[Any], reference: list[Any]) -> Found:
     """Judge raw heads, in which a box is found where it was."""
     same = total = 0.0
     for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9
-        (name, wanted), found = next(iter(want.items())), next(iter(got.values()))
-        if np.shape(found) != np.shape(wanted):
+        (name, wanted), array = next(iter(want.items())), next(iter(got.values()))
+        if np.shape(array) != np.shape(wanted):
             return Found(math.inf, "the number of boxes is another one")
-        one, other = (taken_apart(np.asarray(head, np.float64)) for head in (found, wanted))
+        one, other = (taken_apart(np.asarray(head, np.float64)) for head in (array, wanted))
         if not _within(other.scores):
             raise DoesNotFit(name, wanted, "has scores outside of 0 to 1")
         scores = [np.clip(side.scores.max(-1), 0.0, 1.0) for side in (one, other)]
@@ -115,9 +115,9 @@ def _by_place(outputs: list[Any], reference: list[Any]) -> Found:
         pairs = (one.labels == other.labels) & (overlap >= _LEAST_IOU)
         same += 2 * float((np.minimum(*scores) * overlap)[pairs].sum())
         total += float(sum(side.sum() for side in scores))
-    told = f"boxes of a raw head, by score {same / 2:.3g} of {total / 2:.3g}"
+    remark = f"boxes of a raw head, by score {same / 2:.3g} of {total / 2:.3g}"
     error = 1 - same / total if total else 0.0
-    return Found(error if error > 1e-12 else 0.0, told)
+    return Found(error if error > 1e-12 else 0.0, remark)
 
 
 def taken_apart(head: Any) -> _Boxes:
@@ -172,9 +172,9 @@ def _images(sample: Any, roles: _Roles) -> list[_Boxes]:
         corners, labels = table[:, columns == "b"], table[:, columns == "l"]
         scores = table[:, columns == "s"].min(-1, initial=1.0)
         if roles.scores:
-            given = _part(sample[roles.scores], number, rows)
-            scores = given.max(-1, initial=0.0)
-            labels = given.argmax(-1)[:, None] if given.shape[-1] > 1 else labels
+            class_scores = _part(sample[roles.scores], number, rows)
+            scores = class_scores.max(-1, initial=0.0)
+            labels = class_scores.argmax(-1)[:, None] if class_scores.shape[-1] > 1 else labels
         if roles.labels:
             labels = _part(sample[roles.labels], number, rows)
         images.append(_sorted(corners, scores, labels, roles.centred))
@@ -211,32 +211,35 @@ def _part(array: Any, image: int, rows: Any) -> Any:
 def _roles(reference: list[Any]) -> _Roles:
     """Find what each output says, by its shape and its values. Raises DoesNotFit."""
     arrays = {n: [np.asarray(s[n]) for s in reference] for n in reference[0]}
-    boxes = [n for n, of in arrays.items() if all(_is_rows(each) for each in of)]
+    boxes = [n for n, of in arrays.items() if all(_is_rows(array) for array in of)]
     if not boxes:
         name, of = next(iter(arrays.items()))
         raise DoesNotFit(name, of[0], "has no boxes: rows of 4 to 7 numbers")
-    found: dict[str, str] = {"boxes": max(boxes, key=lambda n: arrays[n][0].shape[-1] == 4)}
-    rows = [each.shape[:-1] for each in arrays[found["boxes"]]]
-    for name in (n for n in arrays if n != found["boxes"]):
+    by_role: dict[str, str] = {"boxes": max(boxes, key=lambda n: arrays[n][0].shape[-1] == 4)}
+    rows = [array.shape[:-1] for array in arrays[by_role["boxes"]]]
+    for name in (n for n in arrays if n != by_role["boxes"]):
         of = arrays[name]
         role = "scores" if of[0].dtype.kind == "f" else "labels"
-        if role in found or not all(
-            _by_row(each, shape)
-            for each, shape in zip(of, rows)  # noqa: B905 - Python 3.9
+        if role in by_role or not all(
+            _by_row(array, shape)
+            for array, shape in zip(of, rows)  # noqa: B905 - Python 3.9
         ):
-            raise DoesNotFit(name, of[0], f"has no {role} of the boxes in {found['boxes']!r}")
-        if role == "scores" and not all(_within(each) for each in of):
+            raise DoesNotFit(name, of[0], f"has no {role} of the boxes in {by_role['boxes']!r}")
+        if role == "scores" and not all(_within(array) for array in of):
             raise DoesNotFit(name, of[0], "has scores outside of 0 to 1")
-        found[role] = name
+        by_role[role] = name
     table = np.concatenate(
-        [each.reshape(-1, each.shape[-1]).astype(np.float64) for each in arrays[found["boxes"]]]
+        [
+            array.reshape(-1, array.shape[-1]).astype(np.float64)
+            for array in arrays[by_role["boxes"]]
+        ]
     )
-    layout = _layout(found["boxes"], table)
+    layout = _layout(by_role["boxes"], table)
     corners = table[:, [i for i, kind in enumerate(layout) if kind == "b"]]
     corners = corners[~_is_padding(corners)]
     turned = int((corners[:, 2:] < corners[:, :2]).any(-1).sum())
     centred = turned > _CENTRED * len(corners)
-    return _Roles(found["boxes"], found.get("scores"), found.get("labels"), layout, centred)
+    return _Roles(by_role["boxes"], by_role.get("scores"), by_role.get("labels"), layout, centred)
 
 
 def _is_rows(array: Any) -> bool:
@@ -260,7 +263,7 @@ def _layout(name: str, table: Any) -> str:
         return "bbbb"
     for layout in _LAYOUTS[table.shape[-1]]:
         kinds = dict.fromkeys(layout)
-        columns = {k: table[:, [i for i, each in enumerate(layout) if each == k]] for k in kinds}
+        columns = {k: table[:, [i for i, kind in enumerate(layout) if kind == k]] for k in kinds}
         whole = bool((columns.get("l", table[:, :0]) % 1 == 0).all())
         if whole and _within(columns["s"]):
             return layout

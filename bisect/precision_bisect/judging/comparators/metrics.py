@@ -114,5 +114,5 @@ def _cosine(got: Any, want: Any) -> float:
     sizes = [np.sqrt(np.sum(array**2)) for array in (got, want)]
     if not all(sizes):
         return 1.0 if not any(sizes) else 0.0
-    found = float(np.sum(got * want) / (sizes[0] * sizes[1]))
-    return found if math.isnan(found) else max(-1.0, min(1.0, found))
+    cosine = float(np.sum(got * want) / (sizes[0] * sizes[1]))
+    return cosine if math.isnan(cosine) else max(-1.0, min(1.0, cosine))

@@ -18,7 +18,12 @@ def output_errors(
     Samples are numbered from `first` on.
     """
     return [
-        _error(name, [each[name] for each in outputs], [each[name] for each in reference], first)
+        _error(
+            name,
+            [sample[name] for sample in outputs],
+            [sample[name] for sample in reference],
+            first,
+        )
         for name in reference[0]
         if all(
             got[name].shape == want[name].shape
@@ -29,19 +34,19 @@ def output_errors(
 
 def together(parts: Iterable[Sequence[OutputError]]) -> Sequence[OutputError]:
     """Return the errors over the samples of all parts, of the outputs that each part has."""
-    several = [{each.output: each for each in part} for part in parts] or [{}]
+    several = [{error.output: error for error in part} for part in parts] or [{}]
     common = [name for name in several[0] if all(name in part for part in several)]
     return [_together([part[name] for part in several]) for name in common]
 
 
 def _together(errors: Sequence[OutputError]) -> OutputError:
-    elements = sum(each.elements for each in errors)
+    elements = sum(error.elements for error in errors)
     return replace(
-        max(errors, key=lambda each: (each.elements > 0, each.max)),
-        mean=sum(each.mean * each.elements for each in errors) / max(elements, 1),
-        p99=max(each.p99 for each in errors),
+        max(errors, key=lambda error: (error.elements > 0, error.max)),
+        mean=sum(error.mean * error.elements for error in errors) / max(elements, 1),
+        p99=max(error.p99 for error in errors),
         elements=elements,
-        differing=sum(each.differing for each in errors),
+        differing=sum(error.differing for error in errors),
     )
 
 
@@ -70,7 +75,7 @@ def _error(
         if not want.size:
             continue
         # In double: the difference of two large floats may leave their own range.
-        flat = (each.astype(np.float64) for each in widened(got, want, as_float=True))
+        flat = (array.astype(np.float64) for array in widened(got, want, as_float=True))
         apart = np.abs(np.subtract(*flat))
         total += float(apart.sum())
         elements += apart.size
@@ -89,7 +94,7 @@ def _error(
         elements=elements,
         differing=differing,
         sample=first + sample,
-        index=[int(each) for each in index],
+        index=[int(coordinate) for coordinate in index],
         expected=float(reference[sample][index]),
         got=float(outputs[sample][index]),
     )

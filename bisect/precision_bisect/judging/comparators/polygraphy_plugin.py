@@ -152,10 +152,10 @@ class PolygraphyComparator:
         atol, rtol = self.atol.of(name), 0.0
         if self.metric in DIFFERENCES:
             rtol = self.rtol.of(name)
-        found = multiple(limits, atol, rtol, got, want)
+        error = multiple(limits, atol, rtol, got, want)
         # Finite outputs have a finite error, where there is a limit, also if the metric overflows.
-        overflows = got.shape == want.shape and (atol > 0 or rtol > 0) and not found <= _LARGEST
-        return _LARGEST if overflows else found
+        overflows = got.shape == want.shape and (atol > 0 or rtol > 0) and not error <= _LARGEST
+        return _LARGEST if overflows else error
 
     def _told(self, name: str, pairs: Sequence[_Pair], sample: int) -> str:
         """Say where the worst error is, of classes how many differ, and of shapes that they do."""
@@ -202,18 +202,18 @@ def _class_shares(options: Options, classes: Sequence[str]) -> tuple[Options, Ma
     """Return the share of elements that may differ by class output, and the options without it."""
     as_numbers = {*_named(options.atol), *_named(options.rtol)}
     exact = [name for name in classes if name not in as_numbers]
-    given = {name: limit for name, limit in _named(options.tol).items() if name in exact}
-    shares = {**dict.fromkeys(exact, 0.0), **tolerance_from(given).per_output}
+    limits = {name: limit for name, limit in _named(options.tol).items() if name in exact}
+    shares = {**dict.fromkeys(exact, 0.0), **tolerance_from(limits).per_output}
     for name, share in shares.items():
         if share >= 1.0:
             raise UsageError(
                 f"--tol {name}={share:g} lets every element of the classes in {name!r} differ",
                 f"give a share below 1, or --atol {name}={share:g} to judge it as numbers",
             )
-    if not given:
+    if not limits:
         return options, shares
-    left = {name: limit for name, limit in _named(options.tol).items() if name not in given}
-    return replace(options, tol=left or None), shares
+    others = {name: limit for name, limit in _named(options.tol).items() if name not in limits}
+    return replace(options, tol=others or None), shares
 
 
 def _named(limits: Limits) -> Mapping[str, float]:

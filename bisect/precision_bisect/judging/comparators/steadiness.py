@@ -57,11 +57,11 @@ def steadiness(
         again = [run(sample) for sample in samples]
         for one, other in zip(first, again, strict=True):
             moved |= {name for name, share in distances(other, one).items() if share}
-        found = within.judge(again, first)
-        if found.verdict is Verdict.FAIL:
+        judgement = within.judge(again, first)
+        if judgement.verdict is Verdict.FAIL:
             nodes = changing_nodes(model, moved)
-            raise _changed(model, nodes, _by(found.error, comparator.tolerance))
-        worst = max(worst, found, key=lambda each: each.error or 0.0)
+            raise _changed(model, nodes, _by(judgement.error, comparator.tolerance))
+        worst = max(worst, judgement, key=lambda judgement: judgement.error or 0.0)
     if not changing:
         return ""
     if not moved:
@@ -78,11 +78,11 @@ def unsettled(reference: Reference, comparator: Comparator) -> str:
     plain = reference.plain
     if not plain or non_finite(plain):
         return ""
-    found = comparator.judge(plain, reference.outputs[: len(plain)])
-    if found.verdict is Verdict.PASS:
+    judgement = comparator.judge(plain, reference.outputs[: len(plain)])
+    if judgement.verdict is Verdict.PASS:
         return ""
     return (
-        f"FP32 itself differs{_by(found.error, comparator.tolerance)}, with and without ONNX "
+        f"FP32 itself differs{_by(judgement.error, comparator.tolerance)}, with and without ONNX "
         "Runtime's optimisation: values cross steps of INT8; no answer can hold on every engine, "
         "so loosen the limit"
     )
@@ -90,17 +90,17 @@ def unsettled(reference: Reference, comparator: Comparator) -> str:
 
 def _changed(model: Model, nodes: Sequence[onnx.NodeProto], by: str) -> ModelError:
     """Return the error for a model of which two runs differ."""
-    said = f"{model.path} is not deterministic: two runs of the same samples differ{by}"
+    message = f"{model.path} is not deterministic: two runs of the same samples differ{by}"
     if not nodes:
         return ModelError(
-            f"{said}; no standard node of it draws random numbers",
+            f"{message}; no standard node of it draws random numbers",
             "export it so that equal inputs give equal outputs",
         )
-    trained = [each.op_type in TRAINED for each in nodes]
+    trained = [node.op_type in TRAINED for node in nodes]
     ways = ["export it in eval mode"] * any(trained)
     ways += ["make what is drawn an input, since no seed repeats it"] * (not all(trained))
     why = f"{_named(nodes)} change{'s' * (len(nodes) == 1)} from run to run"
-    return ModelError(f"{said}; {why}", ", and ".join(ways))
+    return ModelError(f"{message}; {why}", ", and ".join(ways))
 
 
 def _by(error: float | None, tolerance: float | None) -> str:
@@ -111,9 +111,9 @@ def _by(error: float | None, tolerance: float | None) -> str:
 
 def _named(nodes: Sequence[onnx.NodeProto]) -> str:
     """Return the nodes by name and operator."""
-    told = [
+    names = [
         f"{node.name or node.output[0]!r} "
         f"({node.op_type}{' in training mode' * (node.op_type in TRAINED)})"
         for node in nodes
     ]
-    return first_of(told, _NAMED)
+    return first_of(names, _NAMED)

@@ -27,12 +27,12 @@ def judge_task(name: str, outputs: list[Any], reference: list[Any]) -> Found:
     """Judge lists with a dict of arrays per sample by a check. Raises DoesNotFit."""
     if name == "boxes":
         return matched_boxes(outputs, reference)
-    found = []
+    outcomes = []
     for output in reference[0]:
         pairs = [(o[output], r[output]) for o, r in zip(outputs, reference)]  # noqa: B905 - 3.9
-        error, told = _of_output(name, output, pairs)
-        found.append(Found(error, f"output {output!r}: {told}"))
-    return max(found, key=lambda each: each.error)
+        error, remark = _of_output(name, output, pairs)
+        outcomes.append(Found(error, f"output {output!r}: {remark}"))
+    return max(outcomes, key=lambda outcome: outcome.error)
 
 
 def _of_output(name: str, output: str, pairs: list[Any]) -> Found:
@@ -41,8 +41,8 @@ def _of_output(name: str, output: str, pairs: list[Any]) -> Found:
         text = name == "ctc" and _is_text(want)  # which may take any number of steps
         if not want.size and got.shape != want.shape and not text:
             return _reshaped(got, want)
-    left = [(got, want) for got, want in pairs if want.size or got.size]
-    return _BY_OUTPUT[name](output, left) if left else Found(0.0, "it is empty")
+    nonempty = [(got, want) for got, want in pairs if want.size or got.size]
+    return _BY_OUTPUT[name](output, nonempty) if nonempty else Found(0.0, "it is empty")
 
 
 def _top1(name: str, pairs: list[Any]) -> Found:
@@ -67,8 +67,8 @@ def _top5(name: str, pairs: list[Any]) -> Found:
         one, other = (x[..., :_FIRST].reshape(-1, _FIRST) for x in both)
         missed += int(np.count_nonzero(~(other[:, :, None] == one[:, None, :]).any(-1)))
         rows += len(other)
-    told = f"{missed} of the first {_FIRST} classes of {rows} rows are others"
-    return Found(missed / max(rows * _FIRST, 1), told)
+    remark = f"{missed} of the first {_FIRST} classes of {rows} rows are others"
+    return Found(missed / max(rows * _FIRST, 1), remark)
 
 
 def _perplexity(name: str, pairs: list[Any]) -> Found:
@@ -114,8 +114,11 @@ def _ctc(name: str, pairs: list[Any]) -> Found:
     if any(len(got) != len(want) for got, want in both):
         return Found(math.inf, "the number of lines is another one")
     # CTC has its blank first or last, and writes it more often than any one character.
-    seen, last = np.concatenate([want.ravel() for _, want in both]), pairs[0][1].shape[-1] - 1
-    blank = last if np.count_nonzero(seen == last) > np.count_nonzero(seen == 0) else 0
+    characters, last = (
+        np.concatenate([want.ravel() for _, want in both]),
+        pairs[0][1].shape[-1] - 1,
+    )
+    blank = last if np.count_nonzero(characters == last) > np.count_nonzero(characters == 0) else 0
     edits = length = 0
     for got, want in both:
         for one, other in zip(got, want):  # noqa: B905 - Python 3.9
@@ -145,8 +148,8 @@ def _distance(one: Any, other: Any) -> int:
     """Return how many characters are inserted, left out or replaced (Levenshtein)."""
     steps = np.arange(len(other) + 1)
     row = steps
-    for number, each in enumerate(one):
-        cheapest = np.append(number + 1, np.minimum(row[1:] + 1, row[:-1] + (other != each)))
+    for number, symbol in enumerate(one):
+        cheapest = np.append(number + 1, np.minimum(row[1:] + 1, row[:-1] + (other != symbol)))
         row = np.minimum.accumulate(cheapest - steps) + steps
     return int(row[-1])
 

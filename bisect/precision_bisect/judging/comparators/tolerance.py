@@ -65,8 +65,8 @@ class Tolerance:
 def tolerance_from(limits: Limits) -> Tolerance:
     """Return the tolerance for limits as the options hold them."""
     by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
-    found = {name: float(limit) for name, limit in by_name.items() if limit is not None}
-    return Tolerance(default=found.pop("", None), per_output=found)
+    by_output = {name: float(limit) for name, limit in by_name.items() if limit is not None}
+    return Tolerance(default=by_output.pop("", None), per_output=by_output)
 
 
 STEP = 1.0
@@ -79,8 +79,8 @@ def by_size(options: Options, integers: Collection[str]) -> Sequence[str]:
     A limit by the output's name goes before one for all. Below a step --tol means the share of
     elements that may differ, or the other outputs.
     """
-    given = (tolerance_from(limits) for limits in (options.tol, options.atol))
-    limits = [(each.per_output, each.default) for each in given]
+    tolerances = (tolerance_from(limits) for limits in (options.tol, options.atol))
+    limits = [(tolerance.per_output, tolerance.default) for tolerance in tolerances]
 
     def limit(name: str) -> float:
         named = [some[name] for some, _ in limits if name in some]

@@ -72,20 +72,20 @@ def try_out(comparator: Comparator, reference: Sequence[Sample], name: str) -> N
     # A negated cosine fails for turned outputs, and passes everything that a plan computes.
     sound = own.verdict is Verdict.PASS and not _near(own.error, -1.0)
     below = _below_zero(own.error, comparator.tolerance)
-    told: list[_Told] = []
+    outcomes: list[_Told] = []
     for wrong, outputs in _wrong_outputs(reference):
-        told.append(_Told(wrong, _judged(comparator, outputs, reference)))
-        if wrong is Wrong.ZEROS and isinstance(comparator, ReadyMade) and told[-1].passed:
+        outcomes.append(_Told(wrong, _judged(comparator, outputs, reference)))
+        if wrong is Wrong.ZEROS and isinstance(comparator, ReadyMade) and outcomes[-1].passed:
             raise UsageError(
-                f"{name} passes zeros instead of these outputs: {told[-1].figure or 0.0:.4g}, "
+                f"{name} passes zeros instead of these outputs: {outcomes[-1].figure or 0.0:.4g}, "
                 f"tolerance {comparator.tolerance:g}",
                 "give inputs in which the model finds more, or a smaller --tol",
             )
         # Where the reference is below zero, as by -PSNR or a limit minus it, the first ones have
         # to be above the limit: turned round, outputs are by both.
-        if sound and _can_fail(told[0] if below else told[-1]):
+        if sound and _can_fail(outcomes[0] if below else outcomes[-1]):
             return
-    raise UsageError(*_trouble(name, own, told, comparator.tolerance))
+    raise UsageError(*_trouble(name, own, outcomes, comparator.tolerance))
 
 
 def _own(comparator: Comparator, reference: Sequence[Sample]) -> Judgement:
@@ -110,10 +110,10 @@ def _judged(
         return None
 
 
-def _can_fail(told: _Told) -> bool:
+def _can_fail(outcome: _Told) -> bool:
     """Tell whether a comparator was seen to fail: zeros make NaN of what is not compared, too."""
-    clear = told.figure is not None or told.without_figure
-    return not told.passed and (clear or told.wrong is not Wrong.ZEROS)
+    clear = outcome.figure is not None or outcome.without_figure
+    return not outcome.passed and (clear or outcome.wrong is not Wrong.ZEROS)
 
 
 def _near(error: float | None, what: float) -> bool:
@@ -125,19 +125,19 @@ def _below_zero(error: float | None, tolerance: float | None) -> bool:
 
 
 def _trouble(
-    name: str, own: Judgement, told: Sequence[_Told], tolerance: float | None
+    name: str, own: Judgement, outcomes: Sequence[_Told], tolerance: float | None
 ) -> tuple[str, str]:
     """Return what is wrong with a comparator, and what to do about it."""
-    figures = {each.wrong: each.figure for each in told if each.figure is not None}
+    figures = {outcome.wrong: outcome.figure for outcome in outcomes if outcome.figure is not None}
     limit = "" if tolerance is None else f", tolerance {tolerance:g}"
     if own.error is None:
-        return _without_figures(name, own, told)
+        return _without_figures(name, own, outcomes)
     if not math.isfinite(own.error):
         return f"{name} gives {own.error:g} for outputs equal to the reference", _DECIBELS
     if {*figures.values()} == {own.error}:
-        return _never_compares(name, f"gives {own.error:.4g}", told)
+        return _never_compares(name, f"gives {own.error:.4g}", outcomes)
     if figures and own.error > NEAR and max(figures.values()) <= own.error:
-        wrong, figure = min(figures.items(), key=lambda each: each[1])
+        wrong, figure = min(figures.items(), key=lambda item: item[1])
         return (
             f"{name} gives a score: {own.error:.4g} for outputs equal to the reference, "
             f"{figure:.4g} for {wrong}",
@@ -160,18 +160,18 @@ def _trouble(
     )
 
 
-def _without_figures(name: str, own: Judgement, told: Sequence[_Told]) -> tuple[str, str]:
+def _without_figures(name: str, own: Judgement, outcomes: Sequence[_Told]) -> tuple[str, str]:
     if own.verdict is Verdict.PASS:
-        return _never_compares(name, "passes", told)
-    turned = any(each.passed for each in told)
+        return _never_compares(name, "passes", outcomes)
+    turned = any(outcome.passed for outcome in outcomes)
     return (
         f"{name} fails outputs equal to the reference" + " and passes wrong ones" * turned,
         "return True where the outputs pass",
     )
 
 
-def _never_compares(name: str, does: str, told: Sequence[_Told]) -> tuple[str, str]:
-    wrong = ", ".join(each.wrong for each in told)
+def _never_compares(name: str, does: str, outcomes: Sequence[_Told]) -> tuple[str, str]:
+    wrong = ", ".join(outcome.wrong for outcome in outcomes)
     return (
         f"{name} does not compare: it {does}, whether it is given the reference itself or {wrong}",
         "compare its first argument, the outputs, with its second, the reference",
@@ -181,7 +181,7 @@ def _never_compares(name: str, does: str, told: Sequence[_Told]) -> tuple[str, s
 def _wrong_outputs(reference: Sequence[Sample]) -> Iterator[tuple[Wrong, Sequence[Sample]]]:
     """Yield outputs of the reference's shapes that are wrong, each as they are needed."""
     chance = np.random.default_rng(0)
-    made: dict[Wrong, Callable[[], Sequence[Sample]]] = {
+    makers: dict[Wrong, Callable[[], Sequence[Sample]]] = {
         Wrong.ZEROS: lambda: _each(reference, np.zeros_like),
         Wrong.OTHERS: lambda: [*reference[1:], reference[0]],
         Wrong.SHUFFLED: lambda: _each(
@@ -189,7 +189,7 @@ def _wrong_outputs(reference: Sequence[Sample]) -> Iterator[tuple[Wrong, Sequenc
         ),
         Wrong.FAR: lambda: _each(reference, _far),
     }
-    for wrong, make in made.items():
+    for wrong, make in makers.items():
         outputs = make()
         if _alike(outputs, reference) and not _equal(outputs, reference):
             yield wrong, outputs

@@ -71,18 +71,18 @@ class Copies:
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""
-        drawn, made = self._held
+        drawn, pairs = self._held
         if drawn != (where, draw):
-            made = {}
+            pairs = {}
             # In one: workers on other draws share this object.
-            self._held = (where, draw), made
-        if number not in made:
+            self._held = (where, draw), pairs
+        if number not in pairs:
             pair = self._make(where, draw, number)
             # The first ones, as many as fit: most plans that are judged on one draw fail on these.
-            if number > 0 and _nbytes(pair) * (len(made) + 1) > _MOST_HELD:
+            if number > 0 and _nbytes(pair) * (len(pairs) + 1) > _MOST_HELD:
                 return pair
-            made[number] = pair
-        return made[number]
+            pairs[number] = pair
+        return pairs[number]
 
     def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
         feeds, reference = self.samples[where]

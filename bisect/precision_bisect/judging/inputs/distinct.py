@@ -87,8 +87,8 @@ def _leaders(
     numbers: Sequence[int], sketches: Sequence[Sequence[NDArray[np.float64]]]
 ) -> Mapping[int, int]:
     """Return for each sample the first one that it is near to, which is near to no earlier one."""
-    inputs = [np.stack(each) for each in zip(*sketches, strict=True)]
-    squares = [np.einsum("ij,ij->i", each, each) for each in inputs]
+    inputs = [np.stack(column) for column in zip(*sketches, strict=True)]
+    squares = [np.einsum("ij,ij->i", matrix, matrix) for matrix in inputs]
     free = np.ones(len(numbers), bool)
     leaders: dict[int, int] = {}
     for place in range(len(numbers)):
@@ -101,7 +101,7 @@ def _leaders(
                 near &= apart <= NEAR**2 * np.maximum(square, square[place])
         near[place] = True
         free &= ~near
-        leaders |= {numbers[each]: numbers[place] for each in map(int, np.flatnonzero(near))}
+        leaders |= {numbers[other]: numbers[place] for other in map(int, np.flatnonzero(near))}
     return leaders
 
 
@@ -112,13 +112,13 @@ def _digest(sample: Sample) -> _Digest:
         head = f"{name}\0{array.dtype}\0{array.shape}\0".encode()
         # An array of objects has addresses for bytes.
         is_text = array.dtype.hasobject
-        held = repr(array.ravel().tolist()).encode() if is_text else array.tobytes()
-        whole.update(head + held)
+        content = repr(array.ravel().tolist()).encode() if is_text else array.tobytes()
+        whole.update(head + content)
         if _has_distance(array):
             exact.update(head)
             sketches.append(_sketch(array))
         else:
-            exact.update(head + held)
+            exact.update(head + content)
     return _Digest(whole.digest(), exact.digest(), sketches)
 
 

@@ -26,14 +26,14 @@ def read_outputs(path: Path, model: Model, count: int) -> list[Sample]:
     of one runner. What is no output of the model is left out. Raises InputError for a file that
     cannot be read or is not of these samples.
     """
-    found = read_samples(path, [spec.name for spec in model.outputs])
-    if len(found) != count:
+    samples = read_samples(path, [spec.name for spec in model.outputs])
+    if len(samples) != count:
         raise InputError(
-            f"{_FLAG} {path} holds the outputs of {counted(len(found), 'sample')}, and --inputs "
+            f"{_FLAG} {path} holds the outputs of {counted(len(samples), 'sample')}, and --inputs "
             f"{count}",
             "give those of every sample, in the same order",
         )
-    return [of_model(model, outputs, number) for number, outputs in enumerate(found)]
+    return [of_model(model, outputs, number) for number, outputs in enumerate(samples)]
 
 
 def of_model(model: Model, outputs: Sample, number: int) -> Sample:
@@ -68,18 +68,18 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
         )
     if array.dtype.kind == "f":
         return array.astype(wanted)
-    found = array if spec.dtype is None else array.astype(wanted)
-    if not np.array_equal(found, array):
+    values = array if spec.dtype is None else array.astype(wanted)
+    if not np.array_equal(values, array):
         raise InputError(
             f"{where} holds values that {spec.dtype} does not have",
             "give the outputs as the model computes them",
         )
-    return found
+    return values
 
 
 def same_samples(apart: Sequence[tuple[str, float]], limit: float) -> str:
     """Return a remark where ONNX Runtime's own outputs are further apart than rounding, or ""."""
-    name, share = max(apart, key=lambda each: each[1])
+    name, share = max(apart, key=lambda item: item[1])
     if share <= limit:
         return ""
     return (

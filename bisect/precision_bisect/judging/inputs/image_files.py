@@ -71,8 +71,8 @@ class Pixels:
     @property
     def raw(self) -> bool:
         """Whether pixels go in as they are."""
-        told = self.options
-        return told.scale == 1 and not any(told.mean) and {1.0} == {*told.std}
+        options = self.options
+        return options.scale == 1 and not any(options.mean) and {1.0} == {*options.std}
 
 
 def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
@@ -104,7 +104,7 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
     if trouble := too_large(8 * batch * colours * size[0] * size[1]):
         what = f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}"
         raise InputError(what, "give a smaller --image-size, if the model takes it")
-    told = ImageOptions(
+    image_options = ImageOptions(
         image_size=size,
         scale=1.0 if options.scale is None else float(options.scale),
         mean=_three(options.mean, 0.0),
@@ -112,8 +112,10 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
         layout=layout,
         channels=options.channels or "rgb",
     )
-    found = Pixels(spec=spec, options=told, channels=colours, batch=batch, batched=len(shape) == 4)
-    if spec.dtype == "uint8" and not found.raw:
+    pixels = Pixels(
+        spec=spec, options=image_options, channels=colours, batch=batch, batched=len(shape) == 4
+    )
+    if spec.dtype == "uint8" and not pixels.raw:
         raise UsageError(
             f"input {spec.name!r} is uint8, which takes pixels as they are",
             "leave out --scale, --mean and --std",
@@ -122,7 +124,7 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
         raise UsageError(
             "--mean and --std have three numbers, and the input one channel", "give one number"
         )
-    return found
+    return pixels
 
 
 def _guessed(spec: TensorSpec, shape: tuple[int | str | None, ...]) -> Layout:
@@ -134,7 +136,9 @@ def _guessed(spec: TensorSpec, shape: tuple[int | str | None, ...]) -> Layout:
         for layout, axis in _LAYOUTS.items():
             if shape[axis] == count:
                 return layout
-    unknown = [each for each, axis in _LAYOUTS.items() if not isinstance(shape[axis], int)]
+    unknown = [
+        candidate for candidate, axis in _LAYOUTS.items() if not isinstance(shape[axis], int)
+    ]
     if not unknown:
         raise NeedsLoader(f"input {spec.name!r} {show(spec.shape)} has no 3 or 1 channels")
     if len(unknown) == 1:
@@ -146,9 +150,9 @@ def _guessed(spec: TensorSpec, shape: tuple[int | str | None, ...]) -> Layout:
 
 
 def _size(
-    spec: TensorSpec, own: tuple[int | str | None, ...], asked: tuple[int, int] | None
+    spec: TensorSpec, own: tuple[int | str | None, ...], size: tuple[int, int] | None
 ) -> tuple[int, int]:
-    if asked is None:
+    if size is None:
         width, height = own
         if not isinstance(width, int) or not isinstance(height, int):
             raise InputError(
@@ -156,14 +160,14 @@ def _size(
                 "give --image-size 640, or 640x480 for width x height",
             )
         return width, height
-    if any(isinstance(has, int) and has != want for has, want in zip(own, asked, strict=True)):
-        width, height = ("?" if not isinstance(each, int) else each for each in own)
+    if any(isinstance(has, int) and has != want for has, want in zip(own, size, strict=True)):
+        width, height = ("?" if not isinstance(side, int) else side for side in own)
         raise UsageError(
-            f"--image-size is {asked[0]}x{asked[1]}, and input {spec.name!r} takes images of "
+            f"--image-size is {size[0]}x{size[1]}, and input {spec.name!r} takes images of "
             f"{width}x{height}, width x height",
             "leave it out",
         )
-    return asked
+    return size
 
 
 def _three(values: Sequence[float], default: float) -> tuple[float, ...]:
@@ -181,12 +185,14 @@ def read_images(pixels: Pixels, files: Sequence[Path]) -> Sample:
 def _array(file: Path, pixels: Pixels) -> NDArray[Any]:
     """Return an image in the model's layout and type."""
     values: NDArray[Any] = _decoded(file, pixels)
-    told, count = pixels.options, pixels.channels
-    if not pixels.raw and told.scale is not None:
-        values = (values * told.scale - np.array(told.mean[:count])) / np.array(told.std[:count])
-    if told.channels == "bgr":
+    options, count = pixels.options, pixels.channels
+    if not pixels.raw and options.scale is not None:
+        values = (values * options.scale - np.array(options.mean[:count])) / np.array(
+            options.std[:count]
+        )
+    if options.channels == "bgr":
         values = values[..., ::-1]
-    if told.layout == "nchw":
+    if options.layout == "nchw":
         values = np.moveaxis(values, -1, 0)
     return values.astype(pixels.spec.dtype)
 
@@ -258,7 +264,7 @@ def _refuse_odd(file: Path, image: "ImageFile") -> None:
 
 def treatments(files: Sequence[Path], pixels: Pixels) -> dict[Treated, list[Path]]:
     """Return which images are treated how, by their headers. Raises InputError."""
-    found: dict[Treated, list[Path]] = {}
+    files_by_treatment: dict[Treated, list[Path]] = {}
     channels = pixels.channels
     for file in files:
         with _opened(file) as image:
@@ -273,8 +279,8 @@ def treatments(files: Sequence[Path], pixels: Pixels) -> dict[Treated, list[Path
                 (Treated.STRETCHED, _stretched(image.size, rotation, pixels)),
             ):
                 if holds:
-                    found.setdefault(treated, []).append(file)
-    return found
+                    files_by_treatment.setdefault(treated, []).append(file)
+    return files_by_treatment
 
 
 def _stretched(size: tuple[int, int], rotation: int, pixels: Pixels) -> bool:

@@ -24,7 +24,7 @@ def check_samples(
     shapes, arrays that hold nothing, and NaN or Inf.
     """
     named = places or [f"sample {number}" for number in range(len(samples))]
-    return [_check(model.inputs, *each) for each in zip(samples, named, strict=True)]
+    return [_check(model.inputs, *item) for item in zip(samples, named, strict=True)]
 
 
 def own_sample(sample: object) -> Any:

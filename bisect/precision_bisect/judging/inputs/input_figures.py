@@ -49,39 +49,45 @@ def figures(
 
 
 def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
-    numbers = [each for each in arrays if each.dtype.kind in "biuf"]
-    told: Mapping[str, float] = {}
+    numbers = [array for array in arrays if array.dtype.kind in "biuf"]
+    statistics: Mapping[str, float] = {}
     if len(numbers) == len(arrays):
-        total = sum(float(each.sum(dtype=np.float64)) for each in arrays)
-        told = {
-            "lowest": min(float(each.min()) for each in arrays),
-            "highest": max(float(each.max()) for each in arrays),
-            "mean": total / sum(each.size for each in arrays),
+        total = sum(float(array.sum(dtype=np.float64)) for array in arrays)
+        statistics = {
+            "lowest": min(float(array.min()) for array in arrays),
+            "highest": max(float(array.max()) for array in arrays),
+            "mean": total / sum(array.size for array in arrays),
         }
     return InputRead(
         name=name,
         dtype=arrays[0].dtype.name,
-        shapes=list(dict.fromkeys(each.shape for each in arrays)),
-        lowest=told.get("lowest"),
-        highest=told.get("highest"),
-        mean=told.get("mean"),
+        shapes=list(dict.fromkeys(array.shape for array in arrays)),
+        lowest=statistics.get("lowest"),
+        highest=statistics.get("highest"),
+        mean=statistics.get("mean"),
     )
 
 
 def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iterator[str]:
     """Yield what is odd about the values of samples, and what to do."""
     first = samples[0]
-    for each, spec in zip(read.inputs, model.inputs, strict=True):
-        if each.lowest is None or each.highest is None or not each.dtype.startswith("float"):
+    for entry, spec in zip(read.inputs, model.inputs, strict=True):
+        if entry.lowest is None or entry.highest is None or not entry.dtype.startswith("float"):
             continue
-        if each.lowest == each.highest:
-            if first[each.name].size > 1:
+        if entry.lowest == entry.highest:
+            if first[entry.name].size > 1:
                 yield (
-                    f"input {each.name!r} is {each.lowest:g} throughout: what its layers do with "
-                    "other values is not judged"
+                    f"input {entry.name!r} is {entry.lowest:g} throughout: what its layers do "
+                    "with other values is not judged"
                 )
         elif _takes_images(spec) or read.images is not None:
-            yield from _scales(model, each, each.lowest, each.highest, by_flags=bool(read.images))
+            yield from _scales(
+                model,
+                entry,
+                entry.lowest,
+                entry.highest,
+                by_flags=bool(read.images),
+            )
 
 
 def _takes_images(spec: TensorSpec) -> bool:
@@ -130,15 +136,21 @@ def _scales_pixels(model: Model, name: str) -> bool:
             continue
         if node.op_type in _PASSING:
             reached.update(node.output)
-        elif _fits_pixels(node, [constants[each] for each in node.input if each in constants]):
+        elif _fits_pixels(
+            node, [constants[operand] for operand in node.input if operand in constants]
+        ):
             return True
     return False
 
 
 def _fits_pixels(node: onnx.NodeProto, constants: Sequence[NDArray[Any]]) -> bool:
     """Tell whether an operator's constants are of the size that pixels from 0 to 255 ask for."""
-    sizes = [np.abs(each.astype(np.float64)) for each in constants if each.dtype.kind in "iuf"]
-    sizes = [each for each in sizes if each.size]
+    sizes = [
+        np.abs(constant.astype(np.float64))
+        for constant in constants
+        if constant.dtype.kind in "iuf"
+    ]
+    sizes = [size for size in sizes if size.size]
     if not sizes:
         return False
     if node.op_type == "BatchNormalization":

@@ -177,7 +177,7 @@ def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
     try:
         _check_size(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            sizes = {each.filename: each.file_size for each in archive.zip.infolist()}
+            sizes = {entry.filename: entry.file_size for entry in archive.zip.infolist()}
             wanted = [name for name in archive.files if name in input_names]
             _refuse_too_large(sum(sizes.get(f"{name}.npy", 0) for name in wanted))
             sample = {
@@ -189,9 +189,9 @@ def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
             "it is no archive of arrays" if "pickled (object)" in str(error) else first_line(error)
         )
         raise InputError(f"cannot read {path}: {why}", "save it again with numpy.savez") from error
-    odd = [name for name, array in sample.items() if not isinstance(array, np.ndarray)]
-    if odd:
-        raise InputError(f"{odd[0]} in {path} is no array", "save it again with numpy.savez")
+    others = [name for name, array in sample.items() if not isinstance(array, np.ndarray)]
+    if others:
+        raise InputError(f"{others[0]} in {path} is no array", "save it again with numpy.savez")
     return [sample]
 
 
@@ -242,7 +242,7 @@ def _sample_list(loaded: Any, path: Path) -> Any:
             names = ", ".join(loaded.keys())
             raise InputError(f"{path} has outputs of several runners: {names}", "save one alone")
         (outputs,) = loaded.values()
-        return [dict(each.items()) for each in outputs]
+        return [dict(iteration.items()) for iteration in outputs]
     return [loaded] if isinstance(loaded, Mapping) else loaded
 
 

@@ -15,14 +15,14 @@ def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:
     dimensions that nothing settles, and for a shape that does not fit the model's.
     """
     if spec.name in shapes:
-        asked = shapes[spec.name]
-        if not fits(spec, asked):
+        concrete = shapes[spec.name]
+        if not fits(spec, concrete):
             raise InputError(
-                f"--input-shapes gives {spec.name!r} the shape {show(asked)}, "
+                f"--input-shapes gives {spec.name!r} the shape {show(concrete)}, "
                 f"but the model wants {show(spec.shape)}",
                 "only sizes that the model leaves open can be chosen",
             )
-        return asked
+        return concrete
     shape = spec.shape or ()
     unknown = [d for d in shape[1:] if not isinstance(d, int)]
     if spec.shape is None or unknown:

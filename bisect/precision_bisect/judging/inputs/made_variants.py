@@ -21,10 +21,10 @@ def at_ends(feeds: Sequence[Sample], name: str, ends: tuple[float, float]) -> li
 
     All its values move by the same, within the range: positions stay as far apart.
     """
-    made: list[Sample] = []
+    variants: list[Sample] = []
     for feed in feeds:
         array = feed[name].astype(np.float64)
         for end, edge in ((ends[1], array.max()), (ends[0], array.min())):
             moved = np.asarray(np.clip(array + (end - edge), *ends))
-            made.append({**feed, name: moved.astype(feed[name].dtype)})
-    return made
+            variants.append({**feed, name: moved.astype(feed[name].dtype)})
+    return variants

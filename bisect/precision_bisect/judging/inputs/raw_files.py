@@ -41,7 +41,7 @@ def raw_files(path: Path, specs: Sequence[TensorSpec]) -> Mapping[str, Mapping[s
 
 def _named(text: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Path]]:
     """Return the files that trtexec's words name, nothing where these are no such words."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for part in text.split(","):
         fitting = [name for name in names if part.startswith(f"{name}:")]
         name, colon, file = part.rpartition(":")
@@ -50,14 +50,14 @@ def _named(text: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Path]]:
             file = part[len(name) + 1 :]
         elif not colon:
             return {}
-        if not fitting or name in found:
+        if not fitting or name in files:
             wrong = "twice" if fitting else "which is no input of the model"
             raise InputError(
                 f"--inputs {text} names {name!r}, {wrong}",
                 f"the inputs are {', '.join(names) or 'none'}, each as NAME:FILE",
             )
-        found[name] = Path(file)
-    return {text: found}
+        files[name] = Path(file)
+    return {text: files}
 
 
 def read_raw(specs: Sequence[TensorSpec], shapes: Shapes, files: Mapping[str, Path]) -> Sample:
@@ -84,8 +84,8 @@ def _dtype(spec: TensorSpec) -> np.dtype[np.generic]:
     if spec.dtype in (None, "object"):
         raise InputError(f"input {spec.name!r} holds no numbers", "give a .npz")
     # ml_dtypes, which reads the model's weights, has told numpy of bfloat16.
-    found: np.dtype[np.generic] = np.dtype(spec.dtype)
-    return found
+    dtype: np.dtype[np.generic] = np.dtype(spec.dtype)
+    return dtype
 
 
 def _shape(spec: TensorSpec, shapes: Shapes, file: Path, count: float) -> tuple[int, ...]:
@@ -95,9 +95,9 @@ def _shape(spec: TensorSpec, shapes: Shapes, file: Path, count: float) -> tuple[
     if len(unknown) > 1 and unknown[0] == 0:
         dims[0] = 1
         del unknown[0]
-    known = math.prod(size for size in dims if isinstance(size, int))
-    if len(unknown) == 1 and known and not count % known:
-        dims[unknown[0]] = int(count // known)
+    product = math.prod(size for size in dims if isinstance(size, int))
+    if len(unknown) == 1 and product and not count % product:
+        dims[unknown[0]] = int(count // product)
     shape = tuple(size for size in dims if isinstance(size, int))
     if len(shape) < len(dims) or math.prod(shape) != count or spec.shape is None:
         raise InputError(

@@ -66,10 +66,10 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
     graph = check(model.proto, model.weights)
     (*outputs, again), seconds = timed_outputs(graph, [*samples, samples[0]], threads)
     apart = max(distances(again, outputs[0]).values())
-    found = Reference(outputs=outputs, seconds=seconds, steady=not apart)
+    reference = Reference(outputs=outputs, seconds=seconds, steady=not apart)
     # Of random outputs nobody can tell what the optimizer changes.
     if apart > MOST_DIFFERENT:
-        return found
+        return reference
     try:
         remark = _changed(graph, samples[0], outputs[0], threads)
         plain = _plain(graph, model, samples, threads) if not remark else ()
@@ -77,12 +77,12 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
         raise
     except PrecisionBisectError as error:
         return replace(
-            found, remark=f"the reference is unchecked: without optimisation, {error.message}"
+            reference, remark=f"the reference is unchecked: without optimisation, {error.message}"
         )
     if not remark:
-        return replace(found, plain=plain)
+        return replace(reference, plain=plain)
     outputs, _ = timed_outputs(graph, samples, threads, optimised=False)
-    return replace(found, outputs=outputs, optimised=False, remark=remark)
+    return replace(reference, outputs=outputs, optimised=False, remark=remark)
 
 
 def given_reference(
@@ -92,7 +92,7 @@ def given_reference(
 
     Raises ModelError for outputs that no comparator can judge.
     """
-    found = [judgeable(each, number) for number, each in enumerate(outputs)]
+    reference = [judgeable(sample, number) for number, sample in enumerate(outputs)]
     try:
         graph = check(model.proto, model.weights)
         (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads)
@@ -103,11 +103,11 @@ def given_reference(
             "nothing forecasts, since ONNX Runtime cannot run the model; layers are ranked by "
             f"engine builds: {error.message}"
         )
-        return Reference(outputs=found, seconds=0.0, runs=False, remark=remark)
-    apart = [*distances({**own}, {name: found[0][name] for name in own}).items()]
+        return Reference(outputs=reference, seconds=0.0, runs=False, remark=remark)
+    apart = [*distances({**own}, {name: reference[0][name] for name in own}).items()]
     remark = same_samples(apart, LIBRARIES_DIFFER)
     steady = not any(distances(again, own).values())
-    return Reference(outputs=found, seconds=seconds, remark=remark, steady=steady)
+    return Reference(outputs=reference, seconds=seconds, remark=remark, steady=steady)
 
 
 def _plain(

@@ -47,9 +47,9 @@ def open_source(options: Options, path: Path, model: Model) -> Source:
     Raises InputError for what cannot be read, UsageError for flags of another kind of files.
     """
     files = _files(path)
-    images = [each for each in files if each.suffix.lower() in IMAGES]
-    suffixes = Counter(each.suffix.lower() for each in files)
-    arrays = [each for each in (".npz", ".npy", RAW) if each in suffixes]
+    images = [file for file in files if file.suffix.lower() in IMAGES]
+    suffixes = Counter(file.suffix.lower() for file in files)
+    arrays = [suffix for suffix in (".npz", ".npy", RAW) if suffix in suffixes]
     refuse_several(path, [*(["image"] if images else []), *arrays])
     try:
         if images:
@@ -76,26 +76,28 @@ def open_source(options: Options, path: Path, model: Model) -> Source:
 def _of_images(options: Options, files: Sequence[Path], model: Model) -> Source:
     """Return a sample of each image, or of a batch of them, the last filled up by the first."""
     pixels = of_model(model.inputs, options)
-    found = treatments(files, pixels)
+    files_by_treatment = treatments(files, pixels)
     batches = {
         str(files[first]): [
             files[number % len(files)] for number in range(first, first + pixels.batch)
         ]
         for first in range(0, len(files), pixels.batch)
     }
-    told = {each.name: getattr(pixels.options, each.name) for each in fields(ImageOptions)}
+    settings = {
+        option.name: getattr(pixels.options, option.name) for option in fields(ImageOptions)
+    }
     return Source(
         placed=held(batches, partial(read_images, pixels)),
-        options=replace(options, **told),
+        options=replace(options, **settings),
         images=pixels.options,
-        remarks=[treatment_words(*each, len(files)) for each in found.items()],
+        remarks=[treatment_words(*item, len(files)) for item in files_by_treatment.items()],
     )
 
 
 def _refuse_unknown(path: Path, suffixes: Counter[str]) -> None:
     """Raise NeedsLoader for a file, or for a folder of files, of which none is read."""
-    known = _ARRAYS if path.is_dir() else (*_ARRAYS, *_ALONE)
-    if not suffixes or not suffixes.keys().isdisjoint(known):
+    readable = _ARRAYS if path.is_dir() else (*_ARRAYS, *_ALONE)
+    if not suffixes or not suffixes.keys().isdisjoint(readable):
         return
     if not path.is_dir():
         raise NeedsLoader(f"cannot tell what {path} is")
@@ -109,7 +111,7 @@ def _files(path: Path) -> Sequence[Path]:
         listed = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    return [each for each in listed if each.is_file() and not each.name.startswith(".")]
+    return [file for file in listed if file.is_file() and not file.name.startswith(".")]
 
 
 def _refuse_shapes(options: Options, path: Path) -> None:

@@ -90,7 +90,7 @@ def _rows_indexed(model: Model) -> dict[str, int]:
     tables = {tensor.name: tuple(tensor.dims) for tensor in model.proto.graph.initializer}
     names = {spec.name for spec in model.inputs}
     same: dict[str, str] = {}
-    found: dict[str, int] = {}
+    rows_by_input: dict[str, int] = {}
     for node in model.proto.graph.node:
         value = attribute(node, "value")
         if node.op_type == "Constant" and value is not None:
@@ -104,5 +104,5 @@ def _rows_indexed(model: Model) -> dict[str, int]:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
             dims = tables[node.input[0]]
             if index in names and -len(dims) <= axis < len(dims):
-                found[index] = min(dims[axis], found.get(index, dims[axis]))
-    return found
+                rows_by_input[index] = min(dims[axis], rows_by_input.get(index, dims[axis]))
+    return rows_by_input

@@ -15,7 +15,7 @@ def with_true_shapes(model: Model, outputs: Sequence[Sample]) -> tuple[Model, Se
     ONNX Runtime only warns of such a declaration; what is written of the model must not repeat it.
     """
     come = {
-        spec.name: [each[spec.name].shape for each in outputs if spec.name in each]
+        spec.name: [sample[spec.name].shape for sample in outputs if spec.name in sample]
         for spec in model.outputs
     }
     false = {
@@ -39,8 +39,8 @@ def with_true_shapes(model: Model, outputs: Sequence[Sample]) -> tuple[Model, Se
         for _ in range(rank):
             shape.dim.add()
         specs.append(replace(spec, shape=(None,) * rank))
-    said = ", ".join(
+    message = ", ".join(
         f"{name!r} is declared as {show(spec.shape)} and comes as {show(come[name][0])}"
         for name, spec in false.items()
     )
-    return replace(model, proto=proto, outputs=tuple(specs)), [f"{said}: exports leave it open"]
+    return replace(model, proto=proto, outputs=tuple(specs)), [f"{message}: exports leave it open"]
