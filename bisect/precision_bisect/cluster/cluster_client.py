@@ -140,8 +140,8 @@ class ClusterClient:
         """Return why each worker, by address, takes no trials; "" for those that do."""
         words = self._call(lambda: self.client.run(why_no_trials, trials, on_error="return"))
         return {
-            worker: _line(said) if isinstance(said, BaseException) else said
-            for worker, said in sorted(words.items())
+            worker: _line(answer) if isinstance(answer, BaseException) else answer
+            for worker, answer in sorted(words.items())
         }
 
     def _on_all(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
@@ -149,11 +149,13 @@ class ClusterClient:
         words = self._call(lambda: self.client.run(function, *arguments, on_error="return"))
         if not words:
             raise self.trouble("has no worker")
-        for worker, said in words.items():
-            if isinstance(said, PrecisionBisectError):
-                raise type(said)(f"{said.message} (worker {worker})", said.hint) from said
-            if isinstance(said, BaseException):
-                raise self.trouble(f"has a worker, {worker}, that fails: {_line(said)}") from said
+        for worker, answer in words.items():
+            if isinstance(answer, PrecisionBisectError):
+                raise type(answer)(f"{answer.message} (worker {worker})", answer.hint) from answer
+            if isinstance(answer, BaseException):
+                raise self.trouble(
+                    f"has a worker, {worker}, that fails: {_line(answer)}"
+                ) from answer
         return dict(sorted(words.items()))
 
     def _call(self, function: Callable[[], Any]) -> Any:
@@ -174,12 +176,12 @@ def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBacken
     """
     if trouble := unlike_workers({at: {"backend": look.backend} for at, look in looks.items()}):
         raise UsageError(f"the workers are not alike: {trouble}", "name one by --backend")
-    said = {worker: look.survey.said for worker, look in looks.items()}
+    facts_by_worker = {worker: look.survey.said for worker, look in looks.items()}
     if not mixed:
-        require_alike(said)
+        require_alike(facts_by_worker)
     stuck = {name: why for look in looks.values() for name, why in look.survey.stuck.items()}
     first = next(iter(looks.values()))
-    return replace(first, survey=replace(first.survey, said=merged(said), stuck=stuck))
+    return replace(first, survey=replace(first.survey, said=merged(facts_by_worker), stuck=stuck))
 
 
 def _bare(spec: EvaluatorSpec) -> bytes:

@@ -66,18 +66,18 @@ class DaskPlugin:
     @contextmanager
     def opened(self, options: Options, work: Path) -> Iterator[Executor]:
         """Yield the executor once the cluster has `options.workers` workers."""
-        with ExitStack() as held:
-            held.enter_context(silence_logging_cmgr(logging.CRITICAL))
+        with ExitStack() as stack:
+            stack.enter_context(silence_logging_cmgr(logging.CRITICAL))
             own = options.executor_address == LOCAL_CLUSTER
             address = options.executor_address or ""
             if own:
-                address = held.enter_context(_own(options.workers, work))
-            client = held.enter_context(_connected(address))
+                address = stack.enter_context(_own(options.workers, work))
+            client = stack.enter_context(_connected(address))
             if own:
                 client.register_plugin(SilencePlugin())
             _wait_for_workers(client, address, options.workers)
             site = ClusterClient(client, f"precision-bisect-{uuid.uuid4().hex[:12]}")
-            held.callback(site.take_away, site.key)
+            stack.callback(site.take_away, site.key)
             yield DaskExecutor(site)
 
 
@@ -89,12 +89,12 @@ class DaskExecutor:
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
         """Let the workers choose the backend; the run has as many workers as there are now."""
-        found, workers = self.site.survey(spec)
+        remote, workers = self.site.survey(spec)
         return Placed(
-            name=found.backend,
-            why=found.why,
-            backend=found.survey,
-            model=pin_unbuildable(model, found.survey, spec.options.low),
+            name=remote.backend,
+            why=remote.why,
+            backend=remote.survey,
+            model=pin_unbuildable(model, remote.survey, spec.options.low),
             workers=workers,
         )
 
@@ -161,9 +161,9 @@ def _wait_for_workers(client: Client, address: str, count: int) -> None:
     try:
         client.wait_for_workers(count, timeout=WORKERS_S)
     except TimeoutError as error:
-        found = len(client.nthreads())
+        present = len(client.nthreads())
         raise ExecutorError(
-            f"{address} has {found} of {counted(count, 'worker')} after {WORKERS_S:.0f} s",
+            f"{address} has {present} of {counted(count, 'worker')} after {WORKERS_S:.0f} s",
             f"start workers with `dask worker {address} --nthreads 1`",
         ) from error
 

@@ -117,8 +117,8 @@ class ModelPlugin(WorkerPlugin):
         """Unpack it. Raises ExecutorError on a worker unlike the sender, and OSError."""
         assert self._shipped is not None
         shipped, self._shipped = self._shipped, None
-        said = {"this machine": shipped.facts, f"worker {worker.address}": facts()}
-        if trouble := unlike_workers(said):
+        facts_by_worker = {"this machine": shipped.facts, f"worker {worker.address}": facts()}
+        if trouble := unlike_workers(facts_by_worker):
             raise ExecutorError(
                 f"the cluster differs from this machine: {trouble}",
                 "install the same versions on all of them",
@@ -150,7 +150,7 @@ class ModelPlugin(WorkerPlugin):
         """Ask a child what backend there is. Raises PluginError where that costs the child."""
         slot = Slot(spec=away, folder=self.folder / "look")
         try:
-            found = slot.call_bare(describe_backend, away)
+            remote = slot.call_bare(describe_backend, away)
         except Death as death:
             raise PluginError(
                 f"the backend cannot be used: {death.outcome.message}",
@@ -158,8 +158,8 @@ class ModelPlugin(WorkerPlugin):
             ) from death
         finally:
             slot.end()
-        self.versions = found.survey.versions()
-        return found
+        self.versions = remote.survey.versions()
+        return remote
 
 
 class TrialsPlugin(WorkerPlugin):
@@ -219,8 +219,8 @@ class TrialsPlugin(WorkerPlugin):
             raise _unprepared()
         away = post.put(self.name, self._spec)
         if self.versions is not None:
-            said = post.versions or post.describe(away).survey.versions()
-            if trouble := unlike_workers({"the others": self.versions, worker.address: said}):
+            versions = post.versions or post.describe(away).survey.versions()
+            if trouble := unlike_workers({"the others": self.versions, worker.address: versions}):
                 raise ExecutorError(
                     f"it is not like the others: {trouble}",
                     "use workers of one kind, or --mixed-gpus",

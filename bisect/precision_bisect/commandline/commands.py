@@ -61,16 +61,16 @@ def verify_command(parsed: Namespace) -> int:
     settings = EngineSettings(**flagged)
     from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
 
-    asked = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
-    verified = verify(parsed.model, parsed.plan, asked, parsed.build_memory)
-    found = verified.found
-    text = found.to_json() if parsed.json else found.to_text(verbose=parsed.verbose)
+    build_settings = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
+    verified = verify(parsed.model, parsed.plan, build_settings, parsed.build_memory)
+    answer = verified.found
+    text = answer.to_json() if parsed.json else answer.to_text(verbose=parsed.verbose)
     sys.stdout.write(text)
     if verified.trouble:
         complain(f"warning: {verified.trouble}")
     if verified.run is not None:
         _report_again(verified.run)
-    return found.exit_code
+    return answer.exit_code
 
 
 def _report_again(run: Path) -> None:
@@ -98,15 +98,15 @@ def target_command(parsed: Namespace) -> int:
         written = write_target(subject, parsed.write)
         sys.stdout.write(written.to_json() if parsed.json else written.to_text())
         return ExitCode.OK
-    found = read_target(subject, parsed.read, comparator)
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+    outcome = read_target(subject, parsed.read, comparator)
+    sys.stdout.write(outcome.to_json() if parsed.json else outcome.to_text())
     try:
-        record(found, subject.run)
+        record(outcome, subject.run)
     except RunFolderError as error:
         complain(f"warning: not recorded: {error.one_line()}")
     else:
         _report_again(subject.run)
-    return found.exit_code
+    return outcome.exit_code
 
 
 def export_command(parsed: Namespace) -> int:
@@ -115,9 +115,9 @@ def export_command(parsed: Namespace) -> int:
     point = given(parsed, Options).get("export_point", ANSWER)
     from precision_bisect.commandline.export_command import export
 
-    found = export(parsed.model, parsed.plan, parsed.out, settings, point)
-    sys.stdout.write(found.to_json() if parsed.json else found.to_text())
-    return found.exit_code
+    summary = export(parsed.model, parsed.plan, parsed.out, settings, point)
+    sys.stdout.write(summary.to_json() if parsed.json else summary.to_text())
+    return summary.exit_code
 
 
 def status_command(parsed: Namespace) -> int:
@@ -126,8 +126,8 @@ def status_command(parsed: Namespace) -> int:
         return ExitCode.OK
     from precision_bisect.runs.monitoring.run_watch import look, status_text
 
-    seen = look(_last_run(parsed.run))
-    sys.stdout.write(seen.to_json() if parsed.json else status_text(seen))
+    progress = look(_last_run(parsed.run))
+    sys.stdout.write(progress.to_json() if parsed.json else status_text(progress))
     return ExitCode.OK
 
 
@@ -178,9 +178,9 @@ def explain_command(parsed: Namespace) -> int:
     from precision_bisect.plugins import REPORTS, load
 
     with load(REPORTS, "terminal")(sys.stdout, sys.stderr) as report:
-        found = explain(options, parsed.layers, parsed.worst, report)
+        findings = explain(options, parsed.layers, parsed.worst, report)
     sys.stdout.write(
-        found.to_text() if parsed.json else advice_text(found, verbose=parsed.verbose)
+        findings.to_text() if parsed.json else advice_text(findings, verbose=parsed.verbose)
     )
     return ExitCode.OK
 
@@ -207,13 +207,13 @@ def doctor_command(parsed: Namespace) -> int:
         raise UsageError("doctor looks at a run only for an archive", "add --bundle")
     from precision_bisect.commandline.doctor import examine, with_bundle, write_bundle
 
-    found = examine()
+    examination = examine()
     if parsed.bundle is None:
-        sys.stdout.write(found.to_json() if parsed.json else found.to_text())
+        sys.stdout.write(examination.to_json() if parsed.json else examination.to_text())
         return ExitCode.OK
     run = None if parsed.run is None else _last_run(parsed.run)
-    bundle = write_bundle(parsed.bundle, run, found)
-    sys.stdout.write(with_bundle(found, bundle) if parsed.json else bundle.to_text())
+    bundle = write_bundle(parsed.bundle, run, examination)
+    sys.stdout.write(with_bundle(examination, bundle) if parsed.json else bundle.to_text())
     return ExitCode.OK
 
 
@@ -264,12 +264,14 @@ def compare_command(parsed: Namespace) -> int:
     if batches is not None:
         sys.stdout.write(batches.to_json() if parsed.json else batches.to_text())
         return ExitCode.OK if batches.same else ExitCode.NO_PLAN
-    found = compare(*(read_side(_last_run(each)) for each in (parsed.before, parsed.after)))
+    comparison = compare(
+        *(read_side(_last_run(folder)) for folder in (parsed.before, parsed.after))
+    )
     if parsed.json:
-        sys.stdout.write(found.to_text())
+        sys.stdout.write(comparison.to_text())
     else:
-        load(REPORTS, "comparison")(found, sys.stdout)
-    return ExitCode.OK if found.same else ExitCode.NO_PLAN
+        load(REPORTS, "comparison")(comparison, sys.stdout)
+    return ExitCode.OK if comparison.same else ExitCode.NO_PLAN
 
 
 COMMANDS: Mapping[str, tuple[Callable[[], Parser], Callable[[Namespace], int]]] = {

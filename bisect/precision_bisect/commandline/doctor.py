@@ -82,7 +82,7 @@ class Examination:
         lines = [f"Python {self.python}, {self.machine}", "", "Installed:"]
         width = max(map(len, self.packages))
         lines += [
-            f"  {name:<{width}} {found or 'missing'}" for name, found in self.packages.items()
+            f"  {name:<{width}} {version or 'missing'}" for name, version in self.packages.items()
         ]
         lines += ["", "GPU:"]
         lines += [f"  {gpu}" for gpu in self.gpus] or ["  none that a driver shows"]
@@ -198,7 +198,7 @@ class Bundle:
         return "\n".join(lines) + "\n"
 
 
-def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
+def write_bundle(out: Path, run: Path | None, examination: Examination) -> Bundle:
     """Write the archive of this machine's examination and of a run folder, if one is given.
 
     Raises UsageError for a name that is no archive's, and RunFolderError for a folder that is no
@@ -210,7 +210,7 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
             f"end it in {_SUFFIXES[0]}; a run comes first: precision-bisect doctor RUN --bundle",
         )
     refuse_replacing(out, _ROOT.encode())
-    texts = {"doctor.txt": found.to_text(), "doctor.json": found.to_json()}
+    texts = {"doctor.txt": examination.to_text(), "doctor.json": examination.to_json()}
     texts["machine.json"] = json.dumps(_machine(), indent=2) + "\n"
     if run is not None:
         texts |= _of_run(run)
@@ -230,15 +230,18 @@ def write_bundle(out: Path, run: Path | None, found: Examination) -> Bundle:
     return Bundle(path=out, files=list(texts), missing=missing)
 
 
-def with_bundle(found: Examination, bundle: Bundle) -> str:
+def with_bundle(examination: Examination, bundle: Bundle) -> str:
     """Return the examination and the archive as JSON."""
     written = {**asdict(bundle), "path": str(bundle.path)}
-    return json.dumps({**json.loads(found.to_json()), "bundle": written}, indent=2) + "\n"
+    return json.dumps({**json.loads(examination.to_json()), "bundle": written}, indent=2) + "\n"
 
 
 def _machine() -> dict[str, Mapping[str, str]]:
     """Return the packages that decide how engines come out, and the variables that do."""
-    packages = {str(each.metadata["Name"]): each.version for each in metadata.distributions()}
+    packages = {
+        str(distribution.metadata["Name"]): distribution.version
+        for distribution in metadata.distributions()
+    }
     return {
         "packages": {name: packages[name] for name in sorted(packages) if _PACKAGES.match(name)},
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
@@ -269,25 +272,25 @@ def _text(path: Path) -> str:
     """Return the end of a plain file as text. Raises OSError for anything else."""
     descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
     with os.fdopen(descriptor, "rb") as stream:
-        seen = os.fstat(descriptor)
-        if not stat.S_ISREG(seen.st_mode):
+        file_stat = os.fstat(descriptor)
+        if not stat.S_ISREG(file_stat.st_mode):
             raise OSError(f"{path} is no plain file")
-        stream.seek(max(0, seen.st_size - LARGEST))
+        stream.seek(max(0, file_stat.st_size - LARGEST))
         return stream.read(LARGEST).decode("utf-8", errors="replace")
 
 
 def _places(run: Path | None, texts: Mapping[str, str]) -> Iterator[tuple[re.Pattern[str], str]]:
     """Yield patterns of folders that texts should not name, the longest first, with words."""
-    found = {(str(Path.home()), ""): "~"}
+    words = {(str(Path.home()), ""): "~"}
     if run is not None:
-        found |= {(str(place), ""): "RUN" for place in (run, run.absolute(), run.resolve())}
+        words |= {(str(place), ""): "RUN" for place in (run, run.absolute(), run.resolve())}
         for model in _models(texts):
             # Another folder may be called as parts of layers are; the model's name tells.
             suffix = "" if model.is_absolute() else f"/{model.name}"
-            found.setdefault((str(model.parent), suffix), "MODELS")
+            words.setdefault((str(model.parent), suffix), "MODELS")
         for library in _libraries(texts):
-            found.setdefault((str(library.parent), ""), "LIBRARIES")
-    for (folder, suffix), word in sorted(found.items(), key=lambda each: -len(each[0][0])):
+            words.setdefault((str(library.parent), ""), "LIBRARIES")
+    for (folder, suffix), word in sorted(words.items(), key=lambda entry: -len(entry[0][0])):
         path = Path(folder)
         if any(part not in (path.anchor, "..") for part in path.parts):
             yield _pattern(path, suffix), word
@@ -295,7 +298,7 @@ def _places(run: Path | None, texts: Mapping[str, str]) -> Iterator[tuple[re.Pat
 
 def _pattern(path: Path, suffix: str) -> re.Pattern[str]:
     """Match a folder as it is and as JSON has it; a relative one only where a path begins."""
-    spelt = "|".join(re.escape(each) for each in (str(path), json.dumps(str(path))[1:-1]))
+    spelt = "|".join(re.escape(text) for text in (str(path), json.dumps(str(path))[1:-1]))
     if path.is_absolute():
         return re.compile(f"(?:{spelt})")
     return re.compile(rf"(?<![\w.-])(?:{spelt})(?={re.escape(suffix) or '/'})")
@@ -304,12 +307,12 @@ def _pattern(path: Path, suffix: str) -> re.Pattern[str]:
 def _models(texts: Mapping[str, str]) -> Iterator[Path]:
     """Yield the model as the run was told it, where that leads, and as trtexec.sh has it."""
     with suppress(ValueError, LookupError, TypeError, OSError):
-        told = Path(str(plain_json.parse(texts[STATUS])["run"]["model"]))
-        yield told
-        yield Path(os.path.realpath(told))
-    if found := _MODEL.search(texts.get(TRTEXEC, "")):
+        model = Path(str(plain_json.parse(texts[STATUS])["run"]["model"]))
+        yield model
+        yield Path(os.path.realpath(model))
+    if match := _MODEL.search(texts.get(TRTEXEC, "")):
         with suppress(ValueError):
-            yield from map(Path, shlex.split(found[1])[:1])
+            yield from map(Path, shlex.split(match[1])[:1])
 
 
 def _libraries(texts: Mapping[str, str]) -> Iterator[Path]:

@@ -36,13 +36,15 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
 
         def check(model: Model) -> None:
             table = pin_formless(model, options.pair).table
-            named.extend(_named(layers, {each.name: each.module for each in table.candidates}))
+            named.extend(_named(layers, {layer.name: layer.module for layer in table.candidates}))
 
         prepared = prepare(options, observer, work, check)
         if low := [name for name in prepared.model.table.names if name in prepared.model.in_low]:
             of = counted(len(prepared.model.table.names), "layer")
-            said = f"explained in its FP32 form: the file computes {len(low)} of {of} in 16 bits"
-            observer(Warned(message=said))
+            message = (
+                f"explained in its FP32 form: the file computes {len(low)} of {of} in 16 bits"
+            )
+            observer(Warned(message=message))
         try:
             errors = {} if named else dict(worst_layers(prepared, worst))
             prepared.rest()
@@ -56,48 +58,51 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
 def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, float]) -> Findings:
     findings, watched = diagnose(question(prepared, layers))
     advised = with_advice(prepared, findings, watched)
-    told = [
-        replace(each, figures={**each.figures, "alone_error": errors.get(each.layer)})
-        for each in advised.layers
+    with_errors = [
+        replace(finding, figures={**finding.figures, "alone_error": errors.get(finding.layer)})
+        for finding in advised.layers
     ]
     order = {layer: i for i, layer in enumerate(layers)}
-    return replace(advised, layers=sorted(told, key=lambda each: order[each.layer]))
+    return replace(advised, layers=sorted(with_errors, key=lambda finding: order[finding.layer]))
 
 
 def _of_run(folder: Path, layers: Sequence[str]) -> Findings:
-    found = read_diagnosis(folder)
+    findings = read_diagnosis(folder)
     if not layers:
-        return found
+        return findings
     modules = read_modules(folder) or {}
-    named = _named(layers, {each.layer: modules.get(each.layer, "") for each in found.layers})
-    return replace(found, layers=[each for each in found.layers if each.layer in named])
+    named = _named(
+        layers, {finding.layer: modules.get(finding.layer, "") for finding in findings.layers}
+    )
+    return replace(
+        findings, layers=[finding for finding in findings.layers if finding.layer in named]
+    )
 
 
-def _named(asked: Sequence[str], known: Mapping[str, str]) -> list[str]:
+def _named(names: Sequence[str], modules: Mapping[str, str]) -> list[str]:
     """Return the layers of these names, and those in modules of these names.
 
-    `known` are the layers with their modules. Raises UsageError for what is neither.
+    `modules` are the layers with their modules. Raises UsageError for what is neither.
     """
-    found: list[str] = []
-    for each in asked:
-        inside = [name for name, module in known.items() if each in modules_around(module)]
-        if each in known or inside:
-            found += [each] if each in known else inside
+    layers: list[str] = []
+    for wanted in names:
+        inside = [name for name, module in modules.items() if wanted in modules_around(module)]
+        if wanted in modules or inside:
+            layers += [wanted] if wanted in modules else inside
             continue
-        meant = _meant(each, list(known))
+        near = _meant(wanted, list(modules))
         raise UsageError(
-            f"{each!r} is no layer or module to explain",
-            f"{f'did you mean {meant[0]!r}? ' if meant else ''}`precision-bisect layers` "
-            "lists them",
+            f"{wanted!r} is no layer or module to explain",
+            f"{f'did you mean {near[0]!r}? ' if near else ''}`precision-bisect layers` lists them",
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(layers))
 
 
-def _meant(layer: str, known: Sequence[str]) -> Sequence[str]:
+def _meant(layer: str, names: Sequence[str]) -> Sequence[str]:
     """Return layers that a name may mean: by its end, by a part of it, or by likeness to those."""
-    by_end = [name for name in known if name.endswith(layer)]
-    by_part = [name for name in known if layer in name]
+    by_end = [name for name in names if name.endswith(layer)]
+    by_part = [name for name in names if layer in name]
     parts = 1 + layer.count("/")
-    ends = {"/".join(name.split("/")[-parts:]): name for name in known} | {n: n for n in known}
+    ends = {"/".join(name.split("/")[-parts:]): name for name in names} | {n: n for n in names}
     near = difflib.get_close_matches(layer, ends, n=1, cutoff=NEAR)
-    return by_end or by_part or [ends[each] for each in near]
+    return by_end or by_part or [ends[end] for end in near]

@@ -46,5 +46,5 @@ def _reason(layer: Layer) -> str:
 def _line(layer: Layer, width: int) -> str:
     line = f"  {printable(layer.op_type):<{width}}  {printable(layer.name)}"
     # A name scope is in the name.
-    told = layer.module != scope_of(layer.name)
-    return f"{line}  {printable(layer.module)}" if told else line
+    shows_module = layer.module != scope_of(layer.name)
+    return f"{line}  {printable(layer.module)}" if shows_module else line

@@ -76,11 +76,11 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def _refuse_command(word: str, rest: Sequence[str]) -> None:
     """Raise UsageError for a word that seems to be a command, by its letters or what follows."""
-    meant = close_matches(word, (*COMMANDS, "--help", "--version"))
-    if meant:
-        raise UsageError(f"no command {word!r}", f"did you mean {meant[0]}?")
-    models = [each for each in rest if each.endswith(".onnx")]
-    models += [each for each in rest[:1] if os.path.isfile(each)]  # noqa: PTH113 - never raises
+    near = close_matches(word, (*COMMANDS, "--help", "--version"))
+    if near:
+        raise UsageError(f"no command {word!r}", f"did you mean {near[0]}?")
+    models = [argument for argument in rest if argument.endswith(".onnx")]
+    models += [argument for argument in rest[:1] if os.path.isfile(argument)]  # noqa: PTH113 - never raises
     if models:
         raise UsageError(
             f"no command {word!r}",

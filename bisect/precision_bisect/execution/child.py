@@ -80,8 +80,10 @@ def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes
     Raises RefusedError where it cannot tell. What this process has looked at serves it.
     """
     looked = _looked
-    told: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(plans, looked, work)
-    return told
+    kernel_times: Sequence[KernelTimes] = pickle.loads(spec.read_bytes()).kernel_times(
+        plans, looked, work
+    )
+    return kernel_times
 
 
 def evaluate_here(proposal: Proposal) -> Outcome:

@@ -39,13 +39,13 @@ def unreadable() -> Death:
     return Death(TrialStatus.CORRUPTED, message, retry=True)
 
 
-def terminated(said: str, oom_kills_before: int) -> Death:
+def terminated(report: str, oom_kills_before: int) -> Death:
     """Return the death that the pool reports as text, with exit codes in brackets."""
-    found = _CODE.search(said)
-    code = int(found[1]) if found else 0
+    match = _CODE.search(report)
+    code = int(match[1]) if match else 0
     # 0 stands for no code: some other end of the process, such as `_exit`.
     if code >= 0:
-        how = f"exit code {code}" if found else "without a word"
+        how = f"exit code {code}" if match else "without a word"
         return Death(TrialStatus.CRASHED, f"its process ended: {how}", retry=True)
     name = signal_name(-code)
     # The kernel's counter is for the whole system: another process may have been killed at the

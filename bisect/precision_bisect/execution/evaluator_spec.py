@@ -156,8 +156,8 @@ class EvaluatorSpec:
 
         Raises RefusedError where the backend does not tell that, or cannot build a plan.
         """
-        made = self.made(work) if looked is None else self._rebuilt(looked, work)
-        backend, feed = made.backend, self.samples.feeds[0]
+        model_and_backend = self.made(work) if looked is None else self._rebuilt(looked, work)
+        backend, feed = model_and_backend.backend, self.samples.feeds[0]
         if not isinstance(backend, TimesKernels):
             why, hint = f"{backend.name} does not time its kernels", "profile it by its own tools"
             raise RefusedError(why, hint)

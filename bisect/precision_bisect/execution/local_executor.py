@@ -101,14 +101,14 @@ class LocalExecutor:
     @contextmanager
     def workers(self, task: TrialTask, work: Path) -> Iterator[Workers]:
         """Yield threads, each of which evaluates here or waits for a child."""
-        count, (asked, self._asked) = task.spec.options.workers, (self._asked, ())
+        count, (slots, self._asked) = task.spec.options.workers, (self._asked, ())
         if task.here is not None:
             yield threads(task.here, count)
             return
         # Imported here: loky and psutil are for runs that need them.
         from precision_bisect.execution.process_evaluator import children
 
-        with closing(children(task.spec, work, task.folder, slots=asked)) as evaluate:
+        with closing(children(task.spec, work, task.folder, slots=slots)) as evaluate:
             yield threads(evaluate, count)
 
     def _picked(self, options: Options, work: Path) -> tuple[str, str]:
@@ -139,8 +139,8 @@ class LocalExecutor:
         return self._asked[0]
 
     def _end_asked(self) -> None:
-        asked, self._asked = self._asked, ()
-        for slot in asked:
+        slots, self._asked = self._asked, ()
+        for slot in slots:
             slot.end()
 
 

@@ -52,8 +52,8 @@ class Logs:
             path.write_bytes(heading.encode() + end)
         except OSError:
             return outcome
-        said = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"
-        return replace(outcome, message=said)
+        message = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"
+        return replace(outcome, message=message)
 
 
 def tail(log: Path) -> bytes:

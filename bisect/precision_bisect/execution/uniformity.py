@@ -21,33 +21,35 @@ Said: TypeAlias = Mapping[str, Mapping[str, str]]
 """What each worker says of itself: versions and device names, by its own name."""
 
 
-def require_alike(said: Said) -> None:
+def require_alike(facts_by_worker: Said) -> None:
     """Raise UsageError, naming what differs and where, unless all workers say the same."""
-    if trouble := unlike_workers(said):
+    if trouble := unlike_workers(facts_by_worker):
         raise UsageError(
             f"the workers are not alike, so their verdicts cannot be compared: {trouble}",
             "use workers of one kind, or --mixed-gpus",
         )
 
 
-def unlike_workers(said: Said) -> str:
+def unlike_workers(facts_by_worker: Said) -> str:
     """Return in what respects the workers differ, and which says what; "" where in none."""
     texts = []
-    for what in sorted({what for words in said.values() for what in words}):
+    for what in sorted({what for words in facts_by_worker.values() for what in words}):
         groups: dict[str, list[str]] = {}
-        for worker, words in said.items():
+        for worker, words in facts_by_worker.items():
             groups.setdefault(words.get(what, "none"), []).append(worker)
         if len(groups) > 1:
-            each = (f"{value} on {', '.join(workers)}" for value, workers in groups.items())
-            texts.append(f"{what} is {' and '.join(each)}")
+            parts = (f"{value} on {', '.join(workers)}" for value, workers in groups.items())
+            texts.append(f"{what} is {' and '.join(parts)}")
     return "; ".join(texts)
 
 
-def merged(said: Said) -> Mapping[str, str]:
+def merged(facts_by_worker: Said) -> Mapping[str, str]:
     """Return what workers say together; where they differ every value, in order, once."""
-    names = {what: None for words in said.values() for what in words}
+    names = {what: None for words in facts_by_worker.values() for what in words}
     return {
-        what: " and ".join(sorted({words[what] for words in said.values() if what in words}))
+        what: " and ".join(
+            sorted({words[what] for words in facts_by_worker.values() if what in words})
+        )
         for what in names
     }
 
@@ -69,7 +71,7 @@ def require_alike_gpus(
 
 
 def _name(gpu: str) -> str:
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _ASK],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
         stdout=subprocess.PIPE,
@@ -77,4 +79,4 @@ def _name(gpu: str) -> str:
         text=True,
         check=False,
     )
-    return asked.stdout.partition("|")[0].strip() or "none"
+    return process.stdout.partition("|")[0].strip() or "none"

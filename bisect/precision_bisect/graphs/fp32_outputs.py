@@ -260,3 +260,16 @@ def _zeros(graph: onnx.GraphProto) -> set[str]:
         values.update({n.output[0]: v for n in inner.node if (v := constant_of(n)) is not None})
         zeros |= {name for name, array in values.items() if array.size == 1 and not array.any()}
     return zeros
+
+
+def in_fp32(outputs: Sample) -> Sample:
+    """Return outputs of an FP16 interface in FP32: their squares would leave its range in a judge.
+
+    Others are the same object, which may tell of a NaN that was dropped.
+    """
+    if not any(array.dtype == np.float16 for array in outputs.values()):
+        return outputs
+    return {
+        name: array.astype(np.float32) if array.dtype == np.float16 else array
+        for name, array in outputs.items()
+    }

@@ -41,10 +41,10 @@ class AskedLow:
         options, table = self.loaded.options, self.loaded.model.table
         lowest, highest = options.pairs[0], options.pairs[-1]
         layers = tuple(
-            replace(each, exclusion=None, detail="", fixed=None)
-            if each.name in self.names
-            else each
-            for each in table.layers
+            replace(layer, exclusion=None, detail="", fixed=None)
+            if layer.name in self.names
+            else layer
+            for layer in table.layers
         )
         model = replace(
             self.loaded.model,
@@ -68,16 +68,16 @@ class AskedLow:
         loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
         return assemble(loaded, ignore, self.work, executor=self.executor)
 
-    def blamed(self, found: Result, error: float | None) -> Ending:
-        """Return the ending of the run, of which the search over these layers `found` that.
+    def blamed(self, result: Result, error: float | None) -> Ending:
+        """Return the ending of the run, whose search of these layers had this `result`.
 
         The `error` is that with all of them low.
         """
-        if found.status is Status.NOT_PRECISION:
-            return Ending(status=Status.NOT_PRECISION, message=found.message)
-        options, named = self.loaded.options, [printable(name) for name in found.kept]
+        if result.status is Status.NOT_PRECISION:
+            return Ending(status=Status.NOT_PRECISION, message=result.message)
+        options, named = self.loaded.options, [printable(name) for name in result.kept]
         which = f"the {counted(len(self.names), 'layer')} of --low-only"
-        if found.status is Status.FOUND:
+        if result.status is Status.FOUND:
             which = f"{first_of(named, _NAMED)} of --low-only"
         figure = "" if error is None else f" (error {error:.4g})"
         return Ending(

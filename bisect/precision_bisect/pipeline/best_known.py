@@ -51,15 +51,15 @@ class Standing:
     certify: Certify
     seen: JudgedTrials
 
-    def far(self, told: Outcome, tolerance: float | None) -> bool:
+    def far(self, outcome: Outcome, tolerance: float | None) -> bool:
         """Tell whether a plan is as far below the tolerance as one that is widened has to be.
 
         What a search has found need not be. Nor need a plan whose error is not above the answer's.
         """
-        error, own = typical(told), typical(self.outcome)
+        error, own = typical(outcome), typical(self.outcome)
         if self.ending.spread is None or tolerance is None or error is None:
             return True
-        return error <= max(aimed_at(tolerance, told), own or 0.0)
+        return error <= max(aimed_at(tolerance, outcome), own or 0.0)
 
 
 def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[Ending | None]:
@@ -79,10 +79,10 @@ def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[End
             rebuilds=problem.builds,
             drawn=first + 2 * place,
         )
-        held = yield from _held(holding, plan, curve.tried[plan], standing)
-        if held is None:
+        outcome = yield from _held(holding, plan, curve.tried[plan], standing)
+        if outcome is None:
             continue
-        plan = yield from _certified(holding, plan, held, standing, first + 2 * TRIED)
+        plan = yield from _certified(holding, plan, outcome, standing, first + 2 * TRIED)
         assert ending.plan is not None
         return replace(
             ending, plan=plan, found=None, passed_over=(*ending.passed_over, ending.plan)
@@ -98,15 +98,15 @@ def _better(curve: Curve, standing: Standing) -> list[Plan]:
     # Where a certificate says that no layer can go, none is added.
     least = kept if ending.spread is None else math.ceil((1 - FEWER_SHARE) * kept)
     more = min(FEW_MORE, int(FEW_MORE_SHARE * kept)) if ending.spread is not None else 0
-    found = []
+    plans = []
     for plan, outcome in curve.tried.items():
         if not passing_within(outcome, ending.limit).passed or plan == ending.plan:
             continue
         own = typical(outcome)
         far = own is not None and error is not None and FAR_BETTER * own <= error
         if len(plan) < least or (len(plan) <= kept + more and far):
-            found.append(plan)
-    return sorted(plan for plan in found if plan not in ending.passed_over)
+            plans.append(plan)
+    return sorted(plan for plan in plans if plan not in ending.passed_over)
 
 
 def _held(
@@ -114,27 +114,29 @@ def _held(
 ) -> Search[Outcome | None]:
     """Return the outcome of a plan on its second draw; None where it does not hold."""
     holding.note(plan, point)
-    told = yield from holding.judge(plan, "a better plan of the curve, on copies")
-    if told.passed and standing.far(told, holding.problem.tolerance):
-        told = yield from holding.judge(plan, "a better plan of the curve, once more", last=True)
-    far = standing.far(told, holding.problem.tolerance)
-    if not told.passed or not far or not holding.leaves_room(plan):
+    outcome = yield from holding.judge(plan, "a better plan of the curve, on copies")
+    if outcome.passed and standing.far(outcome, holding.problem.tolerance):
+        outcome = yield from holding.judge(
+            plan, "a better plan of the curve, once more", last=True
+        )
+    far = standing.far(outcome, holding.problem.tolerance)
+    if not outcome.passed or not far or not holding.leaves_room(plan):
         return None
     if holding.problem.speed and not (yield from still_fast(holding.problem, plan)):
         return None
-    return told
+    return outcome
 
 
 def _certified(
-    holding: StabilityCheck, plan: Plan, held: Outcome, standing: Standing, draw: int
+    holding: StabilityCheck, plan: Plan, outcome: Outcome, standing: Standing, draw: int
 ) -> Search[Plan]:
     """Certify a plan, and return what is left of it if that holds, else the plan."""
     mode = "none" if standing.ending.spread is not None else standing.certify
-    seen = standing.seen
-    seen.copies, seen.clear = standing.copies, clear_limit(holding.problem.tolerance, held)
-    less = yield from certify(holding.problem, plan, mode, seen, draw if standing.copies else 0)
+    trials = standing.seen
+    trials.copies, trials.clear = standing.copies, clear_limit(holding.problem.tolerance, outcome)
+    less = yield from certify(holding.problem, plan, mode, trials, draw if standing.copies else 0)
     if less == plan:
         return plan
     holding.drawn = draw
-    told = yield from holding.judge(less, "what the certificate has left, judged afresh")
-    return less if told.passed and holding.leaves_room(less) else plan
+    recheck = yield from holding.judge(less, "what the certificate has left, judged afresh")
+    return less if recheck.passed and holding.leaves_room(less) else plan

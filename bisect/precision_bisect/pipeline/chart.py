@@ -50,16 +50,16 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
     if plan is not None and prepared.problem.large and not _ranked(driver):
         # What leaves the range is the answer (see `settled`): each layer of it is a culprit.
         curve.culprits = plan
-        ends = {each: driver.outcome_of(each, ending.samples) for each in (Plan.of(()), plan)}
-        curve.tried |= {each: told for each, told in ends.items() if told is not None}
+        ends = {end: driver.outcome_of(end, ending.samples) for end in (Plan.of(()), plan)}
+        curve.tried |= {end: outcome for end, outcome in ends.items() if outcome is not None}
         yield from judge_all_low(curve)
     else:
         yield from sweep(curve)
-    for each in ending.passed_over:
-        told = outcome_of_answer(driver, each, ending.samples)
-        yield from complete(curve, each, told)
-        if told is not None:
-            curve.tried[each] = told
+    for former in ending.passed_over:
+        outcome = outcome_of_answer(driver, former, ending.samples)
+        yield from complete(curve, former, outcome)
+        if outcome is not None:
+            curve.tried[former] = outcome
     if plan is not None:
         yield from complete(curve, plan, outcome_of_answer(driver, plan, ending.samples))
         # Without other options the ends and the answer are timed as they were built.
@@ -88,12 +88,12 @@ def _timed(driver: Driver, curve: Curve, answer: Plan) -> Search[None]:
         return
 
     def pays(latency: Latency | None) -> bool:
-        told = paced(high, latency)
-        return told is not None and told[0] + told[1] < high.median_ms
+        pace = paced(high, latency)
+        return pace is not None and pace[0] + pace[1] < high.median_ms
 
     def pay(plan: Plan) -> Search[bool]:
-        known = latency_of(driver, plan)
-        return pays(known if known else (yield from _time(plan)).evidence.latency)
+        latency = latency_of(driver, plan)
+        return pays(latency if latency else (yield from _time(plan)).evidence.latency)
 
     if not (yield from pay(Plan.of(()))):
         return
@@ -149,11 +149,11 @@ def charted(
     if curve.culprits is None:
         return Charted()
     answer = None if ending.status is Status.STOPPED else plan
-    told = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
+    outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     names = prepared.model.table.names
     together = curve.tried[curve.culprits]
     return Charted(
-        curve=[_point(driver, point, names, ending) for point in curve.points(answer, told)],
+        curve=[_point(driver, point, names, ending) for point in curve.points(answer, outcome)],
         culprits=[
             Culprit(
                 layer=name,
@@ -167,19 +167,24 @@ def charted(
 
 
 def caused(
-    prepared: Prepared, drawn: Charted, told: Explained, ending: Ending, *, late: bool
+    prepared: Prepared, drawn: Charted, explained: Explained, ending: Ending, *, late: bool
 ) -> Charted:
     """Return the curve with the causes of its culprits.
 
     Those that are not told are looked for, unless the run was interrupted; if it is `late` they
     are read off values alone.
     """
-    found = {each.layer: each for each in (*told.findings.layers, *told.culprits)}
-    missing = [each.layer for each in drawn.culprits if each.layer not in found]
+    findings = {
+        finding.layer: finding for finding in (*explained.findings.layers, *explained.culprits)
+    }
+    missing = [culprit.layer for culprit in drawn.culprits if culprit.layer not in findings]
     if missing and ending.status is not Status.INTERRUPTED:
-        found |= {each.layer: each for each in explain_layers(prepared, missing, late=late)}
+        findings |= {
+            finding.layer: finding for finding in explain_layers(prepared, missing, late=late)
+        }
     return replace(
-        drawn, culprits=[_because(each, found.get(each.layer)) for each in drawn.culprits]
+        drawn,
+        culprits=[_because(culprit, findings.get(culprit.layer)) for culprit in drawn.culprits],
     )
 
 
@@ -190,11 +195,11 @@ def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> fl
     return curve.without.get(layer) if judged is None else typical(judged)
 
 
-def _because(culprit: Culprit, found: Finding | None) -> Culprit:
+def _because(culprit: Culprit, finding: Finding | None) -> Culprit:
     """Return a culprit with what was found of it, without further figures."""
-    if found is None:
+    if finding is None:
         return culprit
-    return replace(culprit, cause=found.cause, evidence=found.evidence.partition(";")[0])
+    return replace(culprit, cause=finding.cause, evidence=finding.evidence.partition(";")[0])
 
 
 def _point(
@@ -203,11 +208,13 @@ def _point(
     plan, outcome, name = point
     high = latency_of(driver, Plan.all_high(len(names)))
     latency = paced(high, latency_of(driver, plan))
-    given = None if point.name != "answer" else driver.judged(plan, answered.samples)
+    answer_outcome = None if point.name != "answer" else driver.judged(plan, answered.samples)
     return CurvePoint(
         kept_count=len(plan),
         error_median=typical(outcome),
-        error_max=largest_error(driver, plan, outcome, None if given is None else given.error),
+        error_max=largest_error(
+            driver, plan, outcome, None if answer_outcome is None else answer_outcome.error
+        ),
         latency_ms=None if latency is None else round(latency[0], 6),
         point=name,
         kept=[str(names[i]) for i in plan.indices],
@@ -224,20 +231,24 @@ def largest_error(
     """
     errors = [error, *_by_sample(driver, plan).values()]
     errors += [] if outcome is None else [outcome.error, worst(outcome)]
-    return max((each for each in errors if each is not None), default=None)
+    return max((value for value in errors if value is not None), default=None)
 
 
 def _by_sample(driver: Driver, plan: Plan) -> Mapping[int, float]:
     """Return the error of a plan on each sample that has judged it, of several the largest."""
-    found: dict[int, float] = {}
+    errors_by_sample: dict[int, float] = {}
     for trial in driver.trials:
-        told = trial.outcome.evidence.one_by_one
-        if told is None or trial.proposal.plan != plan or trial.proposal.kind not in JUDGED_KINDS:
+        one_by_one = trial.outcome.evidence.one_by_one
+        if (
+            one_by_one is None
+            or trial.proposal.plan != plan
+            or trial.proposal.kind not in JUDGED_KINDS
+        ):
             continue
-        for number, error in zip(told.numbers, told.errors, strict=True):
+        for number, error in zip(one_by_one.numbers, one_by_one.errors, strict=True):
             if error is not None:
-                found[number] = max(error, found.get(number, 0.0))
-    return found
+                errors_by_sample[number] = max(error, errors_by_sample.get(number, 0.0))
+    return errors_by_sample
 
 
 def latency_of(driver: Driver, plan: Plan) -> Latency | None:

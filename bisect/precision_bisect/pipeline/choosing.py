@@ -22,21 +22,21 @@ from precision_bisect.search.sample_sets import CHOSEN, SampleSets
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, Proposal, SampleSet, Trial
 
 
-def hardest(told: Iterable[OneByOne], before: Sequence[int] = ()) -> Sequence[int]:
+def hardest(judgements: Iterable[OneByOne], before: Sequence[int] = ()) -> Sequence[int]:
     """Return the samples to choose, the hardest first: this rule alone says which.
 
     Plans take turns, each with the sample of its largest error. Those chosen `before` come last.
     """
-    turns = zip_longest(*(_by_error(each) for each in told))
+    turns = zip_longest(*(_by_error(judgement) for judgement in judgements))
     ordered = dict.fromkeys(n for n in (*chain(*turns), *before) if n is not None)
     return [*ordered][:CHOSEN]
 
 
-def _by_error(told: OneByOne) -> Sequence[int]:
-    errors = dict(zip(told.numbers, told.errors, strict=True))
-    judged = [n for n in told.numbers if n not in told.unjudged]
+def _by_error(judgement: OneByOne) -> Sequence[int]:
+    errors = dict(zip(judgement.numbers, judgement.errors, strict=True))
+    judged = [n for n in judgement.numbers if n not in judgement.unjudged]
     # A failure without a figure is the worst; `sorted` is stable, so equal ones stay in order.
-    worst = {n: math.inf if n in told.failed else 0.0 for n in judged}
+    worst = {n: math.inf if n in judgement.failed else 0.0 for n in judged}
     key = {n: worst[n] if errors[n] is None else errors[n] or 0.0 for n in judged}
     return sorted(judged, key=lambda n: -key[n])
 
@@ -62,8 +62,8 @@ def first_chosen(problem: Problem, pool: Sequence[int]) -> Search[SampleSet]:
         )
         for plan in first
     )
-    told = [each.evidence.one_by_one for each in outcomes]
-    return SampleSet.chosen(hardest(filter(None, told), pool))
+    judgements = [outcome.evidence.one_by_one for outcome in outcomes]
+    return SampleSet.chosen(hardest(filter(None, judgements), pool))
 
 
 def on_samples(
@@ -75,7 +75,9 @@ def on_samples(
     sets = {SampleSet.JUDGED: samples, SampleSet.RANKING: ranking or samples}
     return mapped(
         search,
-        ask=lambda asked: replace(asked, samples=sets.get(asked.samples, asked.samples)),
+        ask=lambda proposal: replace(
+            proposal, samples=sets.get(proposal.samples, proposal.samples)
+        ),
     )
 
 
@@ -99,28 +101,33 @@ def judged_by_others(
     Without `widen`, and where no more layers help, it stays as it is.
     """
     while True:
-        told = yield from _one_by_one(holding.rebuilds, plan, chosen.others, "all other samples")
-        found = told.evidence.one_by_one
-        judged = JudgedByOthers(plan, chosen, holding.spread, told)
-        if not widen or found is None or not found.failed:
+        outcome = yield from _one_by_one(
+            holding.rebuilds, plan, chosen.others, "all other samples"
+        )
+        one_by_one = outcome.evidence.one_by_one
+        judged = JudgedByOthers(plan, chosen, holding.spread, outcome)
+        if not widen or one_by_one is None or not one_by_one.failed:
             return judged
-        errors = dict(zip(found.numbers, found.errors, strict=True))
+        errors = dict(zip(one_by_one.numbers, one_by_one.errors, strict=True))
         failing = replace(
-            found, numbers=found.failed, errors=[errors[n] for n in found.failed], unjudged=()
+            one_by_one,
+            numbers=one_by_one.failed,
+            errors=[errors[n] for n in one_by_one.failed],
+            unjudged=(),
         )
         joined = SampleSet.chosen(hardest([failing]))
         wanted = SampleSet.chosen(hardest([failing], chosen.numbers or ()))
         again = holding.renewed()
-        again.spread = _over(plan, found) if holding.spread is None else holding.spread
-        wider = yield from on_samples(wanted, _holds(plan, told, again), joined)
+        again.spread = _over(plan, one_by_one) if holding.spread is None else holding.spread
+        wider = yield from on_samples(wanted, _holds(plan, outcome, again), joined)
         if wider is None:
             return judged
         plan, chosen, holding = wider, wanted, again
 
 
-def _over(plan: Plan, told: OneByOne) -> str:
-    judged = len(told.numbers) - len(told.unjudged)
-    failed = f"{len(told.failed)} of {counted(judged, 'sample')} that did not choose them"
+def _over(plan: Plan, judgement: OneByOne) -> str:
+    judged = len(judgement.numbers) - len(judgement.unjudged)
+    failed = f"{len(judgement.failed)} of {counted(judged, 'sample')} that did not choose them"
     return f"the answer was widened, since {first_found(plan)} fails on {failed}"
 
 
@@ -150,15 +157,15 @@ def _one_by_one(builds: bool, plan: Plan, samples: SampleSet, reason: str) -> Se
 
 def error_of_others(trials: Sequence[Trial], plan: Plan) -> float:
     """Return the largest error on samples that did not choose a plan, if it passes on all."""
-    told = [
-        each.outcome
-        for each in trials
-        if each.proposal.plan == plan
-        and each.proposal.samples.singly
-        and each.proposal.phase is Phase.RECHECK
-        and each.proposal.samples != SampleSet.HELD_OUT
+    outcomes = [
+        trial.outcome
+        for trial in trials
+        if trial.proposal.plan == plan
+        and trial.proposal.samples.singly
+        and trial.proposal.phase is Phase.RECHECK
+        and trial.proposal.samples != SampleSet.HELD_OUT
     ]
-    return max((each.error or 0.0 for each in told if each.passed), default=0.0)
+    return max((outcome.error or 0.0 for outcome in outcomes if outcome.passed), default=0.0)
 
 
 def promised(
@@ -178,23 +185,23 @@ def promised(
     part, before, chose = {*pool}, set[int](), {*sets.pool}
     joining, own = set[int](), dict[bool, OneByOne]()
     for trial in trials:
-        asked, told = trial.proposal, trial.outcome.evidence.one_by_one
-        if asked.samples.judges:
-            joining.update(asked.samples.numbers or ())
-            part |= joining if asked.plan == plan else set()
-        one_by_one = asked.samples.singly and asked.samples != SampleSet.POOL
-        if told is None or asked.phase is not Phase.RECHECK or not one_by_one:
+        proposal, judgement = trial.proposal, trial.outcome.evidence.one_by_one
+        if proposal.samples.judges:
+            joining.update(proposal.samples.numbers or ())
+            part |= joining if proposal.plan == plan else set()
+        one_by_one = proposal.samples.singly and proposal.samples != SampleSet.POOL
+        if judgement is None or proposal.phase is not Phase.RECHECK or not one_by_one:
             continue
-        held_out = asked.samples == SampleSet.HELD_OUT
+        held_out = proposal.samples == SampleSet.HELD_OUT
         if not held_out:
-            before.update(told.failed)
-        if asked.plan == plan:
-            own[held_out] = told
+            before.update(judgement.failed)
+        if proposal.plan == plan:
+            own[held_out] = judgement
             # What joined later has found no better plan.
             part |= joining
             chose |= joining
     judged, failed, unjudged = (
-        {n for told in own.values() for n in getattr(told, name)} - part
+        {n for judgement in own.values() for n in getattr(judgement, name)} - part
         for name in ("numbers", "failed", "unjudged")
     )
     others = own.get(False, OneByOne(numbers=(), errors=()))

@@ -130,27 +130,27 @@ def conclude(
     answer = judged_answer(prepared, driver, ending)
     run = _Ended(prepared, driver, ending, budget, folder, answer)
     options = deployed_session(prepared.options.engine, answer.final.opening)
-    told = _Explanation(
+    explanation = _Explanation(
         findings=Findings(low=prepared.options.low),
         written=Written(reason="", deployment=Deployment.by(options)),
     )
     if part:
-        return _result(run, told, None)
-    _explain(run, told, judge_of(prepared, prepared.comparator, options))
-    result = _result(run, told, _unseen(run))
-    folder.write(DIAGNOSIS, told.findings.to_text())
+        return _result(run, explanation, None)
+    _explain(run, explanation, judge_of(prepared, prepared.comparator, options))
+    result = _result(run, explanation, _unseen(run))
+    folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
+def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
-    told.chart = charted(prepared, run.driver, curve, ending, plan)
-    told.fp32_form = fp32_search(prepared, late=budget.late)
-    exported, told.missing = _exported(run, told.chart)
-    found = Explained(told.findings)
+    explanation.chart = charted(prepared, run.driver, curve, ending, plan)
+    explanation.fp32_form = fp32_search(prepared, late=budget.late)
+    exported, explanation.missing = _exported(run, explanation.chart)
+    explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
     answer = plan if ending.status.answers else None
     latencies = run.answer.timed.medians or {}
@@ -161,7 +161,7 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
-            asked = Answer(
+            subject = Answer(
                 kept=run.answer.kept,
                 proof=run.answer.proof,
                 trials=run.driver.trials,
@@ -170,23 +170,29 @@ def _explain(run: _Ended, told: _Explanation, judge: Judge) -> None:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            found = explained_in_time(prepared, asked, budget)
-            told.findings = found.findings
-        told.findings = told.findings.of_answer(run.answer.kept, answered=plan is not None)
+            explained = explained_in_time(prepared, subject, budget)
+            explanation.findings = explained.findings
+        explanation.findings = explanation.findings.of_answer(
+            run.answer.kept, answered=plan is not None
+        )
         with until(budget.overdue):
             if answer is not None:
-                told.other_targets = other_targets(
+                explanation.other_targets = other_targets(
                     prepared, answer, run.answer.samples, late=budget.late
                 )
-                told.tf32 = with_tf32(prepared, answer, run.answer.samples, late=budget.late)
-                told.ranges = input_ranges(prepared, answer, late=budget.late)
-                told.born = born_inside(prepared, answer, late=budget.late)
-                told.sums = sums_inside(prepared, answer, late=budget.late)
-                told.hidden = hidden_rows(prepared)
-            told.chart = caused(prepared, told.chart, found, ending, late=budget.late)
+                explanation.tf32 = with_tf32(
+                    prepared, answer, run.answer.samples, late=budget.late
+                )
+                explanation.ranges = input_ranges(prepared, answer, late=budget.late)
+                explanation.born = born_inside(prepared, answer, late=budget.late)
+                explanation.sums = sums_inside(prepared, answer, late=budget.late)
+                explanation.hidden = hidden_rows(prepared)
+            explanation.chart = caused(
+                prepared, explanation.chart, explained, ending, late=budget.late
+            )
         # The files are checked by now, mostly: what is timed has the device to itself.
-        told.costs = costs()
-        told.written = completed(told.findings.kept)
+        explanation.costs = costs()
+        explanation.written = completed(explanation.findings.kept)
 
 
 def _passed(run: _Ended) -> bool:
@@ -203,7 +209,7 @@ def _explainable(run: _Ended) -> bool:
             return status is Status.INFEASIBLE
 
 
-def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
+def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Result:
     """Return the result: each field says where it comes from."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, backend, table = prepared.options, prepared.backend, prepared.model.table
@@ -226,13 +232,13 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         error_max=answer.error_max,
         noise_floor=answer.noise_floor,
         stability=answer.stability,
-        other_targets=told.other_targets,
-        tf32=told.tf32,
+        other_targets=explanation.other_targets,
+        tf32=explanation.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),
         candidates=len(table.candidates),
-        fp32_form=told.fp32_form,
+        fp32_form=explanation.fp32_form,
         interface=interface,
         kept=answer.kept,
         near_miss=answer.near_miss,
@@ -242,13 +248,13 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         deploy=plan_to_deploy(ending, table.names),
         asked=asked_layers(table),
         rungs=rungs(prepared, answer),
-        export_point=told.written.point,
-        layer_precisions=told.written.string,
-        layer_precisions_reason=told.written.reason,
-        no_command=told.written.no_command,
+        export_point=explanation.written.point,
+        layer_precisions=explanation.written.string,
+        layer_precisions_reason=explanation.written.reason,
+        no_command=explanation.written.no_command,
         certificate=answer.proof,
-        culprits=told.chart.culprits,
-        curve=told.chart.curve,
+        culprits=explanation.chart.culprits,
+        curve=explanation.chart.curve,
         non_monotone=rows(answer.broken, table.names),
         trials=len(judged),
         unresolved=without_verdict(judged),
@@ -258,7 +264,7 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
-        costs=told.costs,
+        costs=explanation.costs,
         speed=speed.report(options.speed, timed.own, first),
         front=speed.front(table.names),
         honoured=run.answer.final.honoured,
@@ -268,20 +274,20 @@ def _result(run: _Ended, told: _Explanation, unseen: Unseen | None) -> Result:
             for layer, reason in pinned_layers(prepared.model).items()
         ],
         unknown_to=prepared.unknown_to,
-        notes=_notes(run, told),
-        deployment=told.written.deployment,
-        diagnosis=told.findings.kept,
-        advice=_advised(told.findings, answer),
+        notes=_notes(run, explanation),
+        deployment=explanation.written.deployment,
+        diagnosis=explanation.findings.kept,
+        advice=_advised(explanation.findings, answer),
         inputs=Inputs(
             synthetic=options.inputs is None,
             samples=len(prepared.sets.feeds),
             distinct=len({*prepared.sets.new.near}),
         ),
-        input_ranges=told.ranges,
-        inner_sums=told.sums,
-        hidden_rows=told.hidden,
+        input_ranges=explanation.ranges,
+        inner_sums=explanation.sums,
+        hidden_rows=explanation.hidden,
         fingerprint=prepared.told_fingerprint,
-        message=_message(run, told.findings, interface),
+        message=_message(run, explanation.findings, interface),
         out=run.folder.path,
     )
 
@@ -299,39 +305,39 @@ def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
 def _modules(run: _Ended) -> Mapping[str, str]:
     """Return the modules of the kept layers by PyTorch's names; none where the model has none."""
     model = run.prepared.model
-    modules = {each.name: each.module for each in model.table.candidates}
+    modules = {layer.name: layer.module for layer in model.table.candidates}
     return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
 
 
-def _notes(run: _Ended, told: _Explanation) -> list[str]:
+def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
     trials = run.driver.trials
-    found = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
+    verdict_remarks = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
     return [
         # First what a verdict may rest on.
-        *unfelt(run.prepared, run.answer.plan, told.chart.curve, told.born),
-        *sums_remarks(told.sums),
-        *hidden_remarks(told.hidden),
+        *unfelt(run.prepared, run.answer.plan, explanation.chart.curve, explanation.born),
+        *sums_remarks(explanation.sums),
+        *hidden_remarks(explanation.hidden),
         *run.prepared.remarks,
-        *filter(None, found),
+        *filter(None, verdict_remarks),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),
-        *told.missing,
-        *told.written.notes,
+        *explanation.missing,
+        *explanation.written.notes,
     ]
 
 
 def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
     return [
         Advised(
-            id=each.id,
-            title=each.title,
-            evidence=each.evidence,
-            passed=each.holds,
-            layers=[name for name in each.layers if name in answer.kept],
-            tried=each.tried,
+            id=advice.id,
+            title=advice.title,
+            evidence=advice.evidence,
+            passed=advice.holds,
+            layers=[name for name in advice.layers if name in answer.kept],
+            tried=advice.tried,
         )
-        for each in findings.advice
+        for advice in findings.advice
     ]
 
 
@@ -360,11 +366,11 @@ def _unseen(run: _Ended) -> Unseen | None:
         return None
     risk, limit = prepared.options.risk, prepared.comparator.tolerance
     calibrated = bool(prepared.scales.activations)
-    found = promised(trials, plan, prepared.sets, calibrated=calibrated)
-    if found is None or risk is None:
-        return found
-    told = replace(estimated(trials, plan, limit, risk), selecting=selecting(prepared.model))
-    return replace(found, estimate=told)
+    unseen = promised(trials, plan, prepared.sets, calibrated=calibrated)
+    if unseen is None or risk is None:
+        return unseen
+    estimate = replace(estimated(trials, plan, limit, risk), selecting=selecting(prepared.model))
+    return replace(unseen, estimate=estimate)
 
 
 def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str:
@@ -373,17 +379,17 @@ def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str
     if ending.status is Status.NOTHING_TO_KEEP and run.prepared.model.table.asked:
         return "every layer that no flag settles can run low within the tolerance"
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
-        said = [ending.spread, ending.message]
-        choices = [each.words for each in findings.selections]
+        parts = [ending.spread, ending.message]
+        choices = [selection.words for selection in findings.selections]
         if ending.status is Status.INFEASIBLE and choices:
-            said = [*choices, ending.message]
+            parts = [*choices, ending.message]
         elif ending.spread:
-            said += choices
+            parts += choices
         elif ending.unsteady:
-            said.append(BUILDS_DIFFER)
+            parts.append(BUILDS_DIFFER)
         elif ending.status is Status.NOT_PRECISION and cost is not None:
-            said = [cost.words]
-        return "; ".join(part for part in said if part)
+            parts = [cost.words]
+        return "; ".join(part for part in parts if part)
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
     low = run.prepared.options.low.upper()

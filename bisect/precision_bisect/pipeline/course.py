@@ -86,11 +86,11 @@ def flow(problem: Problem, strategy: Strategy, course: Course) -> Search[Ending]
     ending = yield from steps.answered(chosen, search)
     if ending.plan is None or not course.held_out:
         return ending
-    told = yield from judged_by_held_out(ending.plan, builds=problem.builds)
+    outcome = yield from judged_by_held_out(ending.plan, builds=problem.builds)
     # Where each sample has a figure, the result says how many of them fail.
-    if told.passed or told.evidence.one_by_one is not None:
+    if outcome.passed or outcome.evidence.one_by_one is not None:
         return ending
-    return ending.adding(refuted(told, "the samples held out"))
+    return ending.adding(refuted(outcome, "the samples held out"))
 
 
 class _Steps(NamedTuple):
@@ -112,9 +112,9 @@ class _Steps(NamedTuple):
             )
             if plan != ending.plan:
                 layers = f"the answer was widened from {counted(len(ending.plan), 'layer')}"
-                said = f"{layers} for --risk {100 * self.course.risk:.3g}%"
+                note = f"{layers} for --risk {100 * self.course.risk:.3g}%"
                 wider = replace(ending, plan=plan)
-                ending = yield from on_samples(chosen, _widest(self.problem, wider, said))
+                ending = yield from on_samples(chosen, _widest(self.problem, wider, note))
         ending = yield from self._by_others(chosen, ending)
         if self.course.risk is not None and ending.plan is not None:
             yield from judged_by_pool(ending.plan, self.holding)
@@ -126,16 +126,18 @@ class _Steps(NamedTuple):
         if plan is None or not self.course.others:
             return ending
         whole = self.course.until == "answer"
-        found = yield from judged_by_others(plan, self.holding.renewed(), chosen, widen=whole)
-        if not whole and not found.outcome.passed:
+        by_others = yield from judged_by_others(plan, self.holding.renewed(), chosen, widen=whole)
+        if not whole and not by_others.outcome.passed:
             message = culprits_alone(len(plan))
             return replace(ending, status=Status.STOPPED, message=message)
-        if found.outcome.verdict is None:
-            ending = ending.adding(refuted(found.outcome, "all other samples"))
-        if found.plan == plan:
+        if by_others.outcome.verdict is None:
+            ending = ending.adding(refuted(by_others.outcome, "all other samples"))
+        if by_others.plan == plan:
             return ending
-        wider = replace(ending, plan=found.plan, samples=found.chosen)
-        return (yield from on_samples(found.chosen, _widest(self.problem, wider, found.spread)))
+        wider = replace(ending, plan=by_others.plan, samples=by_others.chosen)
+        return (
+            yield from on_samples(by_others.chosen, _widest(self.problem, wider, by_others.spread))
+        )
 
     def stopped(self) -> Search[Ending]:
         """End with the curve, or with the plan of its culprits, judged as an answer is."""
@@ -150,8 +152,8 @@ class _Steps(NamedTuple):
                 return Ending(status=Status.STOPPED, message="only the curve was asked for")
             ending = Ending(status=Status.FOUND, plan=curve.culprits)
         assert ending.plan is not None
-        told = yield from holding.judge(ending.plan, "the culprits alone", last=True)
-        if told.passed:
+        outcome = yield from holding.judge(ending.plan, "the culprits alone", last=True)
+        if outcome.passed:
             return ending
         return Ending(
             status=Status.STOPPED, plan=ending.plan, message=culprits_alone(len(ending.plan))
@@ -197,7 +199,9 @@ class _Steps(NamedTuple):
         """
         problem, course, holding = self.problem, self.course, self.holding
         tolerance = problem.tolerance
-        seen = JudgedTrials(tolerance=tolerance, size=problem.size, allowed=course.copies_failing)
+        trials = JudgedTrials(
+            tolerance=tolerance, size=problem.size, allowed=course.copies_failing
+        )
         ending = yield from preflight(problem)
         if ending is not None and ending.plan is not None:
             return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
@@ -225,21 +229,21 @@ class _Steps(NamedTuple):
         # Emulated errors repeat exactly, so only builds need room for noise.
         lower = below_noise(problem, high.error or 0.0) if problem.builds else problem
         steps = self._replace(problem=lower, course=course)
-        search = fast_enough(lower, steps._search(seen))
+        search = fast_enough(lower, steps._search(trials))
         # No room below the tolerance was left: a second build decides near verdicts instead.
         if problem.builds and lower is problem:
             search = repeated(search, problem)
         # `noting` outside `within`: the certificate must see the comparator's own verdicts.
-        met = yield from noting(within(search, lower.tolerance), seen)
-        found = Ending(
+        met = yield from noting(within(search, lower.tolerance), trials)
+        end = Ending(
             status=Status.FOUND,
             plan=met.found,
             limit=None if lower.tolerance == tolerance else lower.tolerance,
             spread=holding.spread,
         )
-        return _ended(met, found)
+        return _ended(met, end)
 
-    def _search(self, seen: JudgedTrials) -> Search[Plan]:
+    def _search(self, trials: JudgedTrials) -> Search[Plan]:
         """Search and certify; search again, by builds alone, if forecasts have misled the search.
 
         Where rounding is spread the curve's plan is the answer.
@@ -247,15 +251,15 @@ class _Steps(NamedTuple):
         problem, holding = self.problem, self.holding
         if holding.spread is not None and problem.passing is not None:
             return (yield from _prefix(problem.passing, holding))
-        plan = yield from self._certified(seen)
-        if misled(seen) and holding.spread is None:
-            seen.spared.clear()
+        plan = yield from self._certified(trials)
+        if misled(trials) and holding.spread is None:
+            trials.spared.clear()
             in_full = replace(self.course, certify="full")
             again = self._replace(problem=replace(problem, passing=plan), course=in_full)
-            plan = yield from again._certified(seen)
+            plan = yield from again._certified(trials)
         return plan
 
-    def _certified(self, seen: JudgedTrials) -> Search[Plan]:
+    def _certified(self, trials: JudgedTrials) -> Search[Plan]:
         """Search and certify; the trials of the search count for the certificate.
 
         With copies an answer must hold before it is certified, and the drops are judged on one
@@ -265,15 +269,15 @@ class _Steps(NamedTuple):
         """
         problem, strategy, course, holding = self
         mode = course.certify if strategy.minimal and course.modules is None else "none"
-        known = problem.passing if problem.settled else None
+        passing = problem.passing if problem.settled else None
         if course.modules is not None:
             search = searched_by_module(problem, strategy, course.modules)
         else:
-            search = strategy.search(problem) if known is None else given(known)
+            search = strategy.search(problem) if passing is None else given(passing)
         # Where speed counts, plans that fail are timed, too.
         spared = mode == "forecasts" and problem.speed is None
         if spared:
-            search = sparing(search, seen)
+            search = sparing(search, trials)
         lucky = False
         if course.copies and not problem.builds:
             plan, lucky = yield from grounded(search, problem.top)
@@ -287,23 +291,23 @@ class _Steps(NamedTuple):
                 "report it to its author, and choose another --strategy",
             )
         if not course.copies:
-            return (yield from certify(problem, plan, mode, seen))
+            return (yield from certify(problem, plan, mode, trials))
         if lucky:
             holding.spread = NO_SEARCH
-        held = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
-        if held.failed:
+        outcome = yield from holding.judge(plan, f"the answer of {strategy.name}, on copies")
+        if outcome.failed:
             drawn = None if course.modules else problem.passing
             if lucky and drawn is not None and (yield from _drawn_holds(drawn, holding)):
                 return drawn
-            wider = yield from _widened(plan, held, holding)
+            wider = yield from _widened(plan, outcome, holding)
             # The curve adds layers in another order, and its plan has passed on copies of its own.
             if drawn is None or len(drawn) >= len(wider) or holding.refuted(drawn):
                 return wider
             return drawn if (yield from _drawn_holds(drawn, holding)) else wider
         if lucky:
             return plan
-        seen.copies, seen.clear = True, clear_limit(problem.tolerance, held)
-        return (yield from certify(problem, plan, mode, seen, holding.fresh()))
+        trials.copies, trials.clear = True, clear_limit(problem.tolerance, outcome)
+        return (yield from certify(problem, plan, mode, trials, holding.fresh()))
 
 
 def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Ending]:
@@ -344,8 +348,8 @@ def _drawn_holds(drawn: Plan, holding: StabilityCheck) -> Search[bool]:
 
 def _prefix(plan: Plan, holding: StabilityCheck) -> Search[Plan]:
     """Return the curve's plan where rounding is spread, widened if it does not hold."""
-    held = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
-    return plan if held.passed else (yield from _widened(plan, held, holding))
+    outcome = yield from holding.judge(plan, "the first plan of the curve that passed, on copies")
+    return plan if outcome.passed else (yield from _widened(plan, outcome, holding))
 
 
 def _widened(plan: Plan, refuted: Outcome, holding: StabilityCheck) -> Search[Plan]:

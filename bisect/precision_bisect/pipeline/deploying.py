@@ -76,7 +76,7 @@ class Written:
 @contextmanager
 def deploying(
     prepared: Prepared,
-    held: ExportedPoint | None,
+    answer: ExportedPoint | None,
     folder: RunFolder,
     judge: Judge,
     *,
@@ -86,23 +86,23 @@ def deploying(
     """Write the model of an answer; yield what completes the files, given the diagnosis.
 
     With `check` a fresh process judges the model meanwhile; that of an answer that has `passed`
-    must pass there. `held` is None where there is no plan to export. Raises RunFolderError.
+    must pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
     """
-    if held is None:
+    if answer is None:
         remove_exports(folder)
         yield lambda diagnosis: Written(reason="the run has no answer")
         return
     export = Export(
         model=prepared.model,
-        kept=held.kept,
-        point=held.point,
+        kept=answer.kept,
+        point=answer.point,
         pair=prepared.pair,
         settings=prepared.options.engine,
         scales=prepared.scales,
         diagnosis=(),
         shapes=sample_shapes(prepared.model, prepared.sets.feeds),
         run=prepared.told_fingerprint,
-        modules=held.modules,
+        modules=answer.modules,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
@@ -113,16 +113,16 @@ def deploying(
         checking = None
         if deployed.deployment is not None and check:
             expected = None
-            if passed and held.point == ANSWER:
+            if passed and answer.point == ANSWER:
                 expected = Expected(reference=prepared.reference, comparator=prepared.comparator)
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
         def ended(diagnosis: Sequence[Diagnosis]) -> Written:
-            told = replace(export, diagnosis=diagnosis)
-            reasons = write_told(folder, told, deployed)
+            full_export = replace(export, diagnosis=diagnosis)
+            reasons = write_told(folder, full_export, deployed)
             verdict = None if checking is None else checking.ended()
-            return _written(told, reasons, deployed.deployment, verdict)
+            return _written(full_export, reasons, deployed.deployment, verdict)
 
         yield ended
 

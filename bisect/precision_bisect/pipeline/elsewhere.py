@@ -54,18 +54,22 @@ def other_targets(
     if not prepared.backend.emulated:
         return []
     options = prepared.options
-    affected = {each: Semantics(prepared.model, each).affected(prepared.pair) for each in TARGETS}
-    own = [affected[each] for each in options.targets]
+    affected = {
+        target: Semantics(prepared.model, target).affected(prepared.pair) for target in TARGETS
+    }
+    own = [affected[target] for target in options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
-    for target, found in affected.items():
+    for target, effects in affected.items():
         if target in prepared.unknown_to:
             continue
-        known = next((names for other, names in groups if other == found), None)
-        if known is not None:
-            known.append(target)
-        elif found not in own:
-            groups.append((found, [target]))
-    return [_judged(prepared, plan, samples, names, found, late=late) for found, names in groups]
+        alike = next((names for other, names in groups if other == effects), None)
+        if alike is not None:
+            alike.append(target)
+        elif effects not in own:
+            groups.append((effects, [target]))
+    return [
+        _judged(prepared, plan, samples, names, effects, late=late) for effects, names in groups
+    ]
 
 
 def _judged(
@@ -80,11 +84,11 @@ def _judged(
     names = prepared.model.table.names
     kept = {names[i] for i in plan.indices if prepared.options.high == "fp32"}
     ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
-    counts = Counter((ops[name], each) for name, each in affected.items() if name not in kept)
-    stored = [Stored(op_type=op, inside=each, layers=n) for (op, each), n in counts.items()]
-    told = OnTargets(targets=targets, passed=None, stored=stored)
+    counts = Counter((ops[name], inside) for name, inside in affected.items() if name not in kept)
+    stored = [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
+    report = OnTargets(targets=targets, passed=None, stored=stored)
     if late:
-        return replace(told, message="the time was up")
+        return replace(report, message="the time was up")
     options = replace(prepared.options, target=targets[0])
     proposal = Proposal(
         plan=plan,
@@ -96,13 +100,13 @@ def _judged(
         chosen = choose_backend(options, prepared.samples, prepared.work, scales=prepared.scales)
         outcome = evaluator(prepared, chosen.make(prepared.model))(proposal)
     except KeyboardInterrupt:
-        return replace(told, message="interrupted")
+        return replace(report, message="interrupted")
     except Exception as error:  # whatever is wrong in here, the answer stands
-        return replace(told, message=in_words(error))
+        return replace(report, message=in_words(error))
     finally:
         prepared.rest()
     return replace(
-        told,
+        report,
         passed=None if outcome.verdict is None else outcome.passed,
         error=outcome.error,
         stability=outcome.evidence.stability,
@@ -130,7 +134,7 @@ def with_tf32(
         factors = draw > 0 and not can_change(prepared.samples)
         backend = forecaster(model, options, prepared.scales, factors=factors, tf32=True)
         judge = evaluator(replace(prepared, emulator=backend), backend)
-        fp32, told = (
+        fp32, outcome = (
             judge(Proposal(plan=plan, phase=Phase.RECHECK, samples=samples, draw=draw))
             for plan in (prepared.everything, answer)
         )
@@ -143,8 +147,8 @@ def with_tf32(
     return WithTf32(
         fp32_passed=None if fp32.verdict is None else fp32.passed,
         fp32_error=worst(fp32),
-        passed=None if told.verdict is None else told.passed,
-        error=worst(told),
+        passed=None if outcome.verdict is None else outcome.passed,
+        error=worst(outcome),
     )
 
 
@@ -183,17 +187,17 @@ class SizedInput(NamedTuple):
 def sized_inputs(model: Model) -> list[SizedInput]:
     """Return the nearest such operator of each input, one for each kind, in network order."""
     readers = View(model).readers
-    found: dict[tuple[str, str], SizedInput] = {}
-    for given in model.inputs:
-        for each in _reached(model, readers, given.name):
-            found.setdefault((each.input, each.op_type), each)
-    return list(found.values())
+    nearest: dict[tuple[str, str], SizedInput] = {}
+    for spec in model.inputs:
+        for sized in _reached(model, readers, spec.name):
+            nearest.setdefault((sized.input, sized.op_type), sized)
+    return list(nearest.values())
 
 
 def _reached(
     model: Model, readers: dict[str, list[onnx.NodeProto]], start: str
 ) -> Iterator[SizedInput]:
-    seen, pending = {start}, deque([start])
+    visited, pending = {start}, deque([start])
     while pending:
         name = pending.popleft()
         for node in readers.get(name, ()):
@@ -205,14 +209,14 @@ def _reached(
                     continue
             if node.op_type not in _PASSING or not _carries(node, name):
                 continue
-            fresh = [each for each in node.output if each and each not in seen]
-            seen.update(fresh)
+            fresh = [output for output in node.output if output and output not in visited]
+            visited.update(fresh)
             pending.extend(fresh)
 
 
 def _carries(node: onnx.NodeProto, name: str) -> bool:
     """Tell whether an operator passes on what it reads here: no shapes, axes and conditions."""
-    places = [i for i, each in enumerate(node.input) if each == name]
+    places = [i for i, tensor in enumerate(node.input) if tensor == name]
     if node.op_type == "Where":
         return any(i > 0 for i in places)
     if node.op_type in FOLLOWERS and node.op_type != "Concat":
@@ -227,7 +231,7 @@ def _told(model: Model, node: onnx.NodeProto, name: str) -> str:
     """
     op, out = node.op_type, node.output[0] if node.output else ""
     if op == "Cast":
-        kinds = [model.elem_types.get(each) for each in (name, out)]
+        kinds = [model.elem_types.get(tensor) for tensor in (name, out)]
         if kinds[0] in _INTEGERS and kinds[1] == _FLOAT:
             return out
         return name if kinds[0] == _FLOAT and kinds[1] in _INTEGERS else ""
@@ -253,19 +257,19 @@ def input_ranges(prepared: Prepared, plan: Plan, *, late: bool) -> list[InputRan
     An answer stands without: whatever fails in here is left out.
     """
     # What was asked for comes first.
-    found: dict[str, list[SizedInput]] = {name: [] for name in prepared.options.ranges}
+    sized_by_input: dict[str, list[SizedInput]] = {name: [] for name in prepared.options.ranges}
     try:
-        for each in sized_inputs(prepared.model):
-            found.setdefault(each.input, []).append(each)
+        for sized in sized_inputs(prepared.model):
+            sized_by_input.setdefault(sized.input, []).append(sized)
         looked = [
             _looked_at(prepared, plan, name, some, late=late)
-            for name, some in list(found.items())[:MOST_INPUTS]
+            for name, some in list(sized_by_input.items())[:MOST_INPUTS]
         ]
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return []
     finally:
         prepared.rest()
-    return [each for each in looked if each is not None]
+    return [input_range for input_range in looked if input_range is not None]
 
 
 def _looked_at(
@@ -276,27 +280,33 @@ def _looked_at(
     if not values:
         return None
     ends = ranges.get(name) or range_by_type(values[0])
-    made = [] if ends is None else at_ends(prepared.samples[:MOST_MOVED_SAMPLES], name, ends)
-    tensors = list(dict.fromkeys(each.tensor for each in sized)) or [name]
-    known, at_end = (_largest(prepared, tensors, some) for some in (prepared.samples, made))
-    largest = {each: max(known[each], at_end[each]) for each in tensors}
-    told = [each for each in sized if _matters(each, _step(largest[each.tensor], half))]
-    if not told and name not in ranges:
+    end_samples = (
+        [] if ends is None else at_ends(prepared.samples[:MOST_MOVED_SAMPLES], name, ends)
+    )
+    tensors = list(dict.fromkeys(operator.tensor for operator in sized)) or [name]
+    at_samples, at_end = (
+        _largest(prepared, tensors, some) for some in (prepared.samples, end_samples)
+    )
+    largest = {tensor: max(at_samples[tensor], at_end[tensor]) for tensor in tensors}
+    operators = [
+        operator for operator in sized if _matters(operator, _step(largest[operator.tensor], half))
+    ]
+    if not operators and name not in ranges:
         return None
-    errors = [] if late else _errors(prepared, plan, made)
+    errors = [] if late else _errors(prepared, plan, end_samples)
     figures = [error for error, _ in errors if error is not None]
-    chosen = [each.tensor for each in told] or tensors
-    reads, beyond = (max(some[each] for each in chosen) for some in (known, at_end))
+    chosen = [operator.tensor for operator in operators] or tensors
+    reads, beyond = (max(some[tensor] for tensor in chosen) for some in (at_samples, at_end))
     return InputRange(
         input=name,
-        operators=[each.op_type for each in told],
-        layers=[each.node for each in told],
+        operators=[operator.op_type for operator in operators],
+        layers=[operator.node for operator in operators],
         samples=[float(min(map(np.min, values))), float(max(map(np.max, values)))],
         reads=reads,
         step=_step(reads, half),
         range=None if ends is None else [*map(float, ends)],
-        reads_at_ends=beyond if made else None,
-        step_at_ends=_step(beyond, half) if made else None,
+        reads_at_ends=beyond if end_samples else None,
+        step_at_ends=_step(beyond, half) if end_samples else None,
         passed=all(passed for _, passed in errors) if errors else None,
         error=max(figures, default=None),
         variants=len(errors),
@@ -312,14 +322,14 @@ def _largest(
     prepared: Prepared, tensors: Sequence[str], feeds: Sequence[Sample]
 ) -> dict[str, float]:
     """Return the largest magnitude of each tensor in FP32, 0 for no feeds."""
-    found = dict.fromkeys(tensors, 0.0)
+    largest = dict.fromkeys(tensors, 0.0)
     if not feeds:
-        return found
+        return largest
     instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
-    for shown in instrument.shown(tensors, feeds, None):
-        for each, array in shown.exact.items():
-            found[each] = max(found[each], float(np.abs(array).max(initial=0.0)))
-    return found
+    for values in instrument.shown(tensors, feeds, None):
+        for tensor, array in values.exact.items():
+            largest[tensor] = max(largest[tensor], float(np.abs(array).max(initial=0.0)))
+    return largest
 
 
 def _step(value: float, half: LowType) -> float:
@@ -330,16 +340,16 @@ def _step(value: float, half: LowType) -> float:
 
 
 def _errors(
-    prepared: Prepared, plan: Plan, made: Sequence[Sample]
+    prepared: Prepared, plan: Plan, end_samples: Sequence[Sample]
 ) -> list[tuple[float | None, bool]]:
     """Return the error of each made-up sample that FP32 computes, and whether it passes."""
-    found: list[tuple[float | None, bool]] = []
+    errors: list[tuple[float | None, bool]] = []
     if prepared.emulator is None:
-        return found
-    for feed in made:
+        return errors
+    for feed in end_samples:
         exact = prepared.refer(feed)
         if non_finite([exact]):
             continue
-        told = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
-        found.append((told.error, told.verdict is Verdict.PASS))
-    return found
+        judgement = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
+        errors.append((judgement.error, judgement.verdict is Verdict.PASS))
+    return errors

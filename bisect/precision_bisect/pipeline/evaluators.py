@@ -25,26 +25,26 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
     are held out, a sample set like others.
     """
     backend, emulator = prepared.here, prepared.emulator
-    with ExitStack() as held:
+    with ExitStack() as stack:
         # The emulator's memory is given back last, when nobody asks it any more.
-        held.callback(prepared.rest)
+        stack.callback(prepared.rest)
         here = None
         if backend is not None:
             # The stopwatch wraps the backend: it holds the engine that others are timed beside.
             # The evaluator wraps both: copies are further runs of an engine that it has open.
-            stopwatch = held.enter_context(
+            stopwatch = stack.enter_context(
                 Stopwatch(partial(backend.build, afresh=True), prepared.baseline)
             )
             here = evaluator(prepared, backend, stopwatch)
         # The executor wraps the evaluator, or one that a spec makes in another process, so that
         # the end of that process is an outcome.
         task = TrialTask(spec=prepared.spec, here=here, least=prepared.space.least, folder=folder)
-        workers = held.enter_context(prepared.executor.workers(task, prepared.work))
+        workers = stack.enter_context(prepared.executor.workers(task, prepared.work))
         # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
         if backend is None and emulator is not None:
             forecasts = evaluator(prepared, emulator)
             if prepared.options.forecast_on == "cuda":
-                evaluate = _on_gpu(prepared, folder, workers.evaluate, forecasts, held)
+                evaluate = _on_gpu(prepared, folder, workers.evaluate, forecasts, stack)
             else:
                 evaluate = forecasting(workers.evaluate, forecasts)
             workers = replace(workers, evaluate=evaluate)
@@ -69,9 +69,9 @@ def evaluator(
 
 
 def _on_gpu(
-    prepared: Prepared, folder: Path, builds: Evaluate, on_cpu: Evaluate, held: ExitStack
+    prepared: Prepared, folder: Path, builds: Evaluate, on_cpu: Evaluate, stack: ExitStack
 ) -> Evaluate:
-    """Return what forecasts on the GPU beside `builds`, in children that `held` ends."""
+    """Return what forecasts on the GPU beside `builds`, in children that `stack` ends."""
     # Imported here: loky and psutil are for runs that need them.
     from precision_bisect.execution.process_evaluator import children
 
@@ -80,4 +80,4 @@ def _on_gpu(
     options = replace(prepared.spec.options, trial_memory_mib=None)
     spec = replace(prepared.spec, options=options, forecasts=True)
     on_gpu = children(spec, prepared.work, folder, "forecaster")
-    return held.enter_context(closing(GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=on_cpu)))
+    return stack.enter_context(closing(GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=on_cpu)))

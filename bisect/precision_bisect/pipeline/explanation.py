@@ -72,8 +72,8 @@ class NearMiss:
         if self.alone is not None:
             parts.append(f"alone low: {self._told(self.alone)}")
         if self.error is not None:
-            left = max(0.0, 1.0 - self.error / self.tolerance)
-            parts.append(f"{left:.0%} of the tolerance is left")
+            room = max(0.0, 1.0 - self.error / self.tolerance)
+            parts.append(f"{room:.0%} of the tolerance is left")
         return "; ".join(parts)
 
     def _told(self, error: float) -> str:
@@ -97,36 +97,36 @@ def near_misses(
     if not tolerance:
         return {}
     alone, added = dict(_alone(len(names), trials)), dict(_added(len(names), trials))
-    found = {
+    misses = {
         names[i]: NearMiss(
             alone=alone.get(i), added=added.get(i), tolerance=tolerance, error=error
         )
         for i in sorted(alone.keys() | added.keys())
         if names[i] not in set(kept)
     }
-    near = [name for name, each in found.items() if each.share >= NEAR_SHARE]
-    first = sorted(near, key=lambda name: -found[name].share)[:NEAR_MISSES]
-    return {name: found[name] for name in first}
+    near = [name for name, miss in misses.items() if miss.share >= NEAR_SHARE]
+    first = sorted(near, key=lambda name: -misses[name].share)[:NEAR_MISSES]
+    return {name: misses[name] for name in first}
 
 
 def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
     """Yield the layers that ran low by themselves, with the error."""
     everything = (1 << size) - 1
     for trial in trials:
-        asked, error = trial.proposal, trial.outcome.error
-        told = asked.phase is Phase.RANKING or asked.kind is Kind.JUDGE
-        if told and size - len(asked.plan) == 1 and error is not None:
-            yield _bit(everything ^ asked.plan.mask), error
+        proposal, error = trial.proposal, trial.outcome.error
+        counts = proposal.phase is Phase.RANKING or proposal.kind is Kind.JUDGE
+        if counts and size - len(proposal.plan) == 1 and error is not None:
+            yield _bit(everything ^ proposal.plan.mask), error
 
 
 def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
     """Yield the layers that the search dropped by themselves, smaller plans last."""
     by_size: dict[int, list[tuple[int, float]]] = {}
     for trial in trials:
-        asked, outcome = trial.proposal, trial.outcome
-        judged = asked.kind is Kind.JUDGE and asked.samples.judges
+        proposal, outcome = trial.proposal, trial.outcome
+        judged = proposal.kind is Kind.JUDGE and proposal.samples.judges
         if judged and outcome.passed and outcome.error is not None:
-            by_size.setdefault(len(asked.plan), []).append((asked.plan.mask, outcome.error))
+            by_size.setdefault(len(proposal.plan), []).append((proposal.plan.mask, outcome.error))
     # From the plan that keeps everything only single layers were dropped, which `_alone` has.
     for count in sorted((n for n in by_size if n < size - 1), reverse=True):
         # Of two plans that are one layer apart and both passed, the growth is that layer's.
@@ -201,7 +201,7 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
-        asked = replace(
+        request = replace(
             question(prepared, wanted),
             kept=answer.kept,
             drop_errors=answer.proof.errors,
@@ -209,18 +209,20 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
             brief=answer.late or answer.proof.spread,
             choices=not answer.late,
         )
-        findings, watched = diagnose(asked)
+        findings, watched = diagnose(request)
     except Stopped:
         raise
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return Explained(Findings(low=prepared.options.low))
     if not answer.found:
-        told, others = list(findings.layers), []
+        own_findings, others = list(findings.layers), []
     else:
-        own = {*near, *(each.layer for each in findings.layers if each.kept)}
-        told = [_with_miss(each, near) for each in findings.layers if each.layer in own]
-        others = [each for each in findings.layers if each.layer not in own]
-    findings = replace(findings, layers=told, answered=answer.found)
+        own = {*near, *(finding.layer for finding in findings.layers if finding.kept)}
+        own_findings = [
+            _with_miss(finding, near) for finding in findings.layers if finding.layer in own
+        ]
+        others = [finding for finding in findings.layers if finding.layer not in own]
+    findings = replace(findings, layers=own_findings, answered=answer.found)
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
@@ -234,8 +236,8 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
     If it is `late`, they are judged by their values alone.
     """
     try:
-        asked = replace(question(prepared, layers), brief=late, choices=not late)
-        findings, _ = diagnose(asked)
+        request = replace(question(prepared, layers), brief=late, choices=not late)
+        findings, _ = diagnose(request)
     except (KeyboardInterrupt, Exception):  # as above
         return ()
     return findings.layers
@@ -244,9 +246,10 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
 def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Allowance:
     """Return what trying advice may take, after a run with these trials."""
     count = sum(
-        len(prepared.sets.numbers(trial.proposal.samples)) * (1 + (told.copies if told else 0))
+        len(prepared.sets.numbers(trial.proposal.samples))
+        * (1 + (stability.copies if stability else 0))
         for trial in trials
-        for told in (trial.outcome.evidence.stability,)
+        for stability in (trial.outcome.evidence.stability,)
     )
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     least = LEAST_ADVICE / inference_work(prepared.model, shapes)
@@ -264,7 +267,7 @@ def with_advice(
     allowance: Allowance | None = None,
 ) -> Findings:
     """Return the findings with advice. Raises as loading and running models do."""
-    builds = [each.outcome.evidence for each in trials]
+    builds = [trial.outcome.evidence for trial in trials]
     with tempfile.TemporaryDirectory(dir=prepared.work) as work:
         return advised(
             DiagnosedModel(
@@ -277,8 +280,8 @@ def with_advice(
                 reference=prepared.reference,
                 comparator=prepared.comparator,
                 work=Path(work),
-                notes=[*dict.fromkeys(note for each in builds for note in each.notes)],
-                listed=[*dict.fromkeys(one for each in builds for one in each.listed)],
+                notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
+                listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
                 threads=prepared.options.threads,
                 at_once=prepared.at_once,
                 scales=prepared.scales,
@@ -342,29 +345,29 @@ def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
     if backend is None:
         raise RuntimeError("this run has no emulator")
     names = prepared.model.table.names
-    found: list[tuple[str, float]] = []
+    layers: list[tuple[str, float]] = []
     # Negated: `heapq` gives the smallest first.
     groups = [(-_error(prepared, backend, range(len(names))), 0, len(names))]
-    while groups and len(found) < count:
+    while groups and len(layers) < count:
         # A single layer at the top is at least as bad as every group that is left.
         error, start, end = heapq.heappop(groups)
         if end - start == 1:
-            found.append((names[start], -error))
+            layers.append((names[start], -error))
             continue
         middle = (start + end) // 2
         for part in ((start, middle), (middle, end)):
             measured = _error(prepared, backend, range(*part))
             heapq.heappush(groups, (-measured, *part))
-    return found
+    return layers
 
 
 def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
     plan = prepared.everything.without(lowered)
     feeds, reference = prepared.sets[SampleSet.RANKING]
     try:
-        found = judged_once(backend, plan, feeds, reference, prepared.comparator)
+        judgement = judged_once(backend, plan, feeds, reference, prepared.comparator)
     except BackendFailure:
         return math.inf
-    if found.error is None:
-        return 0.0 if found.verdict is Verdict.PASS else math.inf
-    return found.error
+    if judgement.error is None:
+        return 0.0 if judgement.verdict is Verdict.PASS else math.inf
+    return judgement.error

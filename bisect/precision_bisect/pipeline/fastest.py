@@ -90,19 +90,21 @@ def fastest(
         if missed == 1.0:
             break
         aim /= missed
-    timed = yield from _timed(problem, rivals, [p for p, told in outcomes.items() if told.passed])
+    timed = yield from _timed(
+        problem, rivals, [p for p, outcome in outcomes.items() if outcome.passed]
+    )
     return _chosen({plan: (outcomes[plan], time) for plan, time in timed}, limit, problem, answer)
 
 
 def _candidates(rivals: Rivals, aim: float) -> list[Plan]:
     """Return plans that may be faster than those known to hold, the cheapest first."""
-    costs, known = rivals.costs, list(rivals.holding)
+    costs, holding = rivals.costs, list(rivals.holding)
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     plans = {
-        *cheapest(costs, rivals.errors, aim, known, pinned),
-        *(Plan.of(filled(costs, plan.kept)) for plan in known),
+        *cheapest(costs, rivals.errors, aim, holding, pinned),
+        *(Plan.of(filled(costs, plan.kept)) for plan in holding),
     }
-    least = min(rivals.time(plan) for plan in known)
+    least = min(rivals.time(plan) for plan in holding)
     better = [
         plan
         for plan in plans - rivals.refuted
@@ -156,13 +158,13 @@ def figure_of_copies(outcome: Outcome) -> float:
 
 def plan_to_deploy(ending: Ending, names: Sequence[LayerName]) -> PlanToDeploy | None:
     """Return the plan to deploy for a result, by the `names` of the candidates."""
-    found = ending.deploy
-    if found is None:
+    deployable = ending.deploy
+    if deployable is None:
         return None
     return PlanToDeploy(
-        kept=[names[i] for i in found.plan.indices],
-        error=found.error,
-        time=found.time,
-        answer_time=found.answer_time,
-        estimated=found.estimated,
+        kept=[names[i] for i in deployable.plan.indices],
+        error=deployable.error,
+        time=deployable.time,
+        answer_time=deployable.answer_time,
+        estimated=deployable.estimated,
     )

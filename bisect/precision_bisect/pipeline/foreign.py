@@ -32,22 +32,22 @@ def unknown_to(proto: onnx.ModelProto, *, ort_runs: bool) -> list[TargetName]:
     `ort_runs` tells whether ONNX Runtime can run it. TensorRT's parser finds operators by their
     names in whatever domain, so that it lacks those of ONNX Runtime's own that ONNX has not.
     """
-    found: list[TargetName] = [] if ort_runs else ["onnxruntime"]
+    targets: list[TargetName] = [] if ort_runs else ["onnxruntime"]
     if any(n.domain == _CONTRIB and not onnx.defs.has(n.op_type) for n in proto.graph.node):
-        found += ["tensorrt", "tensorrt-rtx"]
-    return found
+        targets += ["tensorrt", "tensorrt-rtx"]
+    return targets
 
 
 def refused(path: Path, model: Model) -> RefusedError:
     """Return the error for operators that ONNX Runtime does not know, where no TensorRT runs."""
-    why = next(each.why for each in availabilities() if each.name == "tensorrt")
+    why = next(backend.why for backend in availabilities() if backend.name == "tensorrt")
     nodes = foreign(model.proto)
-    told = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
+    ops = ", ".join(dict.fromkeys(f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes))
     parts = ", and ".join(_parts(model.proto, nodes)) if nodes else ""
     extract = f"polygraphy surgeon extract {shlex.quote(str(path))} {parts}"
     cut = f"; or cut the model there, and search the parts: {extract}" if parts else ""
     return RefusedError(
-        f"ONNX Runtime cannot run the model ({told or 'as the warning says'}), and no TensorRT "
+        f"ONNX Runtime cannot run the model ({ops or 'as the warning says'}), and no TensorRT "
         f"runs here ({why})",
         f"register the operators by --ort-custom-ops LIB.so, or run where TensorRT has them{cut}",
     )
@@ -78,9 +78,9 @@ def _parts(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Iterator[
     Polygraphy runs ONNX Runtime to find the shape and type of an input where it is to.
     """
     graph = proto.graph.node
-    made = {name for node in graph for name in node.output}
+    outputs = {name for node in graph for name in node.output}
     read = {name for node in graph for name in (*node.input, *captured(node))}
-    before = [f"{shlex.quote(name)}:auto" for name in nodes[0].input if name in made]
+    before = [f"{shlex.quote(name)}:auto" for name in nodes[0].input if name in outputs]
     behind = [f"{shlex.quote(name)}:SHAPE:TYPE" for name in nodes[-1].output if name in read]
     if before:
         yield f"--outputs {' '.join(before)} -o before.onnx"

@@ -28,12 +28,12 @@ def fp32_search(prepared: Prepared, *, late: bool) -> Fp32Search | None:
     model = prepared.model
     if not model.in_low:
         return None
-    found = {} if late else overflowing_in_file(model, prepared.seen())
+    overflows = {} if late else overflowing_in_file(model, prepared.seen())
     kinds = {stored.kind for stored in model.in_low.values()}
     return Fp32Search(
         types=[low.name for low in LOW_TYPES.values() if low.onnx_type in kinds],
         layers=[str(name) for name in model.table.names if name in model.in_low],
-        overflowing=[Overflow(node=node, samples=count) for node, count in found.items()],
+        overflowing=[Overflow(node=node, samples=count) for node, count in overflows.items()],
         of_samples=len(prepared.samples),
     )
 
@@ -56,10 +56,12 @@ def interface_cost(prepared: Prepared, driver: Driver) -> InterfaceCost | None:
 
 def _lost(model: Model, samples: Sequence[Sample]) -> Iterator[LostInput]:
     for name in model.interface.inputs:
-        given = np.concatenate([sample[name].ravel() for sample in samples if name in sample])
+        values = np.concatenate([sample[name].ravel() for sample in samples if name in sample])
         one = Interface(inputs={name: model.interface.inputs[name]})
-        stored = one.rounded({name: given})[name]
-        zero = float(np.mean((given != 0) & (stored == 0))) if given.size else 0.0
-        infinite = float(np.mean(np.isfinite(given) & ~np.isfinite(stored))) if given.size else 0.0
+        stored = one.rounded({name: values})[name]
+        zero = float(np.mean((values != 0) & (stored == 0))) if values.size else 0.0
+        infinite = (
+            float(np.mean(np.isfinite(values) & ~np.isfinite(stored))) if values.size else 0.0
+        )
         if zero or infinite:
             yield LostInput(name=name, zero=zero, infinite=infinite)

@@ -23,14 +23,14 @@ def sums_inside(prepared: Prepared, plan: Plan, *, late: bool) -> list[InnerSum]
     """
     if not prepared.backend.emulated or prepared.options.low != "fp16" or late:
         return []
-    seen = prepared.seen()
-    if seen is None:
+    extremes = prepared.seen()
+    if extremes is None:
         return []
     kept = set(plan.kept)
     low = (name for i, name in enumerate(prepared.model.table.names) if i not in kept)
     return inner_sums(
         prepared.model,
-        seen,
+        extremes,
         prepared.samples,
         frozenset(map(str, low)),
         LOW_TYPES["fp16"].largest,
@@ -42,7 +42,7 @@ def sums_remarks(sums: Sequence[InnerSum]) -> list[str]:
     """Say in which layers sums are lost where they are added in FP16; one sentence or none."""
     if not sums:
         return []
-    first = max(sums, key=lambda each: each.partial)
+    first = max(sums, key=lambda inner_sum: inner_sum.partial)
     within = first.partial <= LOW_TYPES["fp16"].largest
     lost = "loses their digits" if within else "overflows"
     return [
@@ -55,8 +55,8 @@ def sums_remarks(sums: Sequence[InnerSum]) -> list[str]:
 
 def hidden_rows(prepared: Prepared) -> Sequence[str]:
     """Return the layers that read a row which a mask hides whole, if the run has looked."""
-    seen = prepared.seen() if prepared.backend.emulated else None
-    return () if seen is None else seen.hidden
+    extremes = prepared.seen() if prepared.backend.emulated else None
+    return () if extremes is None else extremes.hidden
 
 
 def hidden_remarks(layers: Sequence[str]) -> list[str]:
@@ -90,9 +90,9 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
         watched = watched_under(instrument, {}, prepared.samples[:LOOKED_AT], plan)
     except (ModelError, RuntimeError):
         return nothing
-    found = [birth.layer for birth in births(instrument.view, watched)]
+    layers = [birth.layer for birth in births(instrument.view, watched)]
     masks = prepared.problem.beyond_range() or nothing
-    return Plan.of(instrument.index[name] for name in found if name in instrument.index).without(
+    return Plan.of(instrument.index[name] for name in layers if name in instrument.index).without(
         masks.kept
     )
 
@@ -105,16 +105,16 @@ def unfelt(
     `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
     no inference of another kind, and gets none for this.
     """
-    marked = "margin" in [each.point for each in curve]
+    marked = "margin" in [point.point for point in curve]
     if plan is None or not (marked or prepared.backend.emulated):
         return []
-    left = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
-    if not left:
+    beyond = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
+    if not beyond:
         return []
     keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
     if marked and prepared.options.export_point == "margin":
         keep = "the exported plan keeps them"
-    many, first = counted(len(left), "layer"), kept_names(prepared, left)[0]
+    many, first = counted(len(beyond), "layer"), kept_names(prepared, beyond)[0]
     return [
         f"{many} that run in {prepared.options.low.upper()} leave its range"
         f"{' or make NaN or Inf' if born.kept else ''}, {first} first; "

@@ -63,8 +63,8 @@ def final_build(driver: Driver, plan: Plan | None, samples: SampleSet) -> Eviden
 
 def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
     """Return the trials that have built a plan and judged it, the freshest last."""
-    trials = (each for each in driver.trials if each.proposal.kind in JUDGED_KINDS)
-    builds = [each for each in trials if each.proposal.plan == plan]
+    trials = (trial for trial in driver.trials if trial.proposal.kind in JUDGED_KINDS)
+    builds = [trial for trial in trials if trial.proposal.plan == plan]
     return sorted(builds, key=lambda trial: JUDGED_KINDS.index(trial.proposal.kind))
 
 
@@ -75,39 +75,39 @@ def errors_by_output(
 
     Outputs that are empty in every sample are left out.
     """
-    found = {
+    errors_by_samples = {
         trial.proposal.samples: trial.outcome.evidence.output_errors
         for trial in _builds(driver, plan)
         if trial.proposal.samples in (samples, samples.others)
         and trial.outcome.evidence.output_errors
     }
-    errors = together(found.values()) if samples in found else ()
-    return [each for each in errors if each.elements]
+    errors = together(errors_by_samples.values()) if samples in errors_by_samples else ()
+    return [error for error in errors if error.elements]
 
 
 def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
     """Return how long every layer high, every layer low, and the answer take."""
     plans = {"all_high": everything, "all_low": Plan.of(()), "kept": answer}
-    told = {
+    latency_by_plan = {
         name: None if plan is None else latency_of(driver, plan) for name, plan in plans.items()
     }
-    high = told["all_high"]
-    if not any(told.values()):
+    high = latency_by_plan["all_high"]
+    if not any(latency_by_plan.values()):
         return Timed()
-    paces = {name: paced(high, each) for name, each in told.items()}
+    paces = {name: paced(high, latency) for name, latency in latency_by_plan.items()}
     own = paces["kept"]
     return Timed(
-        medians={name: each and round(each[0], 6) for name, each in paces.items()},
+        medians={name: pace and round(pace[0], 6) for name, pace in paces.items()},
         spread_ms=own and round(own[1], 6),
-        method=next(each.method for each in told.values() if each),
-        own=told["kept"],
+        method=next(latency.method for latency in latency_by_plan.values() if latency),
+        own=latency_by_plan["kept"],
     )
 
 
 def forecast_notes(driver: Driver) -> list[str]:
     """Return the notes of forecasts: where they moved, and why."""
     forecasts = (t.outcome for t in driver.trials if t.proposal.kind is Kind.PREDICT)
-    return [*dict.fromkeys(note for each in forecasts for note in each.evidence.notes)]
+    return [*dict.fromkeys(note for forecast in forecasts for note in forecast.evidence.notes)]
 
 
 def without_verdict(trials: Sequence[Trial]) -> Mapping[str, int]:
@@ -163,7 +163,7 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
     between = noise_between(driver.outcome_of(everything, began), repeated)
     floor = max(between, _noise_of(stability))
     names, limit = prepared.model.table.names, prepared.comparator.tolerance
-    seen = JudgedTrials(
+    trials = JudgedTrials(
         tolerance=limit,
         size=len(names),
         samples=began,
@@ -181,7 +181,7 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         stability=stability,
         noise_floor=floor if repeated else None,
         broken=_broken(prepared, driver, floor),
-        proof=certificate(plan, seen.having(driver.trials), names, _terms(prepared, ending)),
+        proof=certificate(plan, trials.having(driver.trials), names, _terms(prepared, ending)),
         final=final_build(driver, plan, samples),
         timed=latencies(driver, everything, plan),
         near_miss=near_miss,
@@ -219,14 +219,14 @@ def _plan(
     is what there was before the search, so it is no best so far.
     """
     if ending.plan is None and ending.status not in _NO_ANSWER:
-        found = (driver.best(), False), (driver.nearly(), True), (driver.unsteady(), True)
-        for best, near_miss in found:
+        choices = (driver.best(), False), (driver.nearly(), True), (driver.unsteady(), True)
+        for best, near_miss in choices:
             if best is None:
                 continue
             samples = best.proposal.samples
             faster = timings(prepared, driver, samples).best_so_far(prepared.options.speed)
-            given = prepared.options.speed.given and faster is not None
-            plan = faster if given else best.proposal.plan
+            use_faster = prepared.options.speed.given and faster is not None
+            plan = faster if use_faster else best.proposal.plan
             if plan is not None and len(plan) < len(prepared.model.table.candidates):
                 return plan, samples, near_miss
     return ending.plan, ending.samples, False
@@ -246,13 +246,13 @@ def _error(
 
 def _broken(prepared: Prepared, driver: Driver, noise: float) -> Sequence[Break]:
     """Return where monotonicity was seen broken, on the samples alone."""
-    seen = JudgedTrials(
+    trials = JudgedTrials(
         tolerance=prepared.comparator.tolerance,
         size=len(prepared.model.table.names),
         samples=searched(driver.trials),
     )
-    seen.having(each for each in driver.trials if not each.proposal.draw)
-    return breaks(seen, noise)
+    trials.having(trial for trial in driver.trials if not trial.proposal.draw)
+    return breaks(trials, noise)
 
 
 def _noise_of(stability: Stability | None) -> float:

@@ -60,17 +60,23 @@ def layers_of(patterns: Sequence[str], table: LayerTable, flag: str) -> frozense
     Raises UsageError for a pattern that names none, or that cannot be read.
     """
     every = table.layers
-    found = {
-        pattern: [i for i, each in enumerate(every) if _is(each, pattern)] for pattern in patterns
+    places_by_pattern = {
+        pattern: [i for i, layer in enumerate(every) if _is(layer, pattern)]
+        for pattern in patterns
     }
-    open_ = [pattern for pattern, those in found.items() if not those]
-    names, types = [each.name for each in every], [each.op_type for each in every]
+    open_ = [pattern for pattern, those in places_by_pattern.items() if not those]
+    names, types = [layer.name for layer in every], [layer.op_type for layer in every]
     for pattern, (named, of_types) in zip(open_, matches(open_, names, types, flag), strict=True):
-        found[pattern] = sorted({*named, *(i for i, each in enumerate(types) if each in of_types)})
-    for pattern, those in found.items():
+        places_by_pattern[pattern] = sorted(
+            {*named, *(i for i, op_type in enumerate(types) if op_type in of_types)}
+        )
+    for pattern, those in places_by_pattern.items():
         _refuse_useless(pattern, [every[i] for i in those], every, flag)
     return frozenset(
-        every[i].name for those in found.values() for i in those if every[i].exclusion is None
+        every[i].name
+        for those in places_by_pattern.values()
+        for i in those
+        if every[i].exclusion is None
     )
 
 
@@ -83,12 +89,12 @@ def matches(
     """
     if not patterns:
         return []
-    asked = {"patterns": list(patterns), "names": list(names), "types": sorted({*types})}
+    request = {"patterns": list(patterns), "names": list(names), "types": sorted({*types})}
     trouble = "cannot be matched"
     try:
         written = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _MATCHER],
-            input=json.dumps(asked).encode(),
+            input=json.dumps(request).encode(),
             capture_output=True,
             timeout=MATCH_S,
             check=False,
@@ -97,19 +103,19 @@ def matches(
         written = error.stdout or b""
         trouble = f"takes more than {MATCH_S:g} s to match the layers' names"
     # One line each; the last may be cut off.
-    told = [json.loads(line) for line in written.split(b"\n")[:-1]]
-    if len(told) < len(patterns):
+    answers = [json.loads(line) for line in written.split(b"\n")[:-1]]
+    if len(answers) < len(patterns):
         raise UsageError(
-            f"{flag} {shortened(patterns[len(told)])!r} {trouble}",
+            f"{flag} {shortened(patterns[len(answers)])!r} {trouble}",
             "write it without a repeat inside a repeat",
         )
-    for pattern, each in zip(patterns, told, strict=True):
-        if isinstance(each, str):
+    for pattern, answer in zip(patterns, answers, strict=True):
+        if isinstance(answer, str):
             raise UsageError(
-                f"{flag} {shortened(pattern)!r} is no regular expression: {each}",
+                f"{flag} {shortened(pattern)!r} is no regular expression: {answer}",
                 "write a layer's name, an operator type, a module, or an expression of Python",
             )
-    return [(named, of_types) for named, of_types in told]
+    return [(named, of_types) for named, of_types in answers]
 
 
 def _is(layer: Layer, pattern: str) -> bool:
@@ -122,19 +128,19 @@ def _refuse_useless(
     pattern: str, named: Sequence[Layer], every: Sequence[Layer], flag: str
 ) -> None:
     """Raise UsageError for a pattern that names nothing, or only what nobody decides on."""
-    if any(each.exclusion is None for each in named):
+    if any(layer.exclusion is None for layer in named):
         return
-    said = f"{flag} {shortened(pattern)!r}"
+    what = f"{flag} {shortened(pattern)!r}"
     if named:
         first = named[0]
         raise UsageError(
-            f"{said} names no layer that is decided on; {first.name!r}: {first.exclusion}", _LISTED
+            f"{what} names no layer that is decided on; {first.name!r}: {first.exclusion}", _LISTED
         )
-    words = {word for each in every for word in (each.name, each.op_type, each.module)}
+    words = {word for layer in every for word in (layer.name, layer.op_type, layer.module)}
     short = sorted(word for word in words if 0 < len(word) <= _LONGEST)
     near = get_close_matches(pattern[:_LONGEST], short, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else _LISTED
-    raise UsageError(f"{said} matches no layer", hint)
+    raise UsageError(f"{what} matches no layer", hint)
 
 
 _LARGEST = 2**26
@@ -190,9 +196,9 @@ def with_asked(options: Options, model: Model) -> tuple[Model, list[str]]:
         )
     lowest, highest = options.pairs[0], options.pairs[-1]
     pinned = pin_formless(model, lowest).table
-    formless = {each.name: each for each in pinned.layers if each.exclusion is not None}
+    formless = {layer.name: layer for layer in pinned.layers if layer.exclusion is not None}
     remarks = _cannot(low, formless, lowest.low)
-    fp32 = {name for name, each in formless.items() if each.fixed is not None}
+    fp32 = {name for name, layer in formless.items() if layer.fixed is not None}
     forms = dict.fromkeys(low - formless.keys(), lowest.low_form)
     forms |= dict.fromkeys(kept - fp32, highest.high_form)
     table = model.table.asking(forms)
@@ -216,10 +222,10 @@ def _cannot(
     if not names:
         return []
     why = formless[names[0]].detail
-    said = f"--low-only: {first_of(names)} cannot run in {kind.upper()}: {why}"
+    remark = f"--low-only: {first_of(names)} cannot run in {kind.upper()}: {why}"
     if len(names) == len(low):
-        raise UsageError(said, "name others")
-    return [said]
+        raise UsageError(remark, "name others")
+    return [remark]
 
 
 def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequence[str]]:
@@ -232,17 +238,20 @@ def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequ
         return frozenset(), ()
     text = str(options.start)
     named, strange = _named(text, options, model)
-    found = named.intersection(model.table.names)
+    candidates = named.intersection(model.table.names)
     source = f"--start {shortened(text, 60)}"
-    unknown = [*strange, *sorted(named.difference(each.name for each in model.table.with_bodies))]
-    if not found:
+    unknown = [
+        *strange,
+        *sorted(named.difference(layer.name for layer in model.table.with_bodies)),
+    ]
+    if not candidates:
         what = "names no layer that is decided on" if named or unknown else "keeps no layer"
         examples = f", such as {shortened(unknown[0])!r}" if unknown else ""
         raise UsageError(f"{source} {what} in {model.path}{examples}", _HINT)
-    examples = ", ".join(repr(shortened(each)) for each in unknown[:_SHOWN])
+    examples = ", ".join(repr(shortened(name)) for name in unknown[:_SHOWN])
     count = counted(len(unknown), "layer")
     remark = f"{source} names {count} that {model.path.name} does not have: {examples}"
-    return found, [remark] if unknown else ()
+    return candidates, [remark] if unknown else ()
 
 
 def _named(
@@ -254,7 +263,7 @@ def _named(
         return _of_run(path), ()
     if path.suffix == ".onnx":
         return _of_mixed(path, options), ()
-    names = [each.name for each in model.table.with_bodies]
+    names = [layer.name for layer in model.table.with_bodies]
     if not os.path.isfile(path):  # noqa: PTH113 - never raises
         if not _is_trtexec(source):
             raise UsageError(f"--start {shortened(source)} is no file or folder", _HINT)
@@ -266,8 +275,8 @@ def _named(
 def _of_run(path: Path) -> frozenset[LayerName]:
     """Return what a run keeps, by order, too; of one that was cut short, its best plan."""
     result = read_result(result_file(path), _HINT)
-    asked = (each.layer for each in result.asked if each.precision == result.high)
-    return frozenset(map(LayerName, (*result.kept, *asked)))
+    by_order = (entry.layer for entry in result.asked if entry.precision == result.high)
+    return frozenset(map(LayerName, (*result.kept, *by_order)))
 
 
 def _of_mixed(path: Path, options: Options) -> frozenset[LayerName]:
@@ -313,19 +322,19 @@ def _of_trtexec(
 ) -> tuple[frozenset[LayerName], Sequence[str]]:
     """Return the names that a layerPrecisions string leaves in FP32, and those that match none."""
     try:
-        asked = parse_layer_precisions(_without_flag(text))
+        precisions = parse_layer_precisions(_without_flag(text))
     except NotWritable as error:
         raise InputError(f"--start: {error}", _HINT) from error
-    chosen, known = select(asked, names), frozenset(names)
-    found = frozenset(LayerName(name) for name, kind in chosen.items() if kind == "fp32")
+    chosen, all_names = select(precisions, names), frozenset(names)
+    high = frozenset(LayerName(name) for name, kind in chosen.items() if kind == "fp32")
     strange = [
         name
-        for name, kind in asked.items()
+        for name, kind in precisions.items()
         if kind == "fp32"
-        and name not in known
+        and name not in all_names
         and not ("*" in name and select({name: kind}, names))
     ]
-    return found, strange
+    return high, strange
 
 
 def _of_autocast(
@@ -338,10 +347,10 @@ def _of_autocast(
     # Lines of our own mean one name each; expressions take a process.
     exact = dict(zip(write_autocast(names).splitlines(), names, strict=True))
     others = [line for line in lines if line not in exact]
-    found = {exact[line] for line in lines if line in exact}
+    nodes = {exact[line] for line in lines if line in exact}
     strange = []
     for line, (places, _) in zip(others, matches(others, names, (), "--start"), strict=True):
-        found.update(names[i] for i in places)
+        nodes.update(names[i] for i in places)
         if not places:
             strange.append(line)
-    return frozenset(found), strange
+    return frozenset(nodes), strange

@@ -53,8 +53,8 @@ def load_samples(
 
     In the options are also the image flags that were left open. Raises InputError for no samples.
     """
-    given = options.inputs
-    if given is None:
+    inputs = options.inputs
+    if inputs is None:
         observer(
             Warned(
                 message="no --inputs given: synthetic inputs may not reach the ranges that real "
@@ -62,20 +62,20 @@ def load_samples(
             )
         )
         count = options.synthetic + options.holdout
-        found = synthetic_samples(model, options.input_shapes, count, options.seed)
-        return options, check_samples(model, found), None, ()
-    if not given:
+        synthetic = synthetic_samples(model, options.input_shapes, count, options.seed)
+        return options, check_samples(model, synthetic), None, ()
+    if not inputs:
         raise InputError("inputs hold no sample", "give dicts from input name to array")
-    if isinstance(given, Path):
-        source = open_source(options, given, model)
+    if isinstance(inputs, Path):
+        source = open_source(options, inputs, model)
     else:
         # A list holds all of its samples; another sequence may make each anew in one buffer.
-        own = (lambda sample: sample) if isinstance(given, list | tuple) else own_sample
-        placed = {f"sample {number}": own(sample) for number, sample in enumerate(given)}
+        own = (lambda sample: sample) if isinstance(inputs, list | tuple) else own_sample
+        placed = {f"sample {number}": own(sample) for number, sample in enumerate(inputs)}
         source = Source(placed=placed, options=options)
     samples: Sequence[Sample] = CheckedSamples(model, source.placed)
     if isinstance(source.placed, dict):
         samples = list(samples)
-    path = str(given) if isinstance(given, Path) else ""
+    path = str(inputs) if isinstance(inputs, Path) else ""
     read = figures(samples, model.inputs, path, source.images)
     return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]

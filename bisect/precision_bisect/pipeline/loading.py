@@ -137,9 +137,9 @@ def load_run(
     classes = class_outputs(original)
     for name in by_size(options, sized_outputs(original, classes)):
         del classes[name]
-    comparator = choose_comparator(options, [each.name for each in original.outputs], classes)
-    each = judges_each(comparator)
-    _refuse_for_judge(options, comparator, each=each)
+    comparator = choose_comparator(options, [output.name for output in original.outputs], classes)
+    singly = judges_each(comparator)
+    _refuse_for_judge(options, comparator, each=singly)
     if options.by == "module" and not original.table.modules:
         raise UsageError(
             f"--by module: the names in {options.model} tell no modules",
@@ -154,23 +154,26 @@ def load_run(
 
     # What is inside of Ifs, and what is fused, is known once samples have run.
     inner = options.take_branches or not original.table.candidates
-    told = Known(original) if inner or options.fuse_norms else settled(original)
-    _refuse_many(options, strategy, len(told.model.table.candidates))
+    known_model = Known(original) if inner or options.fuse_norms else settled(original)
+    _refuse_many(options, strategy, len(known_model.model.table.candidates))
     # What the judge decides by itself is said.
-    for said in (exact_remark(comparator, classes), wide_remark(comparator, options)):
-        if said:
-            observer(Warned(message=said))
-    options, samples, read, odd = load_samples(options, original, observer)
+    for note in (exact_remark(comparator, classes), wide_remark(comparator, options)):
+        if note:
+            observer(Warned(message=note))
+    options, samples, read, odd_remarks = load_samples(options, original, observer)
     new = distinct(samples)
-    held_out, pool = divided(new, options.holdout, options.seed, each=each)
-    options, model, inside = _without_ifs(options, told.model, samples, observer, work)
+    held_out, pool = divided(new, options.holdout, options.seed, each=singly)
+    options, model, inside = _without_ifs(options, known_model.model, samples, observer, work)
     if inner and not options.fuse_norms:
-        told = settled(model)
-        model = told.model
+        known_model = settled(model)
+        model = known_model.model
     _refuse_many(options, strategy, len(model.table.candidates))
-    given = _given_outputs(options, original, samples, work)
+    given_outputs = _given_outputs(options, original, samples, work)
     options, reference, without = _reference(
-        options, original, [samples[i] for i in pool], given and [given[i] for i in pool]
+        options,
+        original,
+        [samples[i] for i in pool],
+        given_outputs and [given_outputs[i] for i in pool],
     )
     refer = ReferenceSession(original, options.threads, optimised=reference.optimised)
     sets = SampleSets(
@@ -178,29 +181,29 @@ def load_run(
         pool=pool,
         reference=reference.outputs,
         held_out=held_out,
-        each=each,
+        each=singly,
         distinct=new,
-        given=given,
+        given=given_outputs,
         refer=refer,
     )
     every = [output.name for output in original.outputs]
     named = comparator.outputs if isinstance(comparator, ReadyMade) else every
     sets = with_something(sets, named, options.seed)
     refer.rest()
-    choosing, known = sets[SampleSet.JUDGED]
-    try_out(comparator, known, judge_words(options))
+    choosing, expected = sets[SampleSet.JUDGED]
+    try_out(comparator, expected, judge_words(options))
     random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
-    model, declared = with_true_shapes(model, known)
+    model, declared = with_true_shapes(model, expected)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),
-        *told.remarks,
+        *known_model.remarks,
         *without,
         *declared,
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
-        *overlooked_remarks(comparator, known),
-        *odd,
+        *overlooked_remarks(comparator, expected),
+        *odd_remarks,
         *filter(None, (new.remark if options.inputs is not None else "",)),
     ]
     if read is not None:
@@ -219,7 +222,7 @@ def load_run(
         strategy=strategy,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
         seconds=seconds,
-        begun_with=told.start,
+        begun_with=known_model.start,
         remarks=[*remarks, *inside],
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
@@ -275,10 +278,10 @@ def _refuse_sequences(model: Model) -> None:
 def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
     """Return the error for a model without FP32 layers: what its nodes are instead."""
     counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
-    told = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
+    reasons = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
     converted = counts.keys() & {Exclusion.QUANTIZATION, Exclusion.DOUBLE}
     return ModelError(
-        f"{path} has no FP32 layers to decide on; its nodes: {', '.join(told) or 'none'}",
+        f"{path} has no FP32 layers to decide on; its nodes: {', '.join(reasons) or 'none'}",
         "give the FP32 model, not a converted one"
         if converted
         else f"`precision-bisect layers {shlex.quote(str(path))}` lists each with its reason",
@@ -321,16 +324,16 @@ def _fused(
 
     options = loaded.options
     fused, remark = fuse(loaded.model, loaded.samples, loaded.reference, work)
-    model, start, left = settled(fused)
-    said = (remark, *left)
-    for remark in said:
+    model, start, remarks = settled(fused)
+    all_remarks = (remark, *remarks)
+    for remark in all_remarks:
         observer(Warned(message=remark))
     return replace(
         loaded,
         options=replace(options, model=model.path, out=options.folder),
         model=model,
         begun_with=start,
-        remarks=[*loaded.remarks, *said],
+        remarks=[*loaded.remarks, *all_remarks],
     )
 
 
@@ -345,10 +348,10 @@ def _without_ifs(
     """
     remarks, path = [], model.path
     if options.take_branches or not model.table.candidates:
-        model, taken = take_branches(model, samples, work)
-        if taken:
+        model, note = take_branches(model, samples, work)
+        if note:
             options = replace(options, model=model.path, out=options.folder)
-            remarks.append(taken)
+            remarks.append(note)
         elif options.take_branches:
             remarks.append("--take-branches: every sample takes the same branch of no If")
     inside = layers_inside(model)

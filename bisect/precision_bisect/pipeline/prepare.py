@@ -155,9 +155,9 @@ class Prepared(Loaded):
     @property
     def certify(self) -> Certify:
         """How the answer is certified: as asked, but in full where no forecast saves a build."""
-        asked = self.options.certify or "forecasts"
+        mode = self.options.certify or "forecasts"
         useless = self.backend.emulated or self.emulator is None
-        return "full" if asked == "forecasts" and useless else asked
+        return "full" if mode == "forecasts" and useless else mode
 
     @property
     def engines(self) -> Path | None:
@@ -251,7 +251,7 @@ def assemble(
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
     beyond = TypedWriter(model, pair).out_of_range
-    found = (
+    maybe_remarks = (
         beyond_remark(beyond, pair),
         unpredicted(model),
         *(
@@ -261,8 +261,8 @@ def assemble(
         ),
         may_run_high(backend, options.low),
     )
-    said = [each for each in found if each]
-    for remark in (*pinned_remarks(model, options.high), *said):
+    remarks = [remark for remark in maybe_remarks if remark]
+    for remark in (*pinned_remarks(model, options.high), *remarks):
         observer(Warned(message=remark))
     refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
     # It rounds all weights, so it opens late: with the first forecast, which not every run has.
@@ -273,22 +273,22 @@ def assemble(
         "sets": replace(loaded.sets, refer=refer),
         # Workers share the cores: all of them together emulate as many samples as one would.
         "at_once": max(1, loaded.at_once // options.workers),
-        "remarks": [*loaded.remarks, *said],
+        "remarks": [*loaded.remarks, *remarks],
     }
-    seen = cache(partial(extremes, model, loaded.samples, options.threads))
+    sample_extremes = cache(partial(extremes, model, loaded.samples, options.threads))
     outside = cache(
         partial(
             out_of_range,
             model,
             pair,
             loaded.samples,
-            {each.name: each.largest for each in beyond},
-            seen,
+            {layer.name: layer.largest for layer in beyond},
+            sample_extremes,
             targets=options.targets,
         )
     )
     return Prepared(
-        **{each.name: getattr(loaded, each.name) for each in fields(Loaded)} | changed,
+        **{field.name: getattr(loaded, field.name) for field in fields(Loaded)} | changed,
         refer=refer,
         backend=backend,
         here=here,
@@ -301,7 +301,7 @@ def assemble(
         graph=_graph(loaded, model, backend),
         beyond_range=lambda: outside()[0],
         overflowing=lambda: outside()[1],
-        seen=seen,
+        seen=sample_extremes,
         executor=executor,
     )
 
@@ -310,13 +310,13 @@ def _fingerprint(
     loaded: Loaded, options: Options, model: Model, backend: Described
 ) -> Mapping[str, Any]:
     """Return what a run must share with the ledger that it goes on from."""
-    known = fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend)
-    given = loaded.sets.given
-    if given is not None:
-        known["reference"] = digest_samples(given)
+    facts = fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend)
+    outputs = loaded.sets.given
+    if outputs is not None:
+        facts["reference"] = digest_samples(outputs)
     if loaded.begun_with:
-        known["start"] = hashed(sorted(loaded.begun_with))
-    return known
+        facts["start"] = hashed(sorted(loaded.begun_with))
+    return facts
 
 
 def costs_of(prepared: Prepared) -> tuple[CostGraph, float]:

@@ -50,10 +50,10 @@ class Spread(NamedTuple):
     sd: float
 
     @classmethod
-    def of(cls, told: OneByOne | None, limit: float) -> "Spread | None":
+    def of(cls, judgement: OneByOne | None, limit: float) -> "Spread | None":
         """Return that of some samples; None without figures, and where they are of two kinds."""
-        errors = [] if told is None else list(told.errors)
-        if told is None or not errors or not all(map(_finite, errors)):
+        errors = [] if judgement is None else list(judgement.errors)
+        if judgement is None or not errors or not all(map(_finite, errors)):
             return None
         logs = [_log(error, limit) for error in errors]
         ordered = sorted(logs)
@@ -61,7 +61,7 @@ class Spread(NamedTuple):
             return None
         copied = [
             variance([log, *(_log(error, limit) for error in copies)])
-            for log, copies in zip(logs, told.copies, strict=False)
+            for log, copies in zip(logs, judgement.copies, strict=False)
             if copies and all(map(_finite, copies))
         ]
         count, own = len(logs), math.sqrt(fmean(copied)) if copied else 0.0
@@ -124,8 +124,8 @@ def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
     law: Law | None = None
     added, wider = 0, plan
     for _ in range(MOST_WIDENINGS):
-        told = yield from judged_by_pool(wider, holding)
-        spread = Spread.of(told.evidence.one_by_one, limit)
+        outcome = yield from judged_by_pool(wider, holding)
+        spread = Spread.of(outcome.evidence.one_by_one, limit)
         if spread is None:
             return plan
         if (over := spread.error(risk) / limit) <= 1:
@@ -141,10 +141,10 @@ def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
         return plan
     recheck = yield from holding.judge(wider, f"the answer for --risk {risk:.2g}")
     while not recheck.passed:
-        found = (yield from holding.widened(wider, recheck)) if recheck.verdict else None
-        if found is None:
+        larger = (yield from holding.widened(wider, recheck)) if recheck.verdict else None
+        if larger is None:
             return plan
-        wider = found
+        wider = larger
         recheck = yield from holding.judge(wider, "the wider answer, judged afresh")
     return wider
 
@@ -159,14 +159,14 @@ def judged_by_pool(plan: Plan, holding: StabilityCheck) -> Search[Outcome]:
 
 def estimated(trials: Sequence[Trial], plan: Plan, limit: float | None, risk: float) -> Estimate:
     """Return what the spread suggests of a plan, as far as it was judged for that."""
-    told = [
-        each.outcome.evidence.one_by_one
-        for each in trials
-        if each.proposal.plan == plan
-        and each.proposal.samples == SampleSet.POOL
-        and each.proposal.phase is Phase.RECHECK
+    judgements = [
+        trial.outcome.evidence.one_by_one
+        for trial in trials
+        if trial.proposal.plan == plan
+        and trial.proposal.samples == SampleSet.POOL
+        and trial.proposal.phase is Phase.RECHECK
     ]
-    spread = Spread.of(told[-1], limit) if told and limit is not None else None
+    spread = Spread.of(judgements[-1], limit) if judgements and limit is not None else None
     if spread is None or limit is None:
         return Estimate(risk=risk, share_under=None)
     least = LEAST_SHARE * share_at_most(0, spread.samples)

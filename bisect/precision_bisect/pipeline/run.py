@@ -67,16 +67,18 @@ def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
     An engine's outputs that are the reference are copied, too. Raises RunFolderError where the run
     folder cannot be written, or has another such file: that of a run which is there already.
     """
-    made = run.options.model
-    ours = work in made.parents
-    models: tuple[Path, ...] = (made.with_name(f"{made.name}.data"), made) if ours else ()
+    model_path = run.options.model
+    ours = work in model_path.parents
+    models: tuple[Path, ...] = (
+        (model_path.with_name(f"{model_path.name}.data"), model_path) if ours else ()
+    )
     for source in (work / REFERENCE, *models):
         if source.exists():
             with folder.writing(source.name) as path:
                 _copy(source, path)
     if not ours:
         return run
-    path = folder.path / made.name
+    path = folder.path / model_path.name
     return replace(
         run,
         options=replace(run.options, model=path),
@@ -87,8 +89,8 @@ def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
 def _copy(source: Path, path: Path) -> None:
     """Copy a file, unless it is there already; nothing that differs is replaced."""
     if not path.exists():
-        with whole(path) as stream, source.open("rb") as held:
-            shutil.copyfileobj(held, stream)
+        with whole(path) as stream, source.open("rb") as original:
+            shutil.copyfileobj(original, stream)
     elif not filecmp.cmp(source, path, shallow=False):
         raise RunFolderError(
             f"{path} is of another run",
@@ -106,8 +108,8 @@ def run_pair(
     prepared = assemble(loaded, observer, work, executor=executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
-    made = keep_made(prepared, work, folder)
-    return run_prepared(made, observer, budget, folder, asked_low=asked_low)
+    prepared_run = keep_made(prepared, work, folder)
+    return run_prepared(prepared_run, observer, budget, folder, asked_low=asked_low)
 
 
 def run_prepared(
@@ -169,8 +171,8 @@ def _blamed(asked_low: AskedLow, budget: Budget, high: Outcome | None) -> Ending
     """Return the ending of a run in which the plan of every layer high has failed."""
     prepared = asked_low.prepared()
     folder = RunFolder(asked_low.work.with_name(f"{asked_low.work.name}-run"))
-    found = run_prepared(prepared, ignore, budget, folder, part=True)
-    return asked_low.blamed(found, None if high is None else high.error)
+    result = run_prepared(prepared, ignore, budget, folder, part=True)
+    return asked_low.blamed(result, None if high is None else high.error)
 
 
 def _keep_answer(options: Options) -> None:
@@ -193,8 +195,8 @@ def _keep_answer(options: Options) -> None:
 def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     """Complete the curve; return the ending, with a better plan of the curve if there is one."""
     options = prepared.options
-    found = ending.status is Status.FOUND and options.until == "answer"
-    if not found and (ending.status is not Status.STOPPED or options.until != "curve"):
+    is_answer = ending.status is Status.FOUND and options.until == "answer"
+    if not is_answer and (ending.status is not Status.STOPPED or options.until != "curve"):
         return ending
     # The answer stands: whatever ends this early costs only points of the curve.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
@@ -204,7 +206,7 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
             # widened for unseen inputs, and one of whole modules.
             named = prepared.strategy.name != DEFAULT_STRATEGY
-            if not found or named or options.risk is not None or options.by == "module":
+            if not is_answer or named or options.risk is not None or options.by == "module":
                 break
             better = _better(prepared, driver, curve, ending)
             if better is None:
@@ -215,39 +217,39 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
 
 def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     """Return the ending with its answer as whole modules of PyTorch, if they hold."""
-    asked = prepared.options.by == "module"
-    if ending.status is not Status.FOUND or not (asked or prepared.model.pytorch):
+    by_module = prepared.options.by == "module"
+    if ending.status is not Status.FOUND or not (by_module or prepared.model.pytorch):
         return ending
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         assert ending.plan is not None
-        judged = by_modules(ending.plan, prepared.modules, holding, every=asked)
-        found = driver.run(on_samples(ending.samples, judged))
-        if found is None:
+        judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
+        modules = driver.run(on_samples(ending.samples, judged))
+        if modules is None:
             return ending
-        plan = prepared.modules.whole(found.names)
+        plan = prepared.modules.whole(modules.names)
         if _passes_others(prepared, driver, plan, ending):
             others = error_of_others(driver.trials, plan)
-            error = None if found.error is None else max(found.error, others)
-            return replace(ending, by_modules=replace(found, error=error))
+            error = None if modules.error is None else max(modules.error, others)
+            return replace(ending, by_modules=replace(modules, error=error))
     return ending
 
 
 def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     """Return the ending with the plan to deploy, where there is one beside the answer."""
     answer, options = ending.plan, prepared.options
-    held = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
+    outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     # A search for speed limits has ended with what is fast enough.
     wanted = options.until == "answer" and options.by != "module" and not options.speed.given
-    if ending.status is not Status.FOUND or held is None or not wanted:
+    if ending.status is not Status.FOUND or outcome is None or not wanted:
         return ending
     assert answer is not None
     curve = retraced(prepared, driver, ending)
     if curve.law is None or curve.problem.large:
         return ending
-    holding = {answer: held}
+    holding = {answer: outcome}
     if curve.margin is not None and curve.tried[curve.margin].passed:
         holding[curve.margin] = curve.tried[curve.margin]
     costs, least_ms = costs_of(prepared)
@@ -261,9 +263,9 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         search = fastest(prepared.problem, rivals, answer, copies=prepared.copies is not None)
-        found = driver.run(on_samples(ending.samples, search))
-        if found is not None and _passes_others(prepared, driver, found.plan, ending):
-            return replace(ending, deploy=found)
+        deployable = driver.run(on_samples(ending.samples, search))
+        if deployable is not None and _passes_others(prepared, driver, deployable.plan, ending):
+            return replace(ending, deploy=deployable)
     return ending
 
 
@@ -284,7 +286,7 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
     if outcome is None:
         return None
     problem, options = prepared.problem, prepared.options
-    seen = JudgedTrials(
+    trials = JudgedTrials(
         tolerance=problem.tolerance,
         size=problem.size,
         samples=ending.samples,
@@ -296,7 +298,7 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
         refuted=driver.refuted,
         copies=prepared.copies is not None,
         certify=prepared.certify,
-        seen=seen.having(driver.trials),
+        seen=trials.having(driver.trials),
     )
     better = driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
     if better is None or better.plan is None:

@@ -35,13 +35,13 @@ def fingerprint(
     backend: Described,
 ) -> dict[str, Any]:
     """Return what the verdicts depend on; values are plain JSON."""
-    asked = [f"{name}={form}" for name, form in model.table.asked.items()]
+    forms = [f"{name}={form}" for name, form in model.table.asked.items()]
     # What flags settle is told apart, so that other flags do not look like another model.
-    layers = [each.name for each in model.table.layers if each.exclusion in _CHOSEN]
+    layers = [layer.name for layer in model.table.layers if layer.exclusion in _CHOSEN]
     return {
         "model": model.digest,
         "layers": hashed(layers),
-        **({"asked": hashed(asked)} if asked else {}),
+        **({"asked": hashed(forms)} if forms else {}),
         "inputs": digest_samples(samples),
         "samples": len(samples),
         "shapes": {
@@ -91,7 +91,7 @@ def _plugins(options: Options) -> frozenset[tuple[str, str]]:
 
 def _fixed(model: Model) -> str:
     """Return a hash of the types that layers are fixed to, as by earlier rungs; "" for none."""
-    pinned = (each for each in model.table.layers if each.exclusion is Exclusion.PINNED)
+    pinned = (layer for layer in model.table.layers if layer.exclusion is Exclusion.PINNED)
     fixed = [f"{layer.name}={layer.fixed}" for layer in pinned if layer.fixed]
     return hashed(fixed) if fixed else ""
 
@@ -104,14 +104,14 @@ def hashed(names: Iterable[str]) -> str:
 
 def _of_builds(settings: EngineSettings) -> dict[str, str]:
     """Return hashes of the files that builds run."""
-    told = digests(settings.plugins, "plugins of")
+    hashes = digests(settings.plugins, "plugins of")
     if settings.config_script is not None:
         path, function = script_and_function(settings.config_script)
-        told |= digests([path], f"{function}() of")
-    return told
+        hashes |= digests([path], f"{function}() of")
+    return hashes
 
 
 def _plain(settings: EngineSettings) -> dict[str, Any]:
     """Return the settings that decide verdicts, without files, as values of plain JSON."""
-    told = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {key: plain_json.plain(told[key]) for key in told if key not in NOT_TOLD}
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {key: plain_json.plain(values[key]) for key in values if key not in NOT_TOLD}

@@ -69,8 +69,8 @@ def settled(problem: Problem) -> Search[Problem]:
     plan = problem.beyond_range() if problem.builds and problem.speed is None else None
     if plan is None or len(plan) > FEW:
         return problem
-    told = yield from one(plan, Phase.PREFLIGHT, BEYOND_RANGE)
-    return replace(problem, passing=plan, settled=True) if told.passed else problem
+    outcome = yield from one(plan, Phase.PREFLIGHT, BEYOND_RANGE)
+    return replace(problem, passing=plan, settled=True) if outcome.passed else problem
 
 
 def one(
@@ -84,10 +84,10 @@ def one(
     draw: int = 0,
 ) -> Search[Outcome]:
     """Return what a plan comes to by itself."""
-    asked = Proposal(
+    proposal = Proposal(
         plan=plan, phase=phase, kind=kind, timed=timed, samples=samples, draw=draw, reason=reason
     )
-    (outcome,) = yield (asked,)
+    (outcome,) = yield (proposal,)
     return outcome
 
 
@@ -160,14 +160,14 @@ class StabilityCheck:
         if not self.rebuilds or error is None or not 0 < error < math.inf:
             return
         spread = jitter(built)
-        known = self._errors.setdefault(plan, [])
-        if known:
+        figures = self._errors.setdefault(plan, [])
+        if figures:
             # A build judged on the samples alone differs by its luck, too, whose variance is taken
             # off.
-            luck = max(spread, known[-1][1]) if 0.0 in (spread, known[-1][1]) else 0.0
-            step = math.log(error / known[-1][0])
+            luck = max(spread, figures[-1][1]) if 0.0 in (spread, figures[-1][1]) else 0.0
+            step = math.log(error / figures[-1][0])
             self._steps.append(max(0.0, step**2 - luck**2))
-        known.append((error, spread))
+        figures.append((error, spread))
 
     @property
     def builds(self) -> float:
@@ -193,11 +193,13 @@ class StabilityCheck:
         that passed has chosen the plan, so it is no proof: judge it once more. A wider plan that
         has passed all its draws before is taken first.
         """
-        known = [each for each, passed in self._passed.items() if passed and len(each) > len(plan)]
-        if known:
-            return self.whole(min(known, key=len))
-        told = yield from rank(self.problem)
-        law = Law.of(told.scores, without=plan)
+        wider_plans = [
+            other for other, passed in self._passed.items() if passed and len(other) > len(plan)
+        ]
+        if wider_plans:
+            return self.whole(min(wider_plans, key=len))
+        ranking = yield from rank(self.problem)
+        law = Law.of(ranking.scores, without=plan)
         if self.spread is None:
             self.spread = _refuted(plan, refuted)
         outcome, added = refuted, 0
@@ -206,8 +208,8 @@ class StabilityCheck:
             added = law.next(added, outcome, self.problem.tolerance, self.builds)
             outcome = yield from self._wider(plan, law, added)
             if outcome.passed and self.leaves_room(plan.with_(law.order[:added])):
-                found = yield from self._narrowed(plan, law, fails, (added, outcome))
-                return self.whole(found)
+                smallest = yield from self._narrowed(plan, law, fails, (added, outcome))
+                return self.whole(smallest)
         return None
 
     def _wider(self, plan: Plan, law: Law, added: int) -> Search[Outcome]:
@@ -223,12 +225,12 @@ class StabilityCheck:
             if most - count < 2 or (law.tells(failed) and not self._far(passed, SPARE)):
                 break
             middle = (count + most) // 2
-            told = yield from self._wider(plan, law, middle)
+            outcome = yield from self._wider(plan, law, middle)
             room = self.leaves_room(plan.with_(law.order[:middle]))
-            if told.passed and room and self._far(told):
-                most, passed = middle, told
+            if outcome.passed and room and self._far(outcome):
+                most, passed = middle, outcome
             else:
-                count, failed = middle, told
+                count, failed = middle, outcome
         return plan.with_(law.order[:most])
 
     def _far(self, outcome: Outcome, times: float = 1.0) -> bool:
@@ -239,13 +241,13 @@ class StabilityCheck:
         return times * error <= aimed_at(tolerance, outcome, self.builds)
 
 
-def clear_limit(tolerance: float | None, held: Outcome | None) -> float | None:
+def clear_limit(tolerance: float | None, outcome: Outcome | None) -> float | None:
     """Return the error from which one failing evaluation needs no copies to be believed.
 
     That is tolerance x max(`LEAST_CLEAR`, exp(`CLEAR_SPREADS` x sd)), with sd the standard
     deviation of ln(error) over the answer's copies. None where errors are no figures.
     """
-    stability = None if held is None else held.evidence.stability
+    stability = None if outcome is None else outcome.evidence.stability
     if tolerance is None or stability is None or stability.jitter is None:
         return None
     return tolerance * max(LEAST_CLEAR, math.exp(CLEAR_SPREADS * stability.jitter))

@@ -53,16 +53,16 @@ class Modules:
 
     def units(self) -> list[list[int]]:
         """Return the layers of each module that lie in none inside it; those of none alone."""
-        found: dict[str | int, list[int]] = {}
+        layers_by_module: dict[str | int, list[int]] = {}
         for layer, name in enumerate(self.of):
-            found.setdefault(name or layer, []).append(layer)
-        return list(found.values())
+            layers_by_module.setdefault(name or layer, []).append(layer)
+        return list(layers_by_module.values())
 
     def whole(self, names: Sequence[str]) -> Plan:
         """Return the plan that keeps all of these modules."""
         chosen = frozenset(names)
         inside = (not chosen.isdisjoint(modules_around(module)) for module in self.of)
-        return Plan.of(layer for layer, held in enumerate(inside) if held)
+        return Plan.of(layer for layer, is_inside in enumerate(inside) if is_inside)
 
     def closed(self, plan: Plan) -> Plan:
         """Return the plan with the modules of its layers whole; itself if a layer lies in none."""
@@ -83,13 +83,13 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
 
     def around(plan: Plan | None) -> Plan | None:
         kept = frozenset() if plan is None else plan.kept
-        found = Plan.of(i for i, unit in enumerate(units) if not kept.isdisjoint(unit))
-        return found if kept else None
+        outer = Plan.of(i for i, unit in enumerate(units) if not kept.isdisjoint(unit))
+        return outer if kept else None
 
     start = around(problem.passing)
     passes = start and (yield from one(layers(start), Phase.SEARCH, STARTED)).passed
     names = [modules.of[unit[0]] for unit in units]
-    asked = replace(
+    module_problem = replace(
         problem,
         names=names,
         modules=names,
@@ -101,11 +101,13 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         overflowing=lambda: around(problem.overflowing()),
         settled=False,
     )
-    search = strategy.search(asked)
-    found = yield from mapped(search, ask=lambda each: replace(each, plan=layers(each.plan)))
-    whole = modules.around(layers(found))
+    search = strategy.search(module_problem)
+    answer = yield from mapped(
+        search, ask=lambda proposal: replace(proposal, plan=layers(proposal.plan))
+    )
+    whole = modules.around(layers(answer))
     if not whole or not (yield from _judged(modules, whole)).passed:
-        return layers(found)
+        return layers(answer)
     return modules.whole((yield from without_needless(modules, whole)))
 
 
@@ -121,37 +123,37 @@ def by_modules(
     names = modules.around(answer)
     if not names or len(modules.whole(names)) == problem.size:
         return None
-    told = yield from _judged(modules, names)
-    if not told.passed:
+    outcome = yield from _judged(modules, names)
+    if not outcome.passed:
         return None
     minimal = every or (not problem.builds and len(names) <= MOST_DROPPED)
     if minimal:
         names = yield from without_needless(modules, names)
-        told = yield from _judged(modules, names)
+        outcome = yield from _judged(modules, names)
     plan = modules.whole(names)
     if not problem.builds and holding.copies and plan != answer:
         # What nobody asked for is judged as a point of the curve is.
         phase = Phase.RECHECK if every else Phase.CURVE
-        held = yield from holding.judge(plan, "whole modules, on copies", phase=phase)
-        if not held.passed:
+        on_copies = yield from holding.judge(plan, "whole modules, on copies", phase=phase)
+        if not on_copies.passed:
             return None
-    return ModuleAnswer(names=names, layers=len(plan), error=told.error, minimal=minimal)
+    return ModuleAnswer(names=names, layers=len(plan), error=outcome.error, minimal=minimal)
 
 
 def without_needless(modules: Modules, names: Sequence[str]) -> Search[list[str]]:
     """Drop modules one by one, until none can go but those that must be high."""
-    left = list(names)
-    fixed = {name for each in modules.high for name in modules_around(each)}
+    remaining = list(names)
+    fixed = {name for module in modules.high for name in modules_around(module)}
     # From the end, again and again: what failed is known, and asked of the ledger.
-    place = len(left)
+    place = len(remaining)
     while place:
         place -= 1
-        fewer = left[:place] + left[place + 1 :]
-        if left[place] in fixed:
+        fewer = remaining[:place] + remaining[place + 1 :]
+        if remaining[place] in fixed:
             continue
         if (yield from _judged(modules, fewer)).passed:
-            left, place = fewer, len(fewer)
-    return left
+            remaining, place = fewer, len(fewer)
+    return remaining
 
 
 def _judged(modules: Modules, names: Sequence[str]) -> Search[Outcome]:

@@ -34,9 +34,11 @@ def complete(curve: Curve, answer: Plan, answered: Outcome | None) -> Search[Non
         beyond = _beyond(curve.law, answer) if in_range == answer else in_range
         if beyond is not None:
             outcome = yield from curve.judge(beyond, "beyond the answer")
-            found = typical(outcome)
+            error_beyond = typical(outcome)
             # Samples that do not feel an overflow say nothing of others: no fall is asked of it.
-            far = in_range != answer or (found is not None and found * FAR_DOWN <= error)
+            far = in_range != answer or (
+                error_beyond is not None and error_beyond * FAR_DOWN <= error
+            )
             if outcome.passed and far:
                 curve.margin = beyond
     # Points between are parts of the answer, and begin with the culprits.
@@ -55,14 +57,14 @@ def _beyond(law: Law, answer: Plan) -> Plan | None:
     # Layers of equal error stay in network order, as `law.order` has them.
     scores = dict(zip(law.order, law.errors, strict=True))
     rest = [layer for layer in law.order if layer not in answer.kept]
-    left = _left([scores[layer] for layer in rest])
+    rest_errors = _left([scores[layer] for layer in rest])
     half = len(law.order) // 2 - len(answer)
     most = min(half, len(rest) - 1, max(FEW, len(answer) // 2))
-    if most < 1 or not 0 < left[0] < math.inf:
+    if most < 1 or not 0 < rest_errors[0] < math.inf:
         return None
     falls = {
         # The floor of 1e-9 stands in for an error of 0, whose logarithm is infinite.
-        count: math.log(left[0] / max(left[count], left[0] * 1e-9))
+        count: math.log(rest_errors[0] / max(rest_errors[count], rest_errors[0] * 1e-9))
         for count in range(1, most + 1)
     }
     worth = [count for count, fall in falls.items() if fall >= math.log(FAR_DOWN)]
@@ -73,22 +75,22 @@ def _beyond(law: Law, answer: Plan) -> Plan | None:
 
 def _left(errors: list[float]) -> list[float]:
     """Return the law's error of the low layers from each place on, and 0 at the end."""
-    squares, found = 0.0, [0.0]
+    squares, totals = 0.0, [0.0]
     for error in reversed(errors):
         squares += error * error
-        found.append(math.sqrt(squares))
-    return found[::-1]
+        totals.append(math.sqrt(squares))
+    return totals[::-1]
 
 
 def _between(curve: Curve, law: Law, answer: Plan, answered: Outcome) -> int | None:
     """Return the number of layers for a point between the two whose errors differ most."""
-    known = dict(prefixes(curve, law))
-    known[len(answer)] = answered
+    outcomes = dict(prefixes(curve, law))
+    outcomes[len(answer)] = answered
     limit = curve.problem.tolerance or 0.0
     errors = {
         # Errors of 0 and infinity have no ratio: they count as far below and far above the limit.
         count: min(max(error, limit / 1e3), limit * 1e4)
-        for count, outcome in sorted(known.items())
+        for count, outcome in sorted(outcomes.items())
         if count <= len(answer) and (error := typical(outcome)) is not None
     }
     gaps = [

@@ -84,7 +84,9 @@ class Driver:
         try:
             batch = next(search)
             while all(proposal.identity in self._known for proposal in batch):
-                batch = search.send(tuple(self._known[each.identity].outcome for each in batch))
+                batch = search.send(
+                    tuple(self._known[proposal.identity].outcome for proposal in batch)
+                )
         except StopIteration:
             pass
 
@@ -146,9 +148,11 @@ class Driver:
         It has held on those that chose it.
         """
         failed = {
-            trial.proposal.plan: len(told.failed)
+            trial.proposal.plan: len(one_by_one.failed)
             for trial in self.trials
-            if _judged(trial) and (told := trial.outcome.evidence.one_by_one) and told.failed
+            if _judged(trial)
+            and (one_by_one := trial.outcome.evidence.one_by_one)
+            and one_by_one.failed
             if trial.proposal.samples.singly
         }
         passed = (t for t in self.trials if t.proposal.samples.judges and t.outcome.passed)
@@ -192,8 +196,8 @@ class Driver:
     ) -> Outcome | None:
         """Return the outcome of a plan on a sample set, without copies, if it was tried."""
         proposal = Proposal(plan=plan, samples=samples, kind=kind)
-        known = self._known.get(proposal.identity)
-        return known.outcome if known else None
+        trial = self._known.get(proposal.identity)
+        return trial.outcome if trial else None
 
     def judged(self, plan: Plan, samples: SampleSet) -> Outcome | None:
         """Return what a plan came to on a sample set: without copies if it was tried, else last.
@@ -266,8 +270,8 @@ class Driver:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
                     flying = len(self._flights)
                     trials = "the trial" if flying == 1 else f"the {flying} trials"
-                    said = f"waiting for {trials} in flight, Ctrl-C again gives up on that"
-                    self._observer(Warned(message=f"interrupted; {said}"))
+                    note = f"waiting for {trials} in flight, Ctrl-C again gives up on that"
+                    self._observer(Warned(message=f"interrupted; {note}"))
                 self._flights.finish(self._ended)
             finally:
                 self._flights.give_up()
@@ -291,7 +295,7 @@ class Driver:
             self._lost.clear()
             return
         self._lost.append(trial)
-        same = [each for each in self._lost[-MOST_LOST:] if each.outcome.status is status]
+        same = [earlier for earlier in self._lost[-MOST_LOST:] if earlier.outcome.status is status]
         # Only the same status counts: a hang after two crashes is another trouble.
         if len(same) == MOST_LOST:
             raise CrashLoop(
@@ -301,6 +305,8 @@ class Driver:
 
 def _judged(trial: Trial) -> bool:
     """Tell whether a trial may decide on a plan."""
-    asked = trial.proposal
-    deciding = asked.samples.judges or (asked.samples.singly and asked.phase is Phase.RECHECK)
-    return asked.kind in JUDGED_KINDS and deciding and asked.samples != SampleSet.HELD_OUT
+    proposal = trial.proposal
+    deciding = proposal.samples.judges or (
+        proposal.samples.singly and proposal.phase is Phase.RECHECK
+    )
+    return proposal.kind in JUDGED_KINDS and deciding and proposal.samples != SampleSet.HELD_OUT

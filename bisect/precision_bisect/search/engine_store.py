@@ -67,10 +67,10 @@ class Store:
         return [*_oldest_first(engines(self.run)), *_oldest_first(logs(self.run))]
 
     def _removable(self) -> Iterator[Path]:
-        held = _oldest_first(engines(self.run))
-        yield from (path for path in held if path.name in self._rejected)
+        folders = _oldest_first(engines(self.run))
+        yield from (path for path in folders if path.name in self._rejected)
         kept = None if self._best is None else engine_folder(self._engines, self._best)
-        yield from (p for p in held if p.name not in self._rejected and p != kept)
+        yield from (p for p in folders if p.name not in self._rejected and p != kept)
         yield from _oldest_first(logs(self.run))
 
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from precision_bisect.errors import RunFolderError
-from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.inputs.copies import Copies, Samples
@@ -108,14 +106,14 @@ class Evaluator:
         if proposal.samples.singly and isinstance(samples, SampleSets) and samples.each:
             return self._one_by_one(proposal, samples)
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
-        feeds, known = self.samples[proposal.samples]
+        feeds, expected = self.samples[proposal.samples]
         repeated = proposal.kind is Kind.REPEAT
-        reference = self._first_outputs(proposal, feeds) if repeated else [known]
-        with ExitStack() as held:
+        reference = self._first_outputs(proposal, feeds) if repeated else [expected]
+        with ExitStack() as stack:
             # These kinds ask whether two builds agree: an engine from a cache would always agree
             # with itself.
             afresh = proposal.kind in (Kind.REPEAT, Kind.AGAIN, Kind.REBUILD)
-            engine = held.enter_context(backend.build(proposal.plan, afresh=afresh))
+            engine = stack.enter_context(backend.build(proposal.plan, afresh=afresh))
             # An engine serves one run at a time; only the emulator's sessions are safe to share.
             outputs = _outputs(engine, feeds, self.at_once if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
@@ -123,15 +121,15 @@ class Evaluator:
             evidence = engine.evidence()
             if proposal.phase in EACH and isinstance(samples, SampleSets) and samples.each:
                 numbers = samples.numbers(proposal.samples)
-                evidence = replace(evidence, one_by_one=self._each(numbers, outputs, known))
+                evidence = replace(evidence, one_by_one=self._each(numbers, outputs, expected))
             # It may be the answer, whatever it was tried for.
             if judgement.verdict is Verdict.PASS and proposal.kind in JUDGED_KINDS:
-                worst = _hardest(self.comparator, outputs, known)
-                found = output_errors(worst, known)
+                worst = _hardest(self.comparator, outputs, expected)
+                errors = output_errors(worst, expected)
                 if isinstance(samples, SampleSets):
                     numbers = samples.numbers(proposal.samples)
-                    found = [replace(one, sample=numbers[one.sample]) for one in found]
-                evidence = replace(evidence, output_errors=found)
+                    errors = [replace(one, sample=numbers[one.sample]) for one in errors]
+                evidence = replace(evidence, output_errors=errors)
             if proposal.draw and self.copies is not None:
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)
@@ -144,25 +142,25 @@ class Evaluator:
                 _keep(engine, self.keep)
             elif self.engines is not None and proposal.kind is Kind.JUDGE and not proposal.draw:
                 evidence = _stored(engine, engine_folder(self.engines, proposal.plan), evidence)
-            # The engine passes to the stopwatch, which closes it; `held` is emptied by that. One
+            # The engine passes to the stopwatch, which closes it; `stack` is emptied by that. One
             # without a figure is of no use to it.
             if proposal.timed and evidence.latency is not None:
-                self.stopwatch.adopt(proposal.plan, engine, held)
+                self.stopwatch.adopt(proposal.plan, engine, stack)
         if proposal.kind is Kind.JUDGE and not proposal.draw:
             self._last = proposal.plan, proposal.samples, outputs
         return _outcome(judgement, evidence)
 
     def _each(
-        self, numbers: Sequence[int], outputs: _Outputs, known: Sequence[Sample]
+        self, numbers: Sequence[int], outputs: _Outputs, expected: Sequence[Sample]
     ) -> OneByOne | None:
         """Return what was judged together, by sample; None after an output that is not finite."""
-        if any(len(way) < len(known) for way in outputs):
+        if any(len(way) < len(expected) for way in outputs):
             return None
-        told = [
-            _judge(self.comparator, [[way[i]] for way in outputs], [[known[i]]])
-            for i in range(len(known))
+        judgements = [
+            _judge(self.comparator, [[way[i]] for way in outputs], [[expected[i]]])
+            for i in range(len(expected))
         ]
-        return summed_up(numbers, told)[1]
+        return summed_up(numbers, judgements)[1]
 
     def _one_by_one(self, proposal: Proposal, samples: SampleSets) -> Outcome:
         """Judge each sample by itself; feeds and references are held no longer than that takes."""
@@ -172,38 +170,38 @@ class Evaluator:
         errors: dict[int, Sequence[OutputError]] = {}
 
         def judge(number: int) -> Judgement | None:
-            feed, known = samples.single(number)
-            if known is None:
+            feed, expected = samples.single(number)
+            if expected is None:
                 return None
             outputs = _outputs(engine, [feed])
-            found = _judge(self.comparator, outputs, [[known]])
-            if tells and found.verdict is Verdict.PASS:
-                hardest = _hardest(self.comparator, outputs, [known])
-                errors[number] = output_errors(hardest, [known], number)
-            return found
+            judgement = _judge(self.comparator, outputs, [[expected]])
+            if tells and judgement.verdict is Verdict.PASS:
+                hardest = _hardest(self.comparator, outputs, [expected])
+                errors[number] = output_errors(hardest, [expected], number)
+            return judgement
 
         numbers = samples.numbers(proposal.samples)
         with backend.build(proposal.plan, afresh=proposal.kind is Kind.REBUILD) as engine:
-            told = [*side_by_side(judge, numbers, self.at_once if backend.emulated else 1)]
-            judgement, each = summed_up(numbers, told)
+            judgements = [*side_by_side(judge, numbers, self.at_once if backend.emulated else 1)]
+            judgement, one_by_one = summed_up(numbers, judgements)
             if proposal.draw and self.copies is not None:
                 copied = [self._copied(engine, proposal.draw, n, self.copies) for n in numbers]
-                each = replace(each, copies=copied)
+                one_by_one = replace(one_by_one, copies=copied)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
             passed = judgement.verdict is Verdict.PASS
             worst = together(e for _, e in sorted(errors.items())) if passed else ()
-            evidence = replace(engine.evidence(), one_by_one=each, output_errors=worst)
+            evidence = replace(engine.evidence(), one_by_one=one_by_one, output_errors=worst)
             return _outcome(judgement, evidence)
 
     def _copied(
         self, engine: Engine, draw: int, number: int, copies: Copies
     ) -> Sequence[float | None]:
         """Return the errors on copies of one sample."""
-        made = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
+        draws = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
         return [
-            _judge(self.comparator, _outputs(engine, feeds), [known]).error
-            for feeds, known in made
+            _judge(self.comparator, _outputs(engine, feeds), [expected]).error
+            for feeds, expected in draws
         ]
 
     def _on_copies(
@@ -222,17 +220,21 @@ class Evaluator:
             # lenient.
             allowed = copies.allowed * count // copies.count
         least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
-        told: list[Judgement] = []
+        judgements: list[Judgement] = []
         failed = 0
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number)
-            told.append(_judge(self.comparator, _outputs(engine, feeds, parallel), [reference]))
-            failed += told[-1].verdict is not Verdict.PASS
-            if failed > allowed and len(told) >= least:
+            judgements.append(
+                _judge(self.comparator, _outputs(engine, feeds, parallel), [reference])
+            )
+            failed += judgements[-1].verdict is not Verdict.PASS
+            if failed > allowed and len(judgements) >= least:
                 break
-        stability = Stability.of(failed, [each.error for each in told], on_samples.verdict)
-        return _worst(on_samples, told, stability, allowed), stability
+        stability = Stability.of(
+            failed, [judgement.error for judgement in judgements], on_samples.verdict
+        )
+        return _worst(on_samples, judgements, stability, allowed), stability
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> _Outputs:
         last = self._last
@@ -285,8 +287,8 @@ def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Ju
     """Return the worst verdict over all ways; one `reference` serves each of them."""
     references = [*reference] * len(outputs) if len(reference) == 1 else reference
     return max(
-        (judge_outputs(comparator, *each) for each in zip(outputs, references, strict=True)),
-        key=lambda each: (each.verdict is Verdict.FAIL, each.error or 0.0),
+        (judge_outputs(comparator, *pair) for pair in zip(outputs, references, strict=True)),
+        key=lambda judgement: (judgement.verdict is Verdict.FAIL, judgement.error or 0.0),
     )
 
 
@@ -296,7 +298,7 @@ def _hardest(
     """Return the outputs of the way with the largest error."""
     if len(outputs) == 1:
         return outputs[0]
-    return max(outputs, key=lambda each: judge_outputs(comparator, each, reference).error or 0.0)
+    return max(outputs, key=lambda way: judge_outputs(comparator, way, reference).error or 0.0)
 
 
 def judge_outputs(
@@ -313,10 +315,12 @@ def judge_outputs(
 
 
 def _worst(
-    on_samples: Judgement, told: Sequence[Judgement], stability: Stability, allowed: int
+    on_samples: Judgement, judgements: Sequence[Judgement], stability: Stability, allowed: int
 ) -> Judgement:
     """Return the verdict over samples and copies, with the largest error that must be within."""
-    errors = sorted((each.error for each in told if each.error is not None), reverse=True)
+    errors = sorted(
+        (judgement.error for judgement in judgements if judgement.error is not None), reverse=True
+    )
     # `allowed` copies may fail, so the largest error that counts is the one after them.
     figures = [*errors[allowed : allowed + 1]]
     figures += [on_samples.error] if on_samples.error is not None else []
@@ -362,24 +366,11 @@ def _outputs(engine: Engine, feeds: Sequence[Sample], count: int = 1) -> _Output
 def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
-    for found in side_by_side(engine.run, feeds, count):
-        outputs.append(_in_fp32(found))
-        if non_finite([found]) or dropping([found]):
+    for sample in side_by_side(engine.run, feeds, count):
+        outputs.append(in_fp32(sample))
+        if non_finite([sample]) or dropping([sample]):
             break
     return outputs
-
-
-def _in_fp32(outputs: Sample) -> Sample:
-    """Return outputs of an FP16 interface in FP32: their squares would leave its range in a judge.
-
-    Others are the same object, which may tell of a NaN that was dropped.
-    """
-    if not any(array.dtype == np.float16 for array in outputs.values()):
-        return outputs
-    return {
-        name: array.astype(np.float32) if array.dtype == np.float16 else array
-        for name, array in outputs.items()
-    }
 
 
 def _timed(

@@ -51,7 +51,7 @@ class InFlight:
         for the first run of its plan.
         """
         flying = [flight.proposal for flight in self._flying.values()]
-        if any(self._alone(each) for each in flying) or (flying and self._alone(proposal)):
+        if any(self._alone(other) for other in flying) or (flying and self._alone(proposal)):
             return False
         first = replace(proposal, kind=Kind.JUDGE)
         waits = proposal.kind is Kind.REPEAT and first.identity in self._flying

@@ -122,7 +122,7 @@ def _both(outcomes: tuple[Outcome, ...], again: dict[int, Outcome]) -> tuple[Out
         max(
             again.get(place, outcome),
             outcome,
-            key=lambda each: (not each.passed, each.error or 0.0),
+            key=lambda either: (not either.passed, either.error or 0.0),
         )
         for place, outcome in enumerate(outcomes)
     )

@@ -84,7 +84,7 @@ class Curve:
     @property
     def passing(self) -> Plan | None:
         """The smallest plan of the curve that passed, None where none did."""
-        return min((plan for plan, told in self.tried.items() if told.passed), default=None)
+        return min((plan for plan, outcome in self.tried.items() if outcome.passed), default=None)
 
     @property
     def spread(self) -> bool:
@@ -123,9 +123,11 @@ class Curve:
 
         Each keeps all layers of the one before: others make no line.
         """
-        told = {plan: each for plan, each in self.tried.items() if self._compares(each)}
+        outcomes = {
+            plan: outcome for plan, outcome in self.tried.items() if self._compares(outcome)
+        }
         if self.tried and answer is not None and answered is not None:
-            told[answer] = answered
+            outcomes[answer] = answered
         # A plan that is several of them has the last of its names.
         names: dict[Plan | None, PointName] = {
             self.culprits: "culprits",
@@ -135,10 +137,10 @@ class Curve:
         }
         first = (answer, Plan.of(()), self.culprits, self.margin, self.passing)
         drawn: list[Plan] = []
-        for plan in (*(each for each in first if each is not None), *sorted(told)):
-            if plan in told and all(nested(plan, other) for other in drawn):
+        for plan in (*(point for point in first if point is not None), *sorted(outcomes)):
+            if plan in outcomes and all(nested(plan, other) for other in drawn):
                 drawn.append(plan)
-        return [CurveTrial(plan, told[plan], names.get(plan, "")) for plan in sorted({*drawn})]
+        return [CurveTrial(plan, outcomes[plan], names.get(plan, "")) for plan in sorted({*drawn})]
 
     def _compares(self, outcome: Outcome) -> bool:
         """Whether an outcome stands on the line: judged on copies where the others are."""
@@ -203,7 +205,7 @@ def _tightened(
     while True:
         # One standard deviation of ln(error) below the tolerance: a median there passes mostly.
         below = limit * math.exp(-jitter(passes[1]))
-        high, low = (worst(each[1]) or 0.0 for each in (fails, passes))
+        high, low = (worst(end[1]) or 0.0 for end in (fails, passes))
         count = law.between((fails[0], high), (passes[0], low), below)
         if count is None or count <= fails[0] or passes[0] - count < LEAST_GAIN * passes[0]:
             return
@@ -222,9 +224,9 @@ def find_culprits(curve: Curve) -> Search[None]:
     if problem.tolerance is None or not drawable(problem.tolerance):
         return
     yield from _preflight(curve)
-    told = yield from rank(curve.problem)
+    ranking = yield from rank(curve.problem)
     # `scores` are errors of single layers, so the law begins with nothing kept.
-    curve.law = law = Law.of(told.scores, without=Plan.of(()))
+    curve.law = law = Law.of(ranking.scores, without=Plan.of(()))
     nothing = Plan.of(())
     (low,) = yield (Proposal(plan=nothing, phase=Phase.CURVE, reason="every layer low"),)
     curve.tried[nothing] = low
@@ -258,26 +260,26 @@ def _joint(curve: Curve, law: Law, tolerance: float, low: float | None) -> Searc
     has passed: what forecasts can do without goes, the least sensitive first, and what is left
     must do as well, and must be needed.
     """
-    left = curve.problem.beyond_range()
-    if left is None or left not in curve.tried or not 0 < len(left) <= MOST_JOINT:
+    plan = curve.problem.beyond_range()
+    if plan is None or plan not in curve.tried or not 0 < len(plan) <= MOST_JOINT:
         return None
-    within = curve.tried[left]
+    within = curve.tried[plan]
     if not within.passed:
         return None
     limit = max(tolerance, LAWFUL * (typical(within) or 0.0))
-    for layer in [each for each in reversed(law.order) if each in left.kept]:
-        error = (yield from _forecast(left.without((layer,)))).error
+    for layer in [layer for layer in reversed(law.order) if layer in plan.kept]:
+        error = (yield from _forecast(plan.without((layer,)))).error
         if error is not None and error <= limit:
-            left = left.without((layer,))
-    outcome = yield from curve.judge(left, "the culprits, which act together")
+            plan = plan.without((layer,))
+    outcome = yield from curve.judge(plan, "the culprits, which act together")
     error = typical(outcome)
     if error is None or error > min(limit, math.inf if low is None else low / math.sqrt(2)):
         return None
     curve.without.clear()
-    yield from _alone(curve, left)
+    yield from _alone(curve, plan)
     least = max(ORDINARY_UNITS * curve.problem.unit, LAWFUL * error)
-    needed = all(curve.without.get(layer, 0.0) >= least for layer in left.indices)
-    return left if needed and len(left) else None
+    needed = all(curve.without.get(layer, 0.0) >= least for layer in plan.indices)
+    return plan if needed and len(plan) else None
 
 
 def _forecast(plan: Plan) -> Search[Outcome]:
@@ -305,8 +307,8 @@ def _preflight(curve: Curve) -> Search[None]:
         )
         curve.problem = bounded(problem, high)
     for plan, reason in problem.first_plans:
-        (told,) = yield (Proposal(plan=plan, phase=Phase.RANKING, reason=reason),)
-        if told.passed:
+        (outcome,) = yield (Proposal(plan=plan, phase=Phase.RANKING, reason=reason),)
+        if outcome.passed:
             yield from curve.judge(plan, reason)
 
 

@@ -92,20 +92,20 @@ class Law:
         """
         least = added + max(1, math.ceil(LEAST_STEP * (self.steps - added)))
         error = typical(outcome)
-        left = self.left(added)
+        rest = self.left(added)
         if (
             tolerance is None
             or error is None
             or not self.tells(outcome)
-            or not 0 < left < math.inf
+            or not 0 < rest < math.inf
         ):
             # Without a figure there is nothing to learn: go on in steps that double.
             return min(self.steps, max(least, 2 * added))
         # Factors learnt from root sums of squares mean nothing for sums: start to learn again.
-        if error > IN_STEP * left and not self._in_step:
+        if error > IN_STEP * rest and not self._in_step:
             self._in_step, self._logs = True, []
-            left = self.left(added)
-        self._logs.append(math.log(error / left))
+            rest = self.left(added)
+        self._logs.append(math.log(error / rest))
         # Both spreads are independent, so their variances add up.
         spreads = PREDICTED_BELOW * math.hypot(jitter(outcome), builds)
         factor = math.exp(sum(self._logs) / len(self._logs) + spreads)
@@ -153,8 +153,8 @@ class Law:
         floor = max(ORDINARY_UNITS * unit, tolerance / math.sqrt(max(1, self.steps)))
         largest = self.steps - 1 if most is None else min(most, self.steps - 1)
         for count in range(largest, 0, -1):
-            error, left = self.errors[count - 1], self.errors[count:]
-            rest = math.hypot(*left, *[left[0]] * (LEAST_LEFT - len(left)))
+            error, later = self.errors[count - 1], self.errors[count:]
+            rest = math.hypot(*later, *[later[0]] * (LEAST_LEFT - len(later)))
             if error >= floor and math.isfinite(rest) and error >= rest:
                 return count
         return 0

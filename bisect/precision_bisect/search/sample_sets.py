@@ -37,17 +37,21 @@ def judges_each(comparator: Comparator) -> bool:
 
 def searched(trials: Iterable[Trial]) -> SampleSet:
     """Return the samples that a search began with."""
-    judging = (each.proposal.samples for each in trials if each.proposal.samples.judges)
+    judging = (trial.proposal.samples for trial in trials if trial.proposal.samples.judges)
     return next(judging, SampleSet.JUDGED)
 
 
 def summed_up(
-    numbers: Sequence[int], told: Sequence[Judgement | None]
+    numbers: Sequence[int], judgements: Sequence[Judgement | None]
 ) -> tuple[Judgement, OneByOne]:
     """Return the verdict on all samples, and on each by itself; None are those unjudged."""
-    judged = {n: each for n, each in zip(numbers, told, strict=True) if each is not None}
-    failed = [n for n, each in judged.items() if each.verdict is not Verdict.PASS]
-    errors = [each.error for each in judged.values() if each.error is not None]
+    judged = {
+        n: judgement
+        for n, judgement in zip(numbers, judgements, strict=True)
+        if judgement is not None
+    }
+    failed = [n for n, judgement in judged.items() if judgement.verdict is not Verdict.PASS]
+    errors = [judgement.error for judgement in judged.values() if judgement.error is not None]
     return Judgement(
         verdict=Verdict.FAIL if failed else Verdict.PASS,
         error=max(errors, default=None),
@@ -55,7 +59,7 @@ def summed_up(
         dropped_nan=[*dict.fromkeys(chain.from_iterable(e.dropped_nan for e in judged.values()))],
     ), OneByOne(
         numbers=[*numbers],
-        errors=[None if each is None else each.error for each in told],
+        errors=[None if judgement is None else judgement.error for judgement in judgements],
         failed=failed,
         unjudged=[n for n in numbers if n not in judged],
     )
@@ -224,18 +228,18 @@ def with_something(sets: SampleSets, judged: Collection[str], seed: int) -> Samp
     def empty(outputs: Sample) -> bool:
         return not any(outputs[name].size for name in judged)
 
-    pool, known = [*sets.pool], [*sets.reference]
-    if not all(map(empty, known)):
+    pool, references = [*sets.pool], [*sets.reference]
+    if not all(map(empty, references)):
         return sets
     for number in _drawn(sorted(sets.new.of(sets.judging_numbers)), seed):
         _, outputs = (None, None) if number in sets.pool else sets.single(number)
         if outputs is None:
             continue
         pool.append(number)
-        known.append(outputs)
+        references.append(outputs)
         if not empty(outputs):
-            return replace(sets, pool=pool, reference=known)
-    shapes = ", ".join(f"{name!r} {[*known[0][name].shape]}" for name in judged)
+            return replace(sets, pool=pool, reference=references)
+    shapes = ", ".join(f"{name!r} {[*references[0][name].shape]}" for name in judged)
     raise InputError(
         f"nothing can be judged: the outputs of all {len(pool)} samples are empty, {shapes}",
         "give inputs in which the model finds something",

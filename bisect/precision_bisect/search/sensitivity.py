@@ -111,9 +111,9 @@ def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[
 
 def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
     everything = Plan.all_high(problem.size)
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for start in range(0, len(groups), problem.workers):
-        found += yield tuple(
+        outcomes += yield tuple(
             Proposal(
                 plan=everything.without(group),
                 phase=Phase.RANKING,
@@ -124,7 +124,7 @@ def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[
             )
             for number, group in enumerate(groups[start : start + problem.workers], start)
         )
-    return found
+    return outcomes
 
 
 def bounded(problem: Problem, high: Outcome) -> Problem:

@@ -68,14 +68,14 @@ class Stopwatch:
                     return _alone(engine, feed)
             return _in_turns(engine, self._engine, feed)
 
-    def adopt(self, plan: Plan, engine: Engine, held: ExitStack) -> None:
+    def adopt(self, plan: Plan, engine: Engine, stack: ExitStack) -> None:
         """Keep an entered engine open if it is the baseline's and there is none yet.
 
-        `held` would close the engine; it is emptied when the engine is kept.
+        `stack` would close the engine; it is emptied when the engine is kept.
         """
         if plan == self._baseline and self._engine is None:
             self._engine = engine
-            self._held.push(held.pop_all())
+            self._held.push(stack.pop_all())
 
 
 def _alone(engine: Engine, feed: Sample) -> Latency | None:
@@ -83,11 +83,11 @@ def _alone(engine: Engine, feed: Sample) -> Latency | None:
     return _joined([engine.time(feed) for _ in range(1 + TURNS)][1:])
 
 
-def _of_baseline(found: Latency | None) -> Latency | None:
+def _of_baseline(latency: Latency | None) -> Latency | None:
     """Return the latency of the baseline itself, which is as fast as itself."""
-    if found is None:
+    if latency is None:
         return None
-    return replace(found, baseline_ms=found.median_ms, speedup=1.0, speedup_spread=0.0)
+    return replace(latency, baseline_ms=latency.median_ms, speedup=1.0, speedup_spread=0.0)
 
 
 def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
@@ -122,15 +122,15 @@ def _joined(turns: list[Latency | None]) -> Latency | None:
 
     The spread is the larger of two: that of single runs, and that of the turns' medians.
     """
-    found = [turn for turn in turns if turn is not None]
-    if len(found) < len(turns):
+    latencies = [turn for turn in turns if turn is not None]
+    if len(latencies) < len(turns):
         return None
-    medians = [turn.median_ms for turn in found]
+    medians = [turn.median_ms for turn in latencies]
     return Latency(
         median_ms=median(medians),
-        spread_ms=max(median(turn.spread_ms for turn in found), _spread(medians)),
-        runs=sum(turn.runs for turn in found),
-        method=found[0].method,
+        spread_ms=max(median(turn.spread_ms for turn in latencies), _spread(medians)),
+        runs=sum(turn.runs for turn in latencies),
+        method=latencies[0].method,
     )
 
 

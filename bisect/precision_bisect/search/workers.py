@@ -72,7 +72,7 @@ def threads(evaluate: Evaluate, count: int = 1) -> Workers:
 
 def forecasting(trials: Evaluate, forecasts: Evaluate) -> Evaluate:
     """Return what has forecasts evaluated by `forecasts`, and all else by `trials`."""
-    return lambda each: (forecasts if each.kind is Kind.PREDICT else trials)(each)
+    return lambda proposal: (forecasts if proposal.kind is Kind.PREDICT else trials)(proposal)
 
 
 def still_working() -> bool:

@@ -52,13 +52,15 @@ def others_meant(
 
     Nothing is returned where the command has no flags of these meanings.
     """
-    found: dict[str, str] = {}
-    for each in itertools.takewhile("--".__ne__, arguments):
-        word = each.partition("=")[0]
-        meant = "" if word in flags else _other(word, flags)
-        if meant and (not meant.startswith("-") or meant.split()[0] in flags):
-            found[each] = meant
-    return list(found), f"write {', '.join(dict.fromkeys(found.values()))}" if found else ""
+    meanings: dict[str, str] = {}
+    for argument in itertools.takewhile("--".__ne__, arguments):
+        word = argument.partition("=")[0]
+        meaning = "" if word in flags else _other(word, flags)
+        if meaning and (not meaning.startswith("-") or meaning.split()[0] in flags):
+            meanings[argument] = meaning
+    return list(
+        meanings
+    ), f"write {', '.join(dict.fromkeys(meanings.values()))}" if meanings else ""
 
 
 def _other(word: str, flags: Mapping[str, argparse.Action]) -> str:
@@ -75,23 +77,27 @@ def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]
 
     "" where nothing is known.
     """
-    words = [word for each in arguments for word in each.split("=")]
-    types = [each for each in map(type_name, words) if each in LOW_NAMES]
+    words = [word for argument in arguments for word in argument.split("=")]
+    types = [name for name in map(type_name, words) if name in LOW_NAMES]
     if types and "--low" in flags:
         return f"write --low {types[0]} ({DEFAULT_LOW} is the default)"
     paths = [word for word in words if os.path.lexists(word) and not word.endswith(".onnx")]
     # Beside a flag that is not known a path is its value.
     if paths and "--inputs" in flags and not any(word.startswith("--") for word in words):
-        given = shlex.quote(paths[0]) if len(paths) == 1 else "PATH"
-        return f"give samples by --inputs {given}, one file or one folder"
-    near = (each for word in words if word.startswith("--") for each in close_matches(word, flags))
+        path = shlex.quote(paths[0]) if len(paths) == 1 else "PATH"
+        return f"give samples by --inputs {path}, one file or one folder"
+    near = (
+        match for word in words if word.startswith("--") for match in close_matches(word, flags)
+    )
     return _did_you_mean(list(near))
 
 
 def choice_meant(word: str, choices: Iterable[str]) -> str:
     """Return which choice a word is near to, or leaves letters out of, as trt of tensorrt."""
     every = list(choices)
-    near = close_matches(word, every) or [each for each in every if _skips_letters(word, each)]
+    near = close_matches(word, every) or [
+        choice for choice in every if _skips_letters(word, choice)
+    ]
     return _did_you_mean(near)
 
 
@@ -100,16 +106,16 @@ def _skips_letters(word: str, choice: str) -> bool:
     return len(word) > 1 and word[0] == choice[0] and all(letter in rest for letter in word)
 
 
-def _did_you_mean(meant: Sequence[str]) -> str:
-    return f"did you mean {meant[0]}?" if meant else ""
+def _did_you_mean(suggestions: Sequence[str]) -> str:
+    return f"did you mean {suggestions[0]}?" if suggestions else ""
 
 
-def close_matches(word: str, known: Iterable[str]) -> list[str]:
+def close_matches(word: str, choices: Iterable[str]) -> list[str]:
     """Return the known word that one which is not known may mean, none where all are far off."""
     from difflib import get_close_matches
 
-    every = list(known)
-    begun = [each for each in every if len(each) > SHORT and word.startswith(each)]
+    every = list(choices)
+    begun = [choice for choice in every if len(choice) > SHORT and word.startswith(choice)]
     return begun or get_close_matches(word, every, 1, NEAR)
 
 
@@ -150,10 +156,10 @@ class Parser(argparse.ArgumentParser):
         given, so that defaults stand in the dataclass alone.
         """
         bases = filter(is_dataclass, settings.__bases__)
-        inherited = {each.name for base in bases for each in fields(base)}
-        own_first = sorted(fields(settings), key=lambda each: each.name in inherited)
-        for want, each in product(wanted, own_first):
-            flags = [flag for flag in flags_of(each) if want in (each.name, flag.group)]
+        inherited = {field.name for base in bases for field in fields(base)}
+        own_first = sorted(fields(settings), key=lambda field: field.name in inherited)
+        for want, field in product(wanted, own_first):
+            flags = [flag for flag in flags_of(field) if want in (field.name, flag.group)]
             if not flags:
                 continue
             place = self._titled(flags[0].group)
@@ -161,34 +167,34 @@ class Parser(argparse.ArgumentParser):
                 place = place.add_mutually_exclusive_group()
             for flag in flags:
                 place.add_argument(
-                    flag.name or flag_name(each.name),
-                    dest=each.name,
-                    default=argparse.SUPPRESS if spare else each.default,
-                    **_taken(each, flag),
+                    flag.name or flag_name(field.name),
+                    dest=field.name,
+                    default=argparse.SUPPRESS if spare else field.default,
+                    **_taken(field, flag),
                 )
 
     def _titled(self, title: str) -> argparse._ArgumentGroup:
-        found = (each for each in self._action_groups if each.title == title)
-        return next(found, None) or self.add_argument_group(title)
+        groups = (group for group in self._action_groups if group.title == title)
+        return next(groups, None) or self.add_argument_group(title)
 
     def format_short_help(self) -> str:
         """Return the help of the everyday arguments."""
         others = [
-            each
-            for each in self._actions
-            if each.dest not in self._everyday and each.dest != argparse.SUPPRESS
+            action
+            for action in self._actions
+            if action.dest not in self._everyday and action.dest != argparse.SUPPRESS
         ]
-        held = [(each, each.help) for each in others]
-        told = (self.usage, self.epilog)
+        helps = [(action, action.help) for action in others]
+        usage_and_epilog = (self.usage, self.epilog)
         try:
-            for each in others:
-                each.help = argparse.SUPPRESS
+            for action in others:
+                action.help = argparse.SUPPRESS
             self.usage, self.epilog = self._short
             return self.format_help()
         finally:
-            self.usage, self.epilog = told
-            for each, text in held:
-                each.help = text
+            self.usage, self.epilog = usage_and_epilog
+            for action, text in helps:
+                action.help = text
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse a command's arguments. Raises UsageError.
@@ -197,18 +203,18 @@ class Parser(argparse.ArgumentParser):
         `--` says where options end, which argparse would forget.
         """
         flags = self._option_string_actions
-        words, meant = others_meant(arguments, flags)
+        words, advice = others_meant(arguments, flags)
         if words:
-            self._refuse(f"unrecognized arguments: {' '.join(words)}", meant)
+            self._refuse(f"unrecognized arguments: {' '.join(words)}", advice)
         mixed = self._mixed and "--" not in arguments
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         parsed, unknown = parse(arguments)
         if unknown:
             hint = unknown_meant(unknown, flags)
             self._refuse(f"unrecognized arguments: {' '.join(unknown)}", hint)
-        missing = [each for each in self._needed if getattr(parsed, each) is None]
+        missing = [name for name in self._needed if getattr(parsed, name) is None]
         if missing:
-            names = ", ".join(self._needed[each][0] for each in missing)
+            names = ", ".join(self._needed[name][0] for name in missing)
             hint = self._needed[missing[0]][1]()
             self._refuse(f"the following arguments are required: {names}", hint)
         return parsed
@@ -255,20 +261,23 @@ class _ShortHelp(argparse.Action):
         parser.exit()
 
 
-def _taken(each: Field[Any], flag: Flag) -> dict[str, Any]:
+def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
     """Return what argparse is told of a flag: its text, and what it takes."""
     text = flag.help if isinstance(flag.help, str) else flag.help()
-    if "{}" in text and each.default is not MISSING:
-        text = text.replace("{}", str(each.default))
-    told: dict[str, Any] = {"help": text.replace("%", "%%")}
-    kind, *_ = kinds(each)
+    if "{}" in text and field.default is not MISSING:
+        text = text.replace("{}", str(field.default))
+    keywords: dict[str, Any] = {"help": text.replace("%", "%%")}
+    kind, *_ = kinds(field)
     if flag.const is not None:
-        return {**told, "action": "store_const", "const": flag.const}
+        return {**keywords, "action": "store_const", "const": flag.const}
     if kind is bool:
-        return {**told, "action": argparse.BooleanOptionalAction if each.default else "store_true"}
-    told["metavar"] = flag.metavar
+        return {
+            **keywords,
+            "action": argparse.BooleanOptionalAction if field.default else "store_true",
+        }
+    keywords["metavar"] = flag.metavar
     if flag.gather is not None:
-        return {**told, "action": "append"}
-    if choices := tuple(flag.choices()) if flag.choices else choices_of(each):
-        return {**told, "choices": choices, "type": flag.read or str}
-    return {**told, "type": flag.read or (named_path if kind is Path else kind)}
+        return {**keywords, "action": "append"}
+    if choices := tuple(flag.choices()) if flag.choices else choices_of(field):
+        return {**keywords, "choices": choices, "type": flag.read or str}
+    return {**keywords, "type": flag.read or (named_path if kind is Path else kind)}

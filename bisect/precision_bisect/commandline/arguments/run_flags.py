@@ -70,9 +70,9 @@ _EVERYDAY = (
 
 
 _DRAWN = tuple(
-    each.name
-    for each in fields(Options)
-    if any(flag.group == "search" for flag in flags_of(each)) and each.name != "until"
+    field.name
+    for field in fields(Options)
+    if any(flag.group == "search" for flag in flags_of(field)) and field.name != "until"
 )
 
 
@@ -123,9 +123,9 @@ def curve_parser() -> Parser:
 def to_options(parsed: argparse.Namespace) -> Options:
     """Return the options that the parsed arguments ask for. Raises UsageError."""
     check(Telling(**given(parsed, Telling)))
-    asked = given(parsed, Options)
-    if "ladder" in asked and not {"low", "high"}.isdisjoint(asked):
+    options = given(parsed, Options)
+    if "ladder" in options and not {"low", "high"}.isdisjoint(options):
         raise UsageError("--ladder excludes --low and --high", "it names all types itself")
     return Options(
-        model=parsed.model, **asked, engine=EngineSettings(**given(parsed, EngineSettings))
+        model=parsed.model, **options, engine=EngineSettings(**given(parsed, EngineSettings))
     )

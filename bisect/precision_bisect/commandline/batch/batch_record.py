@@ -73,8 +73,8 @@ class Job:
         if self.exit_code is None or self.exit_code == ExitCode.INTERRUPTED:
             return ExitCode.BUDGET
         ended = self.status != JobState.FAILED or self.exit_code == ExitCode.INTERNAL
-        known = self.exit_code in {code.value for code in ExitCode}
-        return ExitCode(self.exit_code) if ended and known else ExitCode.USAGE
+        is_known = self.exit_code in {code.value for code in ExitCode}
+        return ExitCode(self.exit_code) if ended and is_known else ExitCode.USAGE
 
     def __str__(self) -> str:
         kept = "" if self.kept is None else f", {self.kept} of {self.candidates} kept"
@@ -135,7 +135,7 @@ def read_batch(folder: Path) -> Batch | None:
 
 
 SUMMARY, JUNIT = "summary.md", "junit.xml"
-_MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]()#+!|~$"})
+_MARKUP = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]()#+!|~$"})
 _ELEMENTS = {
     ExitCode.BAD_EXPORT: "failure",
     ExitCode.NO_PLAN: "failure",
@@ -210,27 +210,27 @@ class JobChange:
     @property
     def same(self) -> bool:
         """Whether both keep the same layers, or have no result both."""
-        found = self.found
-        return found.same if found is not None else self.before is self.after
+        comparison = self.found
+        return comparison.same if comparison is not None else self.before is self.after
 
     def __str__(self) -> str:
-        found = self.found
-        if found is None:
+        comparison = self.found
+        if comparison is None:
             missing = "" if self.same else " before" if self.after else " after"
             return f"{self.name}: no result{missing}"
-        before, after = found.before.to_json(), found.after.to_json()
+        before, after = comparison.before.to_json(), comparison.after.to_json()
         if not before["answered"] or not after["answered"]:
-            said = ["the same ending" if self.same else "an answer in one of them"]
-        elif found.same:
-            said = [f"the same {after['kept']} kept"]
+            remarks = ["the same ending" if self.same else "an answer in one of them"]
+        elif comparison.same:
+            remarks = [f"the same {after['kept']} kept"]
         else:
-            moved = f"{len(found.added)} added, {len(found.removed)} removed"
-            said = [f"{before['kept']} -> {after['kept']} kept ({moved})"]
+            moved = f"{len(comparison.added)} added, {len(comparison.removed)} removed"
+            remarks = [f"{before['kept']} -> {after['kept']} kept ({moved})"]
         for key in _FIGURES:
             one, other = before[key], after[key]
             if one is not None and other is not None and one != other:
-                said.append(f"{key} {one:.3g} -> {other:.3g}")
-        return f"{self.name}: {', '.join(said)}"
+                remarks.append(f"{key} {one:.3g} -> {other:.3g}")
+        return f"{self.name}: {', '.join(remarks)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +250,9 @@ class BatchComparison:
     def to_json(self) -> str:
         """Return what `compare --json` prints (docs/ci.md)."""
         changes = ((job, None if job.found is None else job.found.to_json()) for job in self.jobs)
-        jobs = [{"name": job.name, "same": job.same, "change": told} for job, told in changes]
-        found: Mapping[str, Any] = {"schema": 1, "same": self.same, "jobs": jobs}
-        return plain_json.dumps(found, indent=2) + "\n"
+        jobs = [{"name": job.name, "same": job.same, "change": change} for job, change in changes]
+        record: Mapping[str, Any] = {"schema": 1, "same": self.same, "jobs": jobs}
+        return plain_json.dumps(record, indent=2) + "\n"
 
 
 def compare_batches(before: Path, after: Path) -> BatchComparison | None:
@@ -278,9 +278,9 @@ def compare_batches(before: Path, after: Path) -> BatchComparison | None:
 
 def _sides(folder: Path, batch: Batch | None) -> Mapping[str, Side | None]:
     """Return what each job of a batch has found; its folder may have moved since."""
-    found: dict[str, Side | None] = {}
+    sides: dict[str, Side | None] = {}
     for job in batch.jobs if batch is not None else ():
-        found[job.name] = None
+        sides[job.name] = None
         with suppress(RunFolderError):
-            found[job.name] = read_side(folder / Path(job.run_folder).name)
-    return found
+            sides[job.name] = read_side(folder / Path(job.run_folder).name)
+    return sides

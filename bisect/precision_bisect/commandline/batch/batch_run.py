@@ -59,8 +59,8 @@ def checked(batch: Batch, places: Sequence[str | None], stop: Stop) -> Batch:
     base = Path(batch.jobs_file).parent
 
     def check(job: Job) -> Job:
-        known = job.finished or stop.asked
-        return job if known else check_job(job, base, _left_s(batch), stop)
+        is_known = job.finished or stop.asked
+        return job if is_known else check_job(job, base, _left_s(batch), stop)
 
     return replace(batch, jobs=[*side_by_side(check, batch.jobs, len(places))])
 
@@ -96,8 +96,8 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
             _clear(folder.path, batch.jobs)
         former = read_batch(folder.path)
         if former is not None:
-            known = {job.name: job for job in former.jobs}
-            batch.jobs = [_taken_up(job, known.get(job.name)) for job in batch.jobs]
+            jobs_by_name = {job.name: job for job in former.jobs}
+            batch.jobs = [_taken_up(job, jobs_by_name.get(job.name)) for job in batch.jobs]
         with Stop(say) as stop:
             batch = checked(batch, options.places, stop)
             _run_all(batch, folder, options.places, stop)

@@ -80,16 +80,16 @@ def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
 
     Nothing is known where the time is up, and after an interrupt; what else ends it the job tells.
     """
-    begun, code, said = time.monotonic(), 0, b""
+    begun, code, output = time.monotonic(), 0, b""
     with TemporaryFile() as printed, suppress(OSError):
         words, nowhere = job.command[2:], subprocess.DEVNULL
         child = _process(_CHECK, words, base, stdout=printed, stderr=nowhere)
         _attend(child, left_s, stop)
-        code, said = child.returncode, _tail(printed)
+        code, output = child.returncode, _tail(printed)
     ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
     if ended or not (code < 0 or code == ExitCode.USAGE):
         return job
-    return replace(job, status=JobState.FAILED, exit_code=code, message=_why(said, code))
+    return replace(job, status=JobState.FAILED, exit_code=code, message=_why(output, code))
 
 
 def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> None:
@@ -158,8 +158,8 @@ def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> None:
 def _stamp(job: Job) -> tuple[int, int] | None:
     """Return what changes whenever the result of a run is written; None where there is none."""
     with suppress(OSError):
-        found = (Path(job.run_folder) / RESULT).stat()
-        return found.st_ino, found.st_mtime_ns
+        file_stat = (Path(job.run_folder) / RESULT).stat()
+        return file_stat.st_ino, file_stat.st_mtime_ns
     return None
 
 
@@ -169,7 +169,7 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
     Python ends with exit code 1 after an exception that nobody caught, too, so a code counts as an
     ending only beside a `result.json` that was written meanwhile, which is `fresh`.
     """
-    said = replace(job, exit_code=code, message="", kept=None, candidates=None)
+    record = replace(job, exit_code=code, message="", kept=None, candidates=None)
     if fresh and code in _ENDINGS:
         with suppress(RunFolderError):
             saved = read_saved(Path(job.run_folder))
@@ -177,24 +177,24 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
             # An answer that ends with this code has failed a gate, which said so last.
             gated = saved.answered and code == ExitCode.NO_PLAN
             return replace(
-                said,
+                record,
                 status=saved.result.status,
                 message=_last_line(_printed(job)) if gated else "",
                 kept=kept,
                 candidates=saved.result.candidates,
             )
     if code == ExitCode.INTERRUPTED:
-        return replace(said, status=Status.INTERRUPTED)
-    return replace(said, status=JobState.FAILED, message=_why(_printed(job), code))
+        return replace(record, status=Status.INTERRUPTED)
+    return replace(record, status=JobState.FAILED, message=_why(_printed(job), code))
 
 
-def _why(said: bytes, code: int) -> str:
+def _why(output: bytes, code: int) -> str:
     """Return why a process failed, on one line: mostly what it said last."""
     if code < 0:
         memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
         return f"killed by {signal_name(-code)}{memory}"
     how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return f"{how}{_last_line(said)}"
+    return f"{how}{_last_line(output)}"
 
 
 def _printed(job: Job) -> bytes:
@@ -208,9 +208,9 @@ def _tail(stream: IO[bytes]) -> bytes:
     return stream.read()
 
 
-def _last_line(said: bytes) -> str:
+def _last_line(output: bytes) -> str:
     """Return what a process said last, without control characters."""
-    text = said.decode(errors="replace").rstrip()
+    text = output.decode(errors="replace").rstrip()
     last = text.rpartition("\n")[2].removeprefix("precision-bisect: ")
     if not last or last.startswith(_PROMPT):
         return "it said nothing"

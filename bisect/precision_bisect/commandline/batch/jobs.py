@@ -41,12 +41,12 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
     if "name" in defaults:
         raise UsageError("[defaults] sets name, which each job has for itself", "move it")
     jobs: dict[str, Job] = {}
-    asked = (
+    numbered_keys = (
         (number, keys)
         for number, table in enumerate(tables["job"], 1)
         for keys in _for_each_model(number, defaults | _keys(f"job {number}", table), path.parent)
     )
-    for number, keys in asked:
+    for number, keys in numbered_keys:
         name = _name(number, keys)
         if name.casefold() in jobs:
             raise UsageError(f"job {number} and another are both named {name}", "rename one")
@@ -103,18 +103,18 @@ def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[d
     if pattern == model and (not glob.has_magic(model) or os.path.exists(base / model)):  # noqa: PTH110
         yield keys
         return
-    found = sorted(glob.glob(pattern, root_dir=base))  # noqa: PTH207
-    if not found or "name" in keys:
-        wrong = "has a name, and a model that stands for several" if found else "has no model"
+    models = sorted(glob.glob(pattern, root_dir=base))  # noqa: PTH207
+    if not models or "name" in keys:
+        wrong = "has a name, and a model that stands for several" if models else "has no model"
         raise UsageError(f"job {number} {wrong}: {pattern}", "each is named after its model")
-    for each in found:
-        yield {**keys, "model": each}
+    for file in models:
+        yield {**keys, "model": file}
 
 
 def _named(value: Any, name: str) -> Any:
     """Return what a key is given, in whose texts `{name}` is the name of the job."""
     if isinstance(value, list):
-        return [_named(each, name) for each in value]
+        return [_named(item, name) for item in value]
     return value.replace("{name}", name) if isinstance(value, str) else value
 
 
@@ -158,11 +158,11 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")
-    found = (base / model).stat()
+    file_stat = (base / model).stat()
     return Job(
         name=name,
         model=model,
-        model_stamp=[found.st_size, found.st_mtime_ns],
+        model_stamp=[file_stat.st_size, file_stat.st_mtime_ns],
         command=[
             "precision-bisect",
             "run",
@@ -179,22 +179,22 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
 
 def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]:
     """Return the arguments that one key stands for. Raises UsageError."""
-    known = parser._option_string_actions  # argparse has no public list of its flags
+    flags = parser._option_string_actions  # argparse has no public list of its flags
     if key in _RESERVED:
         raise UsageError(f"{key} is no key of a job", "the batch itself decides it")
-    if f"--{key}" not in known:
-        names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
+    if f"--{key}" not in flags:
+        names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
         close = get_close_matches(key, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "see precision-bisect --help for the keys"
         raise UsageError(f"unknown key {key!r}", hint)
-    bare = known[f"--{key}"].nargs == 0
+    bare = flags[f"--{key}"].nargs == 0
     if isinstance(value, bool) and bare:
-        return [f"--{key}"] * value or [f"--no-{key}"] * (f"--no-{key}" in known)
+        return [f"--{key}"] * value or [f"--no-{key}"] * (f"--no-{key}" in flags)
     values = value if isinstance(value, list) else [value]
-    if any(isinstance(each, str) and "\0" in each for each in values):
+    if any(isinstance(item, str) and "\0" in item for item in values):
         raise UsageError(f"{key} has a null character", "take it out")
-    for each in values:
-        if bare or isinstance(each, bool) or not isinstance(each, str | int | float):
+    for item in values:
+        if bare or isinstance(item, bool) or not isinstance(item, str | int | float):
             wanted = "true or false" if bare else "a text or a number, or a list of them"
-            raise UsageError(f"{key} is {each!r}", f"it takes {wanted}")
-    return [f"--{key}={each}" for each in values]
+            raise UsageError(f"{key} is {item!r}", f"it takes {wanted}")
+    return [f"--{key}={item}" for item in values]

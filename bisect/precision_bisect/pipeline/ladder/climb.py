@@ -175,16 +175,16 @@ class _Climb:
     def take_floors(self, model: Model, level: int) -> None:
         """Note the layers that have no form below a level: those that the model's table pins."""
         for name, reason in pinned_layers(model).items():
-            known = self._floors.get(LayerName(name))
-            if known is None or known.level < level:
+            floor = self._floors.get(LayerName(name))
+            if floor is None or floor.level < level:
                 self._floors[LayerName(name)] = Floor(level=level, reason=reason)
 
     def _take(self, rung: int, prepared: Prepared, result: Result, ledger: Path) -> None:
         """Take what a search has found into the composition."""
         names = prepared.model.table.names
-        found = bool(result.rungs)
+        has_answer = bool(result.rungs)
         # Without an answer every candidate stays in the upper type.
-        kept = [LayerName(name) for name in result.kept] if found else list(names)
+        kept = [LayerName(name) for name in result.kept] if has_answer else list(names)
         self._composition = self._composition.lowered(frozenset(names).difference(kept))
         no_answer = result.status in WITHOUT_ANSWER
         self._steps.append(
@@ -195,7 +195,7 @@ class _Climb:
                 kept=kept,
                 after=self._composition,
                 ledger=ledger,
-                answered=not no_answer and (found or bool(self._steps)),
+                answered=not no_answer and (has_answer or bool(self._steps)),
             )
         )
 
@@ -211,13 +211,13 @@ def _in_rung(observer: Observer, rung: str) -> Observer:
 
 def _once(observer: Observer) -> Observer:
     """Return an observer that passes a warning on only once: every rung repeats the model's."""
-    said: set[str] = set()
+    messages: set[str] = set()
 
     def tell(event: Event, /) -> None:
         if isinstance(event, Warned):
-            if event.message in said:
+            if event.message in messages:
                 return
-            said.add(event.message)
+            messages.add(event.message)
         observer(event)
 
     return tell

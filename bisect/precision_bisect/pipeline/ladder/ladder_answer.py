@@ -56,7 +56,7 @@ class Composition:
 
     def at(self, level: int) -> tuple[LayerName, ...]:
         """Return the layers of a level, in network order."""
-        return tuple(name for name, found in self.levels.items() if found == level)
+        return tuple(name for name, own in self.levels.items() if own == level)
 
     def on_rung(self, model: Model, rung: int) -> Model:
         """Return the model whose candidates are only the layers that the rung decides on.
@@ -139,8 +139,10 @@ class Climbed:
 
     def proof_of(self, rung: int) -> RungSearch | None:
         """Return the search that certified a rung in the final composition."""
-        found = (s for s in reversed(self.steps) if s.rung == rung and s.after == self.composition)
-        return next(found, None)
+        searches = (
+            s for s in reversed(self.steps) if s.rung == rung and s.after == self.composition
+        )
+        return next(searches, None)
 
 
 def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
@@ -155,19 +157,21 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     part = last.result.deployment
     options = part or deployed_session(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
-    held = ExportedPoint(kept=last.kept) if last.answered else None
+    point = ExportedPoint(kept=last.kept) if last.answered else None
     others = []
     whole = replace(last.prepared, comparator=climbed.comparator)
     check = not climbed.interrupted
-    with deploying(whole, held, folder, judge, check=check, passed=True) as completed:
+    with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
         if last.answered:
             findings = explain_ladder(climbed, budget)
         if last.answered and last.result.status.answers and not climbed.interrupted:
             with until(budget.overdue):
                 others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
-        diagnosis = [each.short for name, each in nearest(findings).items() if name in chosen]
+        diagnosis = [
+            finding.short for name, finding in nearest(findings).items() if name in chosen
+        ]
         written = completed(diagnosis)
-    notes = [*(note for each in results for note in each.notes), *written.notes]
+    notes = [*(note for result in results for note in result.notes), *written.notes]
     result = replace(
         last.result,
         status=_status(climbed, kept),
@@ -190,11 +194,11 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         layer_precisions_reason=written.reason,
         no_command=written.no_command,
         certificate=_certificate(climbed, kept),
-        trials=sum(each.trials for each in results),
-        builds=sum(each.builds for each in results),
-        evaluations=sum(each.evaluations for each in results),
-        unresolved=dict(sum((Counter(each.unresolved) for each in results), Counter[str]())),
-        non_monotone=[row for each in results for row in each.non_monotone],
+        trials=sum(result.trials for result in results),
+        builds=sum(result.builds for result in results),
+        evaluations=sum(result.evaluations for result in results),
+        unresolved=dict(sum((Counter(result.unresolved) for result in results), Counter[str]())),
+        non_monotone=[row for result in results for row in result.non_monotone],
         wall_s=round(budget.elapsed_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
@@ -286,11 +290,11 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
 
 def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
     """Return what the forecasts of all rungs rest on: those of each may be wrong."""
-    told = [each.forecasts for each in rungs if each.forecasts]
+    forecasts = [certificate.forecasts for certificate in rungs if certificate.forecasts]
     keys = ("builds", "right", "drawn", "wrong_at_most")
-    sums = {key: sum(getattr(each, key) for each in told) for key in keys}
-    confidence = 1 - sum(1 - each.confidence for each in told)
-    return Forecasts(**sums, confidence=confidence) if told else None
+    sums = {key: sum(getattr(forecast, key) for forecast in forecasts) for key in keys}
+    confidence = 1 - sum(1 - forecast.confidence for forecast in forecasts)
+    return Forecasts(**sums, confidence=confidence) if forecasts else None
 
 
 def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
@@ -309,29 +313,29 @@ def explain_ladder(climbed: Climbed, budget: Budget) -> Findings:
     lower type rests on trials, those further down on its values alone. A near miss of one rung may
     be kept by the next. Rungs without an answer are left out. A budget that is late tries nothing.
     """
-    found = [each for rung in reversed(climbed.rungs) for each in _of_rung(climbed, rung, budget)]
+    parts = [part for rung in reversed(climbed.rungs) for part in _of_rung(climbed, rung, budget)]
     order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
-    layers = [layer for each in found for layer in each.layers]
+    layers = [layer for part in parts for layer in part.layers]
     return Findings(
         low=climbed.composition.ladder[0],
         layers=sorted(layers, key=lambda layer: (order[layer.layer], not layer.kept)),
-        spread=[birth for each in found for birth in each.spread],
-        advice=[advice for each in found for advice in each.advice],
+        spread=[birth for part in parts for birth in part.spread],
+        advice=[advice for part in parts for advice in part.advice],
     )
 
 
 def nearest(findings: Findings) -> Mapping[str, Finding]:
     """Return for each kept layer the finding of its highest rung: why it goes no lower."""
-    found: dict[str, Finding] = {}
-    for each in findings.layers:
-        if each.kept:
-            found.setdefault(each.layer, each)
-    return found
+    highest: dict[str, Finding] = {}
+    for finding in findings.layers:
+        if finding.kept:
+            highest.setdefault(finding.layer, finding)
+    return highest
 
 
 def _of_rung(climbed: Climbed, rung: int, budget: Budget) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
-    step = next((each for each in reversed(climbed.steps) if each.rung == rung), None)
+    step = next((step for step in reversed(climbed.steps) if step.rung == rung), None)
     if step is None or not step.result.status.answers:
         return
     own = [name for name in climbed.chosen[rung + 1] if name in frozenset(step.kept)]
@@ -344,14 +348,14 @@ def _of_rung(climbed: Climbed, rung: int, budget: Budget) -> Iterator[Findings]:
         trials=read_ledger(step.ledger).trials,
         error=step.result.error,
     )
-    found = explained_in_time(step.prepared, answer, budget).findings
+    findings = explained_in_time(step.prepared, answer, budget).findings
     pair = climbed.composition.pair(rung)
     yield replace(
-        found,
-        layers=[_told(climbed, each, frozenset(above)) for each in found.layers],
+        findings,
+        layers=[_told(climbed, finding, frozenset(above)) for finding in findings.layers],
         advice=[
-            replace(each, evidence=f"{pair.low} against {pair.high}: {each.evidence}")
-            for each in found.advice
+            replace(advice, evidence=f"{pair.low} against {pair.high}: {advice.evidence}")
+            for advice in findings.advice
         ],
     )
 

@@ -72,9 +72,9 @@ class Subject:
 
     @property
     def manifest(self) -> Manifest:
-        told = json.dumps(self.finished.fingerprint, sort_keys=True)
+        text = json.dumps(self.finished.fingerprint, sort_keys=True)
         return Manifest(
-            run=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
+            run=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
             samples=len(self.inputs),
             points={name: tuple(export.kept) for name, export in self.points.items()},
         )
@@ -89,8 +89,8 @@ def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -
     model_path, result = model_and_result(path, None)
     model = load_model(model_path)
     finished = read_finished(result, model)
-    asked = AskedSettings(backend=None, settings=settings, flagged=flagged)
-    points = dict(_points(finished, model, engine_as_in_run(finished, asked).settings))
+    build_settings = AskedSettings(backend=None, settings=settings, flagged=flagged)
+    points = dict(_points(finished, model, engine_as_in_run(finished, build_settings).settings))
     run = finished.path.parent
     if not gains(points[ANSWER]):
         raise UsageError(
@@ -124,15 +124,15 @@ def _points(
     """Yield the points by name, that which matters most first, each plan once."""
     yield ANSWER, finished.to_export(model, settings)
     yield FP32, finished.in_fp32(model).to_export(model, settings, FP32)
-    seen = {finished.kept}
+    kept_sets = {finished.kept}
     for point in ("all_low", "culprits", "margin"):
         try:
-            found = read_finished(finished.path, model, point)
+            at_point = read_finished(finished.path, model, point)
         except UsageError:  # the run has no such point
             continue
-        if found.kept not in seen:
-            seen.add(found.kept)
-            yield point, found.to_export(model, settings, point)
+        if at_point.kept not in kept_sets:
+            kept_sets.add(at_point.kept)
+            yield point, at_point.to_export(model, settings, point)
 
 
 def typed_point(subject: Subject, export: Export) -> TypedGraph:
@@ -167,41 +167,41 @@ def comparator_of(finished: Finished, check: str | None) -> Comparator:
     plug-in; RunFolderError for a result that tells of no comparator.
     """
     try:
-        told = typed(_Told, finished.fingerprint.get("comparator"))
-        if told.script is not None:
-            return _script(told, check)
+        spec = typed(_Told, finished.fingerprint.get("comparator"))
+        if spec.script is not None:
+            return _script(spec, check)
         if check is not None:
             raise UsageError("the run judged by no script", "leave --check out")
-        if told.check and told.check in READY_MADE and told.tolerance is not None:
-            return ReadyMade(name=told.check, outputs=told.outputs, tolerance=told.tolerance)
-        if told.metric in METRICS:
+        if spec.check and spec.check in READY_MADE and spec.tolerance is not None:
+            return ReadyMade(name=spec.check, outputs=spec.outputs, tolerance=spec.tolerance)
+        if spec.metric in METRICS:
             return PolygraphyComparator(
-                metric=told.metric,
-                atol=Tolerance(per_output=told.atol),
-                rtol=Tolerance(per_output=told.rtol),
-                outputs=tuple(dict.fromkeys((*told.atol, *told.classes))),
-                quantile=told.quantile,
-                shares=told.classes,
+                metric=spec.metric,
+                atol=Tolerance(per_output=spec.atol),
+                rtol=Tolerance(per_output=spec.rtol),
+                outputs=tuple(dict.fromkeys((*spec.atol, *spec.classes))),
+                quantile=spec.quantile,
+                shares=spec.classes,
             )
     except ValueError as error:
         raise damaged(finished.path, f"fingerprint.comparator: {error}") from error
     raise UsageError(
-        f"the run judged by {quoted(told.metric or told.check)}, a plug-in's metric, whose limits "
+        f"the run judged by {quoted(spec.metric or spec.check)}, a plug-in's metric, whose limits "
         "are not told",
         "search with a metric that comes along, or --check FILE.py:FUNCTION",
     )
 
 
-def _script(told: _Told, check: str | None) -> ScriptComparator:
+def _script(spec: _Told, check: str | None) -> ScriptComparator:
     words = read_check(check) if check is not None else None
     if words is None or words.script is None:
         raise UsageError(
-            f"the run judged by the script {quoted(told.check)}", "give it by --check"
+            f"the run judged by the script {quoted(spec.check)}", "give it by --check"
         )
-    made = ScriptComparator(words.script, words.name, told.tolerance)
-    if made.settings()["script"] != told.script:
+    comparator = ScriptComparator(words.script, words.name, spec.tolerance)
+    if comparator.settings()["script"] != spec.script:
         raise UsageError(
             f"{words.script} is not the script that judged the run, or has changed since",
             "give that one by --check",
         )
-    return made
+    return comparator

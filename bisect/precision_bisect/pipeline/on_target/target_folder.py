@@ -125,15 +125,15 @@ def write_script(subject: Subject) -> str:
     export = subject.points[ANSWER]
     flags = "".join(f" {shlex.quote(flag)}" for flag in build_flags(export, subject.called))
     numbers = range(len(subject.inputs))
-    told = [since(export)]
+    remarks = [since(export)]
     if export.settings.plugins:
-        told.append("The run had plugins: give --staticPlugins=LIB.so.")
+        remarks.append("The run had plugins: give --staticPlugins=LIB.so.")
     head = _HEAD.format(
         model=printable(subject.model.path.name),
         count=len(subject.points),
         flags=flags,
         options=KNOWS + textwrap.dedent(f"    {READ_OPTIONS}"),
-        remarks="".join(f"# {line}\n" for text in told for line in textwrap.wrap(text, 97)),
+        remarks="".join(f"# {line}\n" for text in remarks for line in textwrap.wrap(text, 97)),
     )
     runs = (
         _RUN.format(
@@ -235,8 +235,8 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
         _point(subject, name, export, where / name, comparator)
         for name, export in subject.points.items()
     ]
-    if not any(each.samples or each.layers or each.engine_bytes for each in points):
-        first = next((f"; {lack}" for each in points for lack in each.lacks), "")
+    if not any(point.samples or point.layers or point.engine_bytes for point in points):
+        first = next((f"; {lack}" for point in points for lack in point.lacks), "")
         raise RunFolderError(
             f"nothing of the target is in {where}{first}",
             f"call sh {SCRIPT} in it on the target, and copy it back",
@@ -245,10 +245,10 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
     return OnTarget(samples=len(subject.inputs), kept=kept, points=points)
 
 
-def record(found: OnTarget, run: Path) -> None:
+def record(on_target: OnTarget, run: Path) -> None:
     """Write what was found into the run folder. Raises RunFolderError."""
     with RunLock(run):
-        RunFolder(run).write(TARGET, found.to_json())
+        RunFolder(run).write(TARGET, on_target.to_json())
 
 
 def _check(subject: Subject, where: Path) -> None:
@@ -283,9 +283,11 @@ def _point(
     wanted: list[Sample] = []
     times: list[float] = []
     for number, reference in enumerate(subject.outputs):
-        found = _tried(lacks, read_outputs, folder / _OUTPUT.format(number), specs, subject.called)
-        if found is not None:
-            outputs.append(found)
+        sample = _tried(
+            lacks, read_outputs, folder / _OUTPUT.format(number), specs, subject.called
+        )
+        if sample is not None:
+            outputs.append(sample)
             wanted.append(reference)
             times += _tried(lacks, read_times, folder / _TIMES.format(number)) or []
         elif size is not None:
@@ -345,8 +347,8 @@ def _engine_bytes(folder: Path) -> int:
 
 def _layers(subject: Subject, export: Export, path: Path) -> Sequence[LayerHonour]:
     """Return what the engine does with kept layers. Raises OSError, ValueError, NotWritable."""
-    found = parse_json(read_text(path))
-    if not found:
+    layers = parse_json(read_text(path))
+    if not layers:
         raise ValueError(f"{path.name} is damaged: it lists no layers")
     typed = typed_point(subject, export)
-    return judge_layers(export.model, export.plan, typed, found, export.pair, rtx=False)
+    return judge_layers(export.model, export.plan, typed, layers, export.pair, rtx=False)

@@ -104,17 +104,17 @@ def build_here(order: Order, work: Path) -> OneBuild:
     model = load_model(order.model).with_io_types(order.settings.io_types)
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
-    asked = finished.in_fp32(model) if order.plain else finished
-    searched, kept = asked.with_pinned(model), frozenset(asked.kept)
+    subject = finished.in_fp32(model) if order.plain else finished
+    searched, kept = subject.with_pinned(model), frozenset(subject.kept)
     options = Options(
         model=order.model,
         backend=builder.name,
-        low=asked.pair.low,
-        high=asked.pair.high,
+        low=subject.pair.low,
+        high=subject.pair.high,
         engine=builder.settings,
     )
     task = BackendTask(
-        options=options, shapes=asked.shapes, work=work, scales=asked.scales(), timed=True
+        options=options, shapes=subject.shapes, work=work, scales=subject.scales(), timed=True
     )
     plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
     with builder.listening() as messages:
@@ -160,15 +160,15 @@ def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
     evidence = engine.evidence()
     if evidence.honours:
         return evidence
-    seen = {name: each[0] for name, each in finished.shapes.items()}
+    all_shapes = {name: of_input[0] for name, of_input in finished.shapes.items()}
     # Of an input that gives a shape the run has noted the values.
     values = shape_inputs(model.proto.graph, model.inputs)
-    shapes = {name: each for name, each in seen.items() if name not in values}
+    shapes = {name: shape for name, shape in all_shapes.items() if name not in values}
     try:
         sample = {**synthetic_samples(model, shapes, count=1, seed=0)[0]}
-        for name in values & seen.keys():
+        for name in values & all_shapes.keys():
             like = sample[name]
-            sample[name] = np.array(seen[name], like.dtype).reshape(like.shape)
+            sample[name] = np.array(all_shapes[name], like.dtype).reshape(like.shape)
         engine.run(sample)
     except (InputError, RefusedError):
         return evidence
@@ -186,8 +186,8 @@ class _Described(Protocol):
 
 def _log(messages: Sequence[Message]) -> str:
     """Return the library's messages, one after the other; that of the layers is kept elsewhere."""
-    loud = (each for each in messages if not each.text.startswith(LAYERS_HEADING))
-    return "".join(f"[{each.severity}] {each.text.strip()}\n" for each in loud)
+    loud = (message for message in messages if not message.text.startswith(LAYERS_HEADING))
+    return "".join(f"[{message.severity}] {message.text.strip()}\n" for message in loud)
 
 
 def engine_outputs(
@@ -221,7 +221,7 @@ def engine_outputs(
             f"--reference engine: {name} cannot build or run the model in FP32: {ran.message}",
             "give the FP32 outputs as a file",
         )
-    outputs = [of_model(model, each, number) for number, each in enumerate(ran)]
+    outputs = [of_model(model, sample, number) for number, sample in enumerate(ran)]
     with whole(work / REFERENCE) as stream:
         kept = Golden(inputs=(), outputs=outputs, runner=f"{name}-fp32")
         stream.write(kept.outputs_text().encode())

@@ -74,7 +74,7 @@ class AsRun:
     unlike: tuple[str, ...]
 
 
-def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
+def engine_as_in_run(finished: Finished, build_settings: AskedSettings) -> AsRun:
     """Return backend and settings as the run had them, except for what flags ask for.
 
     After a forecast the backend is `auto`. Raises RunFolderError for what no run has
@@ -82,18 +82,20 @@ def engine_as_in_run(finished: Finished, asked: AskedSettings) -> AsRun:
     """
     ran = _backend(finished)
     had = _settings(finished)
-    interface_as_in_run(finished, asked.settings)
-    names = set(asked.flagged).difference(NOT_TOLD)
+    interface_as_in_run(finished, build_settings.settings)
+    names = set(build_settings.flagged).difference(NOT_TOLD)
     shapes = names.intersection(_SHAPES)
-    given = {name: getattr(asked.settings, name) for name in (*names, *(shapes and _SHAPES))}
-    files = {name: getattr(asked.settings, name) for name in NOT_TOLD}
-    unlike = sorted(name for name, value in given.items() if value != getattr(had, name))
-    _check_files(finished, asked.settings)
+    values = {
+        name: getattr(build_settings.settings, name) for name in (*names, *(shapes and _SHAPES))
+    }
+    files = {name: getattr(build_settings.settings, name) for name in NOT_TOLD}
+    unlike = sorted(name for name, value in values.items() if value != getattr(had, name))
+    _check_files(finished, build_settings.settings)
     if ran != "auto":
-        unlike = ["backend"] * (asked.backend not in (None, ran, "auto")) + unlike
+        unlike = ["backend"] * (build_settings.backend not in (None, ran, "auto")) + unlike
     return AsRun(
-        backend=asked.backend or ran,
-        settings=replace(had, **given, **files),
+        backend=build_settings.backend or ran,
+        settings=replace(had, **values, **files),
         unlike=tuple(unlike) if ran != "auto" else (),
     )
 
@@ -128,11 +130,11 @@ def _settings(finished: Finished) -> EngineSettings:
     typing = _versions(finished).get("typing")
     if typing not in (None, "strong", "weak"):
         raise damaged(finished.path, f"its fingerprint.versions.typing is {quoted(typing)}")
-    told = finished.fingerprint.get("engine", {})
-    if isinstance(told, dict):
-        told = {key: value for key, value in told.items() if key not in NOT_TOLD}
+    raw = finished.fingerprint.get("engine", {})
+    if isinstance(raw, dict):
+        raw = {key: value for key, value in raw.items() if key not in NOT_TOLD}
     try:
-        had = typed(EngineSettings, told)
+        had = typed(EngineSettings, raw)
         _check_sizes(had)
     except ValueError as error:
         raise damaged(finished.path, f"fingerprint.engine: {error}") from error
@@ -154,8 +156,8 @@ def _check_files(finished: Finished, settings: EngineSettings) -> None:
     scripts = set()
     if settings.config_script is not None:
         scripts.add(script_and_function(settings.config_script)[0].name)
-    for flag_, pattern, given in ((PLUGINS, _LIBRARY, plugins), (CONFIG_SCRIPT, _SCRIPT, scripts)):
-        missing = next((name for name in _named(finished, pattern) if name not in given), None)
+    for flag_, pattern, names in ((PLUGINS, _LIBRARY, plugins), (CONFIG_SCRIPT, _SCRIPT, scripts)):
+        missing = next((name for name in _named(finished, pattern) if name not in names), None)
         if missing is not None:
             raise UsageError(f"the run built with {quoted(missing)}", f"give it by {flag_}")
 
@@ -163,8 +165,8 @@ def _check_files(finished: Finished, settings: EngineSettings) -> None:
 def _named(finished: Finished, pattern: re.Pattern[str]) -> Iterator[str]:
     """Yield the names of the files of a kind that the run's builds had."""
     for key in _versions(finished):
-        if found := pattern.fullmatch(key):
-            yield found[1]
+        if match := pattern.fullmatch(key):
+            yield match[1]
 
 
 def _check_sizes(had: EngineSettings) -> None:
@@ -198,7 +200,7 @@ class Verified:
 def verify(
     path: Path,
     plan_path: Path | None,
-    asked: AskedSettings,
+    build_settings: AskedSettings,
     memory_mib: float | None = None,
 ) -> Verified:
     """Build the plan of a finished run once and look into the engine.
@@ -208,12 +210,12 @@ def verify(
     may take, None for a share of what is free. Raises a PrecisionBisectError for bad input, and
     where nothing here can build engines. A build that fails is a finding, not an error.
     """
-    use_custom_ops(asked.settings.ort_custom_ops)
+    use_custom_ops(build_settings.settings.ort_custom_ops)
     model_path, result = model_and_result(path, plan_path)
     finished = read_finished(result, load_model(model_path))
-    chosen = engine_as_in_run(finished, asked)
+    chosen = engine_as_in_run(finished, build_settings)
     settings = chosen.settings
-    builder = _builder(chosen, finished, told=asked.backend is not None)
+    builder = _builder(chosen, finished, told=build_settings.backend is not None)
     if settings.build_timeout_s is None:
         settings = replace(settings, build_timeout_s=BUILD_TIMEOUT_S)
     limits = _limits(settings, memory_mib)
@@ -221,7 +223,7 @@ def verify(
     with workdir() as work:
         built = build_once(order, limits, work)
         plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
-    found = Verification(
+    verification = Verification(
         backend=builder.name,
         remark=builder.remark,
         unlike=chosen.unlike,
@@ -232,9 +234,9 @@ def verify(
         facts=built.facts,
     )
     try:
-        return Verified(found=found, run=_record(found, built, plain, finished))
+        return Verified(found=verification, run=_record(verification, built, plain, finished))
     except RunFolderError as error:
-        return Verified(found=found, trouble=printable(f"not recorded: {error.message}"))
+        return Verified(found=verification, trouble=printable(f"not recorded: {error.message}"))
 
 
 def _builder(chosen: AsRun, finished: Finished, *, told: bool) -> Builder:
@@ -276,16 +278,21 @@ def model_of(run: Path, hint: str) -> Path:
     status = told_of(run)
     if status is None:
         raise UsageError(f"{run} does not say which model it is of", hint)
-    told = Path(status.run.model)
-    places = (told, run.parent / told, run / told.name, run.parent / told.name)
-    found = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
-    if found is None:
-        raise UsageError(f"the model of {run} is not at {told} any more", hint)
-    return found
+    model_path = Path(status.run.model)
+    places = (
+        model_path,
+        run.parent / model_path,
+        run / model_path.name,
+        run.parent / model_path.name,
+    )
+    path = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
+    if path is None:
+        raise UsageError(f"the model of {run} is not at {model_path} any more", hint)
+    return path
 
 
 def _record(
-    found: Verification, built: OneBuild, plain: OneBuild | None, finished: Finished
+    verification: Verification, built: OneBuild, plain: OneBuild | None, finished: Finished
 ) -> Path | None:
     """Write what was found beside the result, where that is a run's. Raises RunFolderError."""
     run = finished.path.parent
@@ -296,7 +303,7 @@ def _record(
     log = built.log + (f"\nevery layer in FP32:\n{plain.log}" if plain else "")
     with RunLock(run):
         folder = RunFolder(run)
-        folder.write(VERIFIED, found.to_json())
+        folder.write(VERIFIED, verification.to_json())
         folder.write(VERIFIED_ENGINE, built.engine)
         folder.write(VERIFIED_LOG, log)
     return run

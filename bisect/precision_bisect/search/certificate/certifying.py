@@ -25,7 +25,7 @@ def certify(
     problem: Problem,
     plan: Plan,
     mode: Certify,
-    seen: JudgedTrials | None = None,
+    trials: JudgedTrials | None = None,
     draw: int = 0,
 ) -> Search[Plan]:
     """Try to drop every kept layer, and drop those that can go; return what is left.
@@ -36,53 +36,53 @@ def certify(
     emulator judges, it ends after `CERTIFYING` evaluations for each forecast of the ranking. The
     layers that were not tried by then are unproven.
     """
-    seen = seen or JudgedTrials(tolerance=problem.tolerance, size=problem.size)
+    trials = trials or JudgedTrials(tolerance=problem.tolerance, size=problem.size)
     if mode == "none":
         return plan
-    return (yield from noting(_dropping(problem, plan, mode, seen, draw), seen))
+    return (yield from noting(_dropping(problem, plan, mode, trials, draw), trials))
 
 
 def _dropping(
-    problem: Problem, plan: Plan, mode: Certify, seen: JudgedTrials, draw: int
+    problem: Problem, plan: Plan, mode: Certify, trials: JudgedTrials, draw: int
 ) -> Search[Plan]:
     others: list[int] = []
     while True:
         stand: list[int] = []
         # Forecasts of so few drops would all have to be confirmed.
-        if mode == "forecasts" and seen.tolerance and sample_of(len(plan)) < len(plan):
-            yield from forecast([plan.without((i,)) for i in plan.indices], seen)
-            stand = standing(seen, plan, problem.seed)
-        waiting = _waiting(problem, plan, seen, stand)
+        if mode == "forecasts" and trials.tolerance and sample_of(len(plan)) < len(plan):
+            yield from forecast([plan.without((i,)) for i in plan.indices], trials)
+            stand = standing(trials, plan, problem.seed)
+        waiting = _waiting(problem, plan, trials, stand)
         # A search that was misled is better made again than mended layer by layer.
-        if not waiting or misled(seen) or (_dear(seen) and not problem.builds):
+        if not waiting or misled(trials) or (_dear(trials) and not problem.builds):
             return plan
         plan, others = yield from _dropped(problem, plan, waiting, others, draw)
 
 
-def _dear(seen: JudgedTrials) -> bool:
+def _dear(trials: JudgedTrials) -> bool:
     """Tell whether the certificate has taken its share; one without a ranking has no bound."""
-    most = CERTIFYING * max(LEAST_RANKED, len(seen.ranked))
-    return bool(seen.ranked) and seen.certifying >= most
+    most = CERTIFYING * max(LEAST_RANKED, len(trials.ranked))
+    return bool(trials.ranked) and trials.certifying >= most
 
 
 def _waiting(
-    problem: Problem, plan: Plan, seen: JudgedTrials, stand: Sequence[int]
+    problem: Problem, plan: Plan, trials: JudgedTrials, stand: Sequence[int]
 ) -> dict[int, str]:
     """Return the layers whose drop is to be built, and why; those that may pass come first."""
     drops = {layer: plan.without((layer,)) for layer in plan.indices}
     drawn = stand[: sample_of(len(stand))]
-    missed = seen.missed(plan)
+    missed = trials.missed(plan)
 
     def expected(layer: int) -> float:
-        told = seen.forecasts.get(drops[layer])
-        error = None if told is None else told.error
+        outcome = trials.forecasts.get(drops[layer])
+        error = None if outcome is None else outcome.error
         return missed.get(layer, 0.0) if error is None else error
 
     near = sorted(drops.keys() - set(stand), key=lambda layer: (expected(layer), layer))
     return {
-        layer: f"; forecast {expected(layer):.2g}" if drops[layer] in seen.forecasts else ""
-        for layer in ([*drawn, *near] if seen.spared else [*near, *drawn])
-        if not seen.tried(drops[layer], problem.tolerance)
+        layer: f"; forecast {expected(layer):.2g}" if drops[layer] in trials.forecasts else ""
+        for layer in ([*drawn, *near] if trials.spared else [*near, *drawn])
+        if not trials.tried(drops[layer], problem.tolerance)
     }
 
 
@@ -111,8 +111,12 @@ def _dropped(
     alone = [i for i in waiting if i not in group][: problem.workers - bool(group)]
     drops = [drop(group)] if group else []
     outcomes = yield (*drops, *(drop((layer,), waiting[layer]) for layer in alone))
-    told = dict(zip(alone, outcomes[bool(group) :], strict=True))
-    passed = sorted((told[layer].error or 0.0, layer) for layer in alone if told[layer].passed)
+    outcomes_alone = dict(zip(alone, outcomes[bool(group) :], strict=True))
+    passed = sorted(
+        (outcomes_alone[layer].error or 0.0, layer)
+        for layer in alone
+        if outcomes_alone[layer].passed
+    )
     # Drops that pass one by one need not pass together, so only one goes; the next step tries the
     # rest as a group.
     gone = group if group and outcomes[0].passed else [layer for _, layer in passed[:1]]

@@ -59,54 +59,54 @@ class Confirmed(NamedTuple):
         return bool(trusted) and forecast.error >= self.far * self.tolerance
 
 
-def confirmed(seen: JudgedTrials) -> Confirmed:
+def confirmed(trials: JudgedTrials) -> Confirmed:
     """Compare all plans that were built and forecast; all high has nothing to forecast.
 
     The spread is the root of the mean square of ln(built error / forecast error).
     """
-    limit = seen.tolerance or 0.0
+    limit = trials.tolerance or 0.0
     steps: list[float] = []
-    told: list[tuple[float, set[bool]]] = []
-    for plan, forecast in seen.forecasts.items() if limit > 0 else ():
-        builds = [each for each in seen.outcomes(plan) if each.verdict is not None]
-        if not builds or forecast.error is None or len(plan) == seen.size:
+    expectations: list[tuple[float, set[bool]]] = []
+    for plan, forecast in trials.forecasts.items() if limit > 0 else ():
+        builds = [outcome for outcome in trials.outcomes(plan) if outcome.verdict is not None]
+        if not builds or forecast.error is None or len(plan) == trials.size:
             continue
         expected = _off(forecast.error, limit)
-        told.append((expected, {each.passed for each in builds}))
+        expectations.append((expected, {outcome.passed for outcome in builds}))
         if builds[0].error is not None:
-            found = _off(builds[0].error, limit)
-            if max(expected, found) > math.log(FLOOR) and math.isfinite(found - expected):
-                steps.append(found - expected)
+            actual = _off(builds[0].error, limit)
+            if max(expected, actual) > math.log(FLOOR) and math.isfinite(actual - expected):
+                steps.append(actual - expected)
     spread = math.sqrt(sum(step**2 for step in steps) / len(steps)) if steps else 0.0
     far = min(max(math.log(LEAST_FAR), SPREADS * spread), _MOST)
-    tests = [passed == {expected < 0} for expected, passed in told if abs(expected) >= far]
+    tests = [passed == {expected < 0} for expected, passed in expectations if abs(expected) >= far]
     return Confirmed(
         tolerance=limit,
         far=math.exp(far),
         right=sum(tests),
         builds=len(tests),
-        passed=sum(expected <= 0 and passed == {True} for expected, passed in told),
-        failed=sum(expected >= far and passed == {False} for expected, passed in told),
+        passed=sum(expected <= 0 and passed == {True} for expected, passed in expectations),
+        failed=sum(expected >= far and passed == {False} for expected, passed in expectations),
     )
 
 
-def standing(seen: JudgedTrials, plan: Plan, seed: int) -> list[int]:
+def standing(trials: JudgedTrials, plan: Plan, seed: int) -> list[int]:
     """Return the layers for whose drop a forecast may stand, in the order to draw them in.
 
     A layer is left out whose drop was built, but proves nothing.
     """
-    known = confirmed(seen)
+    confirmation = confirmed(trials)
     drops = {layer: plan.without((layer,)) for layer in plan.indices}
-    found = [
+    layers = [
         layer
         for layer, drop in drops.items()
-        if known.stands(seen.forecasts.get(drop))
-        and (seen.proof(drop) is not None or not seen.outcomes(drop))
+        if confirmation.stands(trials.forecasts.get(drop))
+        and (trials.proof(drop) is not None or not trials.outcomes(drop))
     ]
     # From the plan and the seed alone: a run that is resumed draws the same.
     order = list(plan.indices)
     random.Random(f"{seed}:{plan.key}").shuffle(order)
-    return sorted(found, key=order.index)
+    return sorted(layers, key=order.index)
 
 
 @lru_cache(maxsize=64)

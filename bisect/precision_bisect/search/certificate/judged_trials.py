@@ -82,8 +82,8 @@ class JudgedTrials:
     @property
     def dear(self) -> bool:
         """Whether a forecast takes longer than a build, on average."""
-        builds = [each.outcome for one in self._builds.values() for each in one.values()]
-        took, build = (_mean_s(each) for each in (self.forecasts.values(), builds))
+        builds = [trial.outcome for one in self._builds.values() for trial in one.values()]
+        took, build = (_mean_s(outcomes) for outcomes in (self.forecasts.values(), builds))
         return took > max(build, LEAST_DEAR_S)
 
     @property
@@ -95,7 +95,7 @@ class JudgedTrials:
             for trial in trials.values()
             if trial.proposal.phase is Phase.CERTIFICATE
         )
-        return sum(1 + (each.copies if each else 0) for each in stabilities)
+        return sum(1 + (stability.copies if stability else 0) for stability in stabilities)
 
     def outcomes(self, plan: Plan) -> list[Outcome]:
         """Return all outcomes of a plan, whether they count or not."""
@@ -116,43 +116,43 @@ class JudgedTrials:
 
     def proof(self, plan: Plan) -> Outcome | None:
         """Return the first outcome that tells of a plan; None where builds disagree, or none."""
-        told = [
-            each
-            for each in self.counting(plan)
-            if each.verdict is not None and not self.lucky(each)
+        outcomes = [
+            outcome
+            for outcome in self.counting(plan)
+            if outcome.verdict is not None and not self.lucky(outcome)
         ]
-        return told[0] if len({each.verdict for each in told}) == 1 else None
+        return outcomes[0] if len({outcome.verdict for outcome in outcomes}) == 1 else None
 
     def tried(self, plan: Plan, limit: float | None) -> bool:
         """Tell whether a plan was judged and did not pass. One that did is asked for again."""
-        return any(not passing_within(each, limit).passed for each in self.counting(plan))
+        return any(not passing_within(outcome, limit).passed for outcome in self.counting(plan))
 
     def missed(self, plan: Plan) -> dict[int, float]:
         """Return, for a layer of `plan`, the least error of failing plans that lack it alone.
 
         They may keep further layers. An error without a figure is infinite.
         """
-        found: dict[int, float] = {}
+        errors: dict[int, float] = {}
         for built, trials in self._builds.items():
             lacking = plan.mask & ~built.mask
             if not lacking or lacking & (lacking - 1):  # not one bit of the mask
                 continue
             layer = lacking.bit_length() - 1
-            for each in (trial.outcome for trial in trials.values() if trial.outcome.failed):
-                error = math.inf if each.error is None else each.error
-                found[layer] = min(error, found.get(layer, math.inf))
-        return found
+            for outcome in (trial.outcome for trial in trials.values() if trial.outcome.failed):
+                error = math.inf if outcome.error is None else outcome.error
+                errors[layer] = min(error, errors.get(layer, math.inf))
+        return errors
 
 
 def _mean_s(outcomes: Collection[Outcome]) -> float:
-    return sum(each.wall_s for each in outcomes) / max(1, len(outcomes))
+    return sum(outcome.wall_s for outcome in outcomes) / max(1, len(outcomes))
 
 
-def noting(search: Search[T], seen: JudgedTrials) -> Search[T]:
-    """Return the same search; the outcomes of its proposals are noted in `seen`."""
+def noting(search: Search[T], trials: JudgedTrials) -> Search[T]:
+    """Return the same search; the outcomes of its proposals are noted in `trials`."""
 
     def tell(proposal: Proposal, outcome: Outcome) -> Outcome:
-        seen.note(proposal, outcome)
+        trials.note(proposal, outcome)
         return outcome
 
     return mapped(search, tell=tell)

@@ -43,7 +43,7 @@ class Break(NamedTuple):
         return self.failed.plan.without(self.passed.plan.kept)
 
 
-def breaks(seen: JudgedTrials, noise: float) -> Sequence[Break]:
+def breaks(trials: JudgedTrials, noise: float) -> Sequence[Break]:
     """Return one break per failing plan that has any, smaller plans first.
 
     `noise` is the difference of the errors of two
@@ -55,22 +55,24 @@ def breaks(seen: JudgedTrials, noise: float) -> Sequence[Break]:
     an error (without noise: with any error). For m trials and k such plans that takes O(m k)
     operations on bit masks.
     """
-    told = {plan: proof for plan in seen.built if (proof := seen.proof(plan))}
-    farthest = max(MARGIN, _farthest(len(told)))
-    spread = 0.0 if seen.tolerance is None else 2 * noise * farthest
+    proofs = {plan: proof for plan in trials.built if (proof := trials.proof(plan))}
+    farthest = max(MARGIN, _farthest(len(proofs)))
+    spread = 0.0 if trials.tolerance is None else 2 * noise * farthest
     passed: list[JudgedPlan] = []
-    found = []
+    pairs = []
     # In the order of plans: what a plan contains was looked at before it. Comparing plans would
     # sort their layers every time.
-    for plan in sorted(told, key=lambda plan: (len(plan), plan.indices)):
-        entry = JudgedPlan(plan, told[plan].error)
-        inside = [each for each in passed if each.within(entry)]
-        if not told[plan].failed:
-            if not any(spread <= 0 or _least(each) <= _least(entry) for each in inside):
+    for plan in sorted(proofs, key=lambda plan: (len(plan), plan.indices)):
+        entry = JudgedPlan(plan, proofs[plan].error)
+        inside = [smaller for smaller in passed if smaller.within(entry)]
+        if not proofs[plan].failed:
+            if not any(spread <= 0 or _least(smaller) <= _least(entry) for smaller in inside):
                 passed.append(entry)
-        elif clear := [each for each in inside if not _luck(each.error, entry.error, spread)]:
-            found.append(Break(max(clear, key=lambda each: len(each.plan)), entry))
-    return found
+        elif clear := [
+            smaller for smaller in inside if not _luck(smaller.error, entry.error, spread)
+        ]:
+            pairs.append(Break(max(clear, key=lambda smaller: len(smaller.plan)), entry))
+    return pairs
 
 
 def _farthest(builds: int) -> float:
@@ -93,24 +95,24 @@ def _least(entry: JudgedPlan) -> float:
     return -math.inf if entry.error is None else entry.error
 
 
-def rows(found: Sequence[Break], names: Sequence[str]) -> list[NonMonotone]:
+def rows(pairs: Sequence[Break], names: Sequence[str]) -> list[NonMonotone]:
     """Return the breaks as `non_monotone` of `result.json` lists them, a few at most."""
     return [
         NonMonotone(
-            passed=KeptError(kept=len(each.passed.plan), error=each.passed.error),
-            failed=KeptError(kept=len(each.failed.plan), error=each.failed.error),
-            layers=[names[index] for index in each.added.indices[:MOST_NAMED]],
+            passed=KeptError(kept=len(pair.passed.plan), error=pair.passed.error),
+            failed=KeptError(kept=len(pair.failed.plan), error=pair.failed.error),
+            layers=[names[index] for index in pair.added.indices[:MOST_NAMED]],
         )
-        for each in found[:MOST_LISTED]
+        for pair in pairs[:MOST_LISTED]
     ]
 
 
-def remarks(found: Sequence[Break]) -> list[str]:
+def remarks(pairs: Sequence[Break]) -> list[str]:
     """Return what people should know of the breaks, in one sentence at most."""
-    if not found:
+    if not pairs:
         return []
-    first = found[0]
-    often = f", so did {len(found) - 1} more that keep what passed" * (len(found) > 1)
+    first = pairs[0]
+    often = f", so did {len(pairs) - 1} more that keep what passed" * (len(pairs) > 1)
     return [
         f"not monotone: {counted(len(first.passed.plan), 'kept layer')} passed"
         f"{_figure(first.passed.error)}, the same and {len(first.added)} more failed"

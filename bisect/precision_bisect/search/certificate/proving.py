@@ -46,7 +46,7 @@ class Terms:
 
 
 def certificate(
-    plan: Plan | None, seen: JudgedTrials, names: Sequence[str], terms: Terms
+    plan: Plan | None, trials: JudgedTrials, names: Sequence[str], terms: Terms
 ) -> Certificate:
     """Return what trials show of a plan; `names` are the candidates'.
 
@@ -61,11 +61,11 @@ def certificate(
             mode=terms.mode,
             uncertified=terms.uncertified,
         )
-    stand, drawn = _drawn(seen, plan, terms)
-    evidence = [_need(seen, plan, layer, names[layer], terms, stand) for layer in plan.indices]
+    stand, drawn = _drawn(trials, plan, terms)
+    evidence = [_need(trials, plan, layer, names[layer], terms, stand) for layer in plan.indices]
     checked = [need.layer for need in evidence if need.needed]
     predicted = sum(need.how == "predicted" for need in evidence)
-    told = confirmed(seen)
+    confirmation = confirmed(trials)
     return Certificate(
         minimal=len(checked) == len(plan),
         checked=checked,
@@ -74,8 +74,8 @@ def certificate(
         uncertified=terms.uncertified,
         evidence=evidence,
         forecasts=Forecasts(
-            builds=told.builds,
-            right=told.right,
+            builds=confirmation.builds,
+            right=confirmation.right,
             drawn=drawn,
             wrong_at_most=min(predicted, wrong_of(len(stand), drawn)),
             confidence=1 - RISK,
@@ -86,24 +86,24 @@ def certificate(
     )
 
 
-def _drawn(seen: JudgedTrials, plan: Plan, terms: Terms) -> tuple[Sequence[int], int]:
+def _drawn(trials: JudgedTrials, plan: Plan, terms: Terms) -> tuple[Sequence[int], int]:
     """Return the layers for which forecasts stand, and how many of them were drawn and built."""
     if terms.mode != "forecasts":
         return (), 0
-    stand = standing(seen, plan, terms.seed)
-    built = (seen.proof(plan.without((layer,))) is not None for layer in stand)
+    stand = standing(trials, plan, terms.seed)
+    built = (trials.proof(plan.without((layer,))) is not None for layer in stand)
     drawn = sum(takewhile(bool, built))
     return (stand, drawn) if drawn >= sample_of(len(stand)) else ((), 0)
 
 
 def _need(
-    seen: JudgedTrials, plan: Plan, layer: int, name: str, terms: Terms, stand: Sequence[int]
+    trials: JudgedTrials, plan: Plan, layer: int, name: str, terms: Terms, stand: Sequence[int]
 ) -> Need:
     """Return what is known of one layer, by the strongest trial there is."""
     if terms.mode == "none":
         return Need(layer=name, needed=None, reason=terms.untested)
     drop = plan.without((layer,))
-    outcome = seen.proof(drop)
+    outcome = trials.proof(drop)
     if outcome is not None:
         return _dropped(name, outcome, terms.limit)
     if layer in stand:
@@ -112,9 +112,9 @@ def _need(
             needed=None,
             reason="without it the plan is forecast to fail",
             how="predicted",
-            error=seen.forecasts[drop].error,
+            error=trials.forecasts[drop].error,
         )
-    return Need(layer=name, needed=None, reason=_untold(seen, drop) or terms.untested)
+    return Need(layer=name, needed=None, reason=_untold(trials, drop) or terms.untested)
 
 
 def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
@@ -151,12 +151,12 @@ def _fails_on(outcome: Outcome) -> FailsOn | None:
     return None if stability.samples is None else "copies"
 
 
-def _untold(seen: JudgedTrials, drop: Plan) -> str:
+def _untold(trials: JudgedTrials, drop: Plan) -> str:
     """Say why a drop that was tried shows nothing; "" for one that was not tried."""
-    tried = seen.counting(drop)
+    tried = trials.counting(drop)
     if not tried:
         return ""
-    if any(seen.lucky(each) for each in tried):
+    if any(trials.lucky(outcome) for outcome in tried):
         return "without it the samples fail and their copies hold"
     if tried[-1].verdict is not None:
         return "builds disagree on the plan without it"

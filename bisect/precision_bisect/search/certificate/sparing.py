@@ -15,18 +15,18 @@ simulated networks with wrong overflows (A, rank correlation 0.8) a search takes
 and 92 with 3, as without forecasts; with right ones (NAFNet, 3e-3) 13 and 14."""
 
 
-def forecast(plans: Iterable[Plan], seen: JudgedTrials) -> Search[None]:
+def forecast(plans: Iterable[Plan], trials: JudgedTrials) -> Search[None]:
     """Have some plans forecast, and all that were built to compare, unless builds are faster."""
-    asked = tuple(
+    proposals = tuple(
         Proposal(plan=plan, kind=Kind.PREDICT, phase=Phase.PREDICTION, reason="before a build")
-        for plan in dict.fromkeys([*plans, *seen.built])
-        if plan not in seen.forecasts
+        for plan in dict.fromkeys([*plans, *trials.built])
+        if plan not in trials.forecasts
     )
-    if asked and not seen.dear:
-        yield asked
+    if proposals and not trials.dear:
+        yield proposals
 
 
-def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
+def sparing(search: Search[T], trials: JudgedTrials) -> Search[T]:
     """Return the same search; plans that are forecast to fail by far count as built and failed.
 
     That is so once builds have confirmed `FEWEST` such forecasts, and contradicted none. A wrong
@@ -35,29 +35,30 @@ def sparing(search: Search[T], seen: JudgedTrials) -> Search[T]:
 
     def answer(batch: Batch) -> Search[Outcomes]:
         new = [
-            each
-            for each in batch
-            if each.kind is Kind.JUDGE
-            and each.samples is seen.samples
-            and not seen.outcomes(each.plan)
+            proposal
+            for proposal in batch
+            if proposal.kind is Kind.JUDGE
+            and proposal.samples is trials.samples
+            and not trials.outcomes(proposal.plan)
         ]
         if new:
-            yield from forecast([each.plan for each in new], seen)
-        known = confirmed(seen)
-        told = {
-            each: seen.forecasts[each.plan]
-            for each in new
-            if known.failed >= FEWEST and known.stands(seen.forecasts.get(each.plan))
+            yield from forecast([proposal.plan for proposal in new], trials)
+        confirmation = confirmed(trials)
+        forecasts = {
+            proposal: trials.forecasts[proposal.plan]
+            for proposal in new
+            if confirmation.failed >= FEWEST
+            and confirmation.stands(trials.forecasts.get(proposal.plan))
         }
-        seen.spared.update(each.plan for each in told)
-        asked = tuple(each for each in batch if each not in told)
-        built = dict(zip(asked, (yield asked) if asked else (), strict=True))
-        return tuple((told | built)[each] for each in batch)
+        trials.spared.update(proposal.plan for proposal in forecasts)
+        rest = tuple(proposal for proposal in batch if proposal not in forecasts)
+        built = dict(zip(rest, (yield rest) if rest else (), strict=True))
+        return tuple((forecasts | built)[proposal] for proposal in batch)
 
     return answered(search, answer)
 
 
-def misled(seen: JudgedTrials) -> bool:
+def misled(trials: JudgedTrials) -> bool:
     """Tell whether builds have contradicted forecasts by which a search was spared others."""
-    known = confirmed(seen)
-    return bool(seen.spared) and known.right < known.builds
+    confirmation = confirmed(trials)
+    return bool(trials.spared) and confirmation.right < confirmation.builds

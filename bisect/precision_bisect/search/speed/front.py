@@ -32,7 +32,7 @@ def front(
     ]
     best: list[FrontPoint] = []
     # Sorted by speed, a plan is on the front if its error is below that of all faster ones.
-    for (_, error), plan, point in sorted(points, key=lambda each: each[:2]):
+    for (_, error), plan, point in sorted(points, key=lambda entry: entry[:2]):
         if not best or error < best[-1].axes[1]:
             kept = [names[i] for i in plan.indices] if names else ()
             best.append(replace(point, kept=kept))
@@ -41,14 +41,14 @@ def front(
 
 def judged_outcomes(trials: Sequence[Trial], samples: SampleSet) -> dict[Plan, Outcome]:
     """Return the outcomes of the plans judged on these samples; of several builds the freshest."""
-    found: dict[Plan, Outcome] = {}
+    outcomes: dict[Plan, Outcome] = {}
     # In the order of kinds: the outcome of a later, fresh build replaces that of the first.
     for kind in JUDGED_KINDS:
         for trial in trials:
-            asked = trial.proposal
-            if asked.kind is kind and asked.samples == samples and trial.outcome.verdict:
-                found[asked.plan] = trial.outcome
-    return found
+            proposal = trial.proposal
+            if proposal.kind is kind and proposal.samples == samples and trial.outcome.verdict:
+                outcomes[proposal.plan] = trial.outcome
+    return outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,15 @@ class Timings:
         return front(outcomes, self.high_ms, self.graph, names)
 
     def report(
-        self, limits: SpeedLimits, latency: Latency | None, found: Sequence[str] | None
+        self, limits: SpeedLimits, latency: Latency | None, found_first: Sequence[str] | None
     ) -> SpeedReport | None:
         """Return how an answer of this latency meets the limits; None without limits."""
         if not limits.given:
             return None
         blank = SpeedReport(
-            max_latency_ms=limits.max_latency_ms, min_speedup=limits.min_speedup, found_first=found
+            max_latency_ms=limits.max_latency_ms,
+            min_speedup=limits.min_speedup,
+            found_first=found_first,
         )
         high_ms = self.high_ms
         pace = None if high_ms is None else Pace.of(latency, high_ms)
@@ -123,14 +125,14 @@ def _point(
     error = outcome.error
     if outcome.verdict is None or (error is not None and not math.isfinite(error)):
         return None
-    found = FrontPoint(kept_count=len(plan), passed=outcome.passed, error=error)
+    point = FrontPoint(kept_count=len(plan), passed=outcome.passed, error=error)
     if high_ms is None:
-        return None if graph is None else replace(found, cost=graph.cost(plan.kept))
+        return None if graph is None else replace(point, cost=graph.cost(plan.kept))
     pace = Pace.of(outcome.evidence.latency, high_ms)
     if pace is None:
         return None
     return replace(
-        found,
+        point,
         latency_ms=pace.latency_ms(high_ms),
         spread_ms=pace.spread_ms(high_ms),
         speedup=pace.speedup,

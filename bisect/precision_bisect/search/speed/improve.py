@@ -46,16 +46,16 @@ def improve(
         if move is None or fruitless >= PATIENCE:
             break
         tried.add(move.plan)
-        found = yield from measure_pace(move.plan, high_ms, move.reason)
+        measurement = yield from measure_pace(move.plan, high_ms, move.reason)
         fruitless += 1
-        if not isinstance(found, Measured):
+        if not isinstance(measurement, Measured):
             continue
-        if found.outcome.passed and found.pace.beats(best.pace):
-            best, fruitless = found, 0
+        if measurement.outcome.passed and measurement.pace.beats(best.pace):
+            best, fruitless = measurement, 0
             forecasts = yield from calibrated(problem.tolerance, best.plan, best.outcome)
         # The emulator was too mild with this plan: hold it to what the engine has shown.
-        elif found.outcome.failed:
-            worse = yield from calibrated(problem.tolerance, found.plan, found.outcome)
+        elif measurement.outcome.failed:
+            worse = yield from calibrated(problem.tolerance, measurement.plan, measurement.outcome)
             forecasts = _stricter(forecasts, worse)
     return best
 

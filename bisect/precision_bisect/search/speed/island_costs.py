@@ -28,18 +28,18 @@ class ProfiledEngine:
 
     def __init__(self, times: KernelTimes, scale: float, candidates: frozenset[str]) -> None:
         self.total_ms = times.total_ms * scale
-        self.kernels = [(each.ms * scale, each.nodes) for each in times.kernels]
+        self.kernels = [(kernel.ms * scale, kernel.nodes) for kernel in times.kernels]
         self._candidates = candidates
 
     @cached_property
     def by_layer(self) -> Mapping[str, float]:
         """What each candidate takes; a kernel of several counts in equal parts."""
-        found: dict[str, float] = defaultdict(float)
+        ms_by_layer: dict[str, float] = defaultdict(float)
         for ms, nodes in self.kernels:
             layers = nodes & self._candidates
             for name in layers:
-                found[name] += ms / len(layers)
-        return found
+                ms_by_layer[name] += ms / len(layers)
+        return ms_by_layer
 
     def together(self) -> Iterable[frozenset[str]]:
         """Yield the candidates that each kernel computes."""
@@ -47,11 +47,13 @@ class ProfiledEngine:
 
     def within(self, nodes: frozenset[str]) -> float:
         """Return what the kernels take that compute nothing else than these nodes."""
-        return sum((ms for ms, each in self.kernels if each and each <= nodes), 0.0)
+        return sum((ms for ms, of_kernel in self.kernels if of_kernel and of_kernel <= nodes), 0.0)
 
     def grown(self, nodes: frozenset[str]) -> frozenset[str]:
         """Return the nodes with all others of the kernels that compute one of them."""
-        return nodes.union(*(each for _, each in self.kernels if not each.isdisjoint(nodes)))
+        return nodes.union(
+            *(of_kernel for _, of_kernel in self.kernels if not of_kernel.isdisjoint(nodes))
+        )
 
 
 class Graphs:
@@ -73,7 +75,7 @@ class Graphs:
 
     def _of(self, plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
         nodes = self._writer.write(plan, guard_islands=False).proto.graph.node
-        return frozenset(each.name for each in nodes), frozenset(self._writer.high_nodes(plan))
+        return frozenset(node.name for node in nodes), frozenset(self._writer.high_nodes(plan))
 
 
 def island_costs(
@@ -91,7 +93,7 @@ def island_costs(
     """
     names, total = writer.model.table.names, times[0].total_ms
     scale = latency / total if latency and total else 1.0
-    answer, low = (ProfiledEngine(each, scale, frozenset(names)) for each in times)
+    answer, low = (ProfiledEngine(profile, scale, frozenset(names)) for profile in times)
     kept, graphs = [names[index] for index in plan.indices], Graphs(writer, plan)
     parts = _parts(graph, names, plan, [*answer.together(), *low.together()])
     taking = {part: sum(answer.by_layer.get(names[i], 0.0) for i in part) for part in parts}
@@ -126,7 +128,7 @@ def island_costs(
             )
             for name in kept
         ],
-        islands=sorted(islands, key=lambda each: -each.saves_ms),
+        islands=sorted(islands, key=lambda island: -island.saves_ms),
     )
 
 
@@ -147,7 +149,7 @@ def _parts(
     number = {str(name): index for index, name in enumerate(names)}
     groups = [
         *graph.clusters(plan.kept),
-        *(tuple(sorted(number[name] for name in each)) for each in together),
+        *(tuple(sorted(number[name] for name in cluster)) for cluster in together),
     ]
     linked = CostGraph(
         [0.0] * len(names),
@@ -157,5 +159,5 @@ def _parts(
             if len(group) > 1
         ],
     )
-    found = (plan.kept.intersection(part) for part in linked.clusters(range(len(names))))
-    return [tuple(sorted(part)) for part in found if part]
+    kept_parts = (plan.kept.intersection(part) for part in linked.clusters(range(len(names))))
+    return [tuple(sorted(part)) for part in kept_parts if part]

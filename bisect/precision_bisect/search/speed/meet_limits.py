@@ -68,8 +68,10 @@ def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
     high_ms = yield from all_high_ms(problem)
     if high_ms is None or problem.speed is None:
         return False
-    found = yield from measure_pace(plan, high_ms, "how fast the plan is")
-    return isinstance(found, Measured) and found.pace.meets(problem.speed.needed(high_ms))
+    measurement = yield from measure_pace(plan, high_ms, "how fast the plan is")
+    return isinstance(measurement, Measured) and measurement.pace.meets(
+        problem.speed.needed(high_ms)
+    )
 
 
 def meet_limits(
@@ -105,14 +107,14 @@ def meet_limits(
         return SpeedAnswer(found=plan, plan=other.plan, message=_changed(start, other))
     if slower:
         return SpeedAnswer(found=plan, plan=None, message=slower)
-    found = [
-        _slow(best, limits, high_ms, sum(each.passed for each in record.outcomes.values())),
+    reasons = [
+        _slow(best, limits, high_ms, sum(outcome.passed for outcome in record.outcomes.values())),
         _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
         f"even all low is only {low.speedup:.3g} times as fast"
         if low is not None and not low.meets(needed)
         else "",
     ]
-    return SpeedAnswer(found=plan, plan=None, message="; ".join(part for part in found if part))
+    return SpeedAnswer(found=plan, plan=None, message="; ".join(part for part in reasons if part))
 
 
 def _another(
@@ -182,11 +184,11 @@ def descend(
     while too_slow - fast > 1:
         middle = (fast + too_slow) // 2
         plan = Plan.of(order[:middle])
-        found = yield from measure_pace(plan, high_ms, f"fast enough with {middle} kept?")
-        if not (isinstance(found, Measured) and found.pace.meets(needed)):
+        measurement = yield from measure_pace(plan, high_ms, f"fast enough with {middle} kept?")
+        if not (isinstance(measurement, Measured) and measurement.pace.meets(needed)):
             too_slow = middle
         # Fast enough, and it passes as well: that is an answer, which the record now holds.
-        elif found.outcome.passed:
+        elif measurement.outcome.passed:
             break
         else:
             fast = middle
@@ -235,8 +237,8 @@ def _by_worth(slow: Measured, graph: CostGraph) -> Search[list[int]]:
     return sorted(layers, key=lambda layer: (-errors[layer] / costs[layer], layer))
 
 
-def _unmeasured(found: Measured | Outcome) -> str:
-    outcome = found.outcome if isinstance(found, Measured) else found
+def _unmeasured(measurement: Measured | Outcome) -> str:
+    outcome = measurement.outcome if isinstance(measurement, Measured) else measurement
     why = outcome.message or "; ".join(outcome.evidence.notes) or "the backend gave no figure"
     return f"the answer could not be timed: {why}"
 

@@ -184,14 +184,14 @@ def _worth(
     """Return the groups that save error, the most worth first."""
     plans = [bare.with_(group) for group in groups]
     outcomes = yield from emulated_outcomes(plans, "what keeping others saves")
-    found = []
+    entries = []
     for group, plan, outcome in zip(groups, plans, outcomes, strict=True):
         if outcome.error is None or not outcome.error < error:
             continue
         saved = error - outcome.error
         cost = -graph.gain(bare.kept, plan.kept)
-        found.append((saved / cost if cost > 0 else math.inf, saved, group))
-    return sorted(found, key=lambda entry: (-entry[0], -entry[1], entry[2]))
+        entries.append((saved / cost if cost > 0 else math.inf, saved, group))
+    return sorted(entries, key=lambda entry: (-entry[0], -entry[1], entry[2]))
 
 
 def _enough(worth: Sequence[Worth], error: float, limit: float | None) -> int:
