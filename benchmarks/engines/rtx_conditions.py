@@ -39,6 +39,7 @@ from precision_bisect.backends.tensorrt.build import build as build_engine
 from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.exports import mixed
 from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.graphs import interface
 from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16
@@ -205,7 +206,7 @@ def unpinned() -> ExitStack:
     stack = ExitStack()
     for module, name in (
         *((layout, name) for name in ("AT_THE_BORDER", "NOT_PARSED", "NO_BF16")),
-        (mixed, "AT_THE_BORDER"),
+        (interface, "AT_THE_BORDER"),
     ):
         stack.enter_context(patch.object(module, name, frozenset()))
     return stack
@@ -216,12 +217,12 @@ def written(model: onnx.ModelProto, form: Form, folder: Path, pins: bool) -> str
     path = folder / "model.onnx"
     onnx.save(model, path)
     pair = Pair(low=form.low, high="fp32")
-    loaded = pin_formless(load_model(path), pair)
+    settings = EngineSettings(io_types="fp16" if form.half_interface else "model")
+    loaded = pin_formless(load_model(path).with_io_types(settings.io_types), pair)
     if pins:
         judge = EmulatedBackend(loaded, form.low, targets=("tensorrt-rtx",), late=True)
         loaded = pin(loaded, judge.unbuildable())
     kept = [name for name in loaded.table.names if form.kept and name == NODE]
-    settings = EngineSettings(io_types="fp16" if form.half_interface else "model")
     try:
         typed = mixed.mixed_model(Export(model=loaded, kept=kept, pair=pair, settings=settings))
     except NotWritable as error:

@@ -127,7 +127,14 @@ def test_advice_is_judged_like_an_answer(tmp_path: Path, unseen: list[float]) ->
     """BF16 serves for 256, which it holds, and not for 301, be it given or a copy."""
     feeds: list[Sample] = [{"x": np.array([each], np.float32)} for each in (256.0, *unseen)]
     result, advice = searched(
-        parse(OVERFLOW), feeds, tmp_path, tol=None, rtol=4e-3, holdout=len(unseen)
+        # With this seed 256 is not among those that are drawn to be held out.
+        parse(OVERFLOW),
+        feeds,
+        tmp_path,
+        tol=None,
+        rtol=4e-3,
+        holdout=len(unseen),
+        seed=2,
     )
     assert result.kept
     tried = advice["bf16-kept"]["tried"]

@@ -141,11 +141,6 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         ["model.onnx", "--inputs", "in"],
         "input 'x' of in/1.npz is float64",
     ),
-    "half already": (
-        file("m.onnx", model_bytes(kind=onnx.TensorProto.FLOAT16)),
-        ["m.onnx"],
-        "its nodes: already computes in a lower precision (1); give the FP32 model",
-    ),
     "sequence": (file("m.onnx", sequence_model()), ["m.onnx"], "'q' is a sequence"),
     "model for jobs": (
         file("m.onnx", b"\x08\x96"),

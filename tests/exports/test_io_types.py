@@ -252,7 +252,8 @@ def test_no_cast_stands_at_a_cache(
     """TensorRT-RTX builds a TensorScatter: its cache and result keep the type of the model."""
     path = save(parse(text, opset=24, ir=12), tmp_path)
     settings = EngineSettings(io_types=io_types)
-    model = pin_formless(load_model(path), Pair(low="fp16", high="fp32"))
+    model = load_model(path).with_io_types(io_types)
+    model = pin_formless(model, Pair(low="fp16", high="fp32"))
     assert {"s"} == pinned_layers(model).keys()
     save_mixed(
         RunFolder(tmp_path), mixed_model(replace(export_of(path, kept, settings), model=model))

@@ -101,5 +101,5 @@ def test_a_node_of_a_subgraph_is_another_one(rtx: Flavour, tmp_path: Path) -> No
     }"""
     found = inspect(rtx, load(body, tmp_path, {"w": (8, 8)}), ["k"], tmp_path, Target(guard=False))
     listed = [node for layer in found.layers for node in layer.nodes]
-    assert any(node.startswith("k | ") for node in listed)
+    assert any(node.startswith("k_0 | ") for node in listed)
     assert {"k": DEMOTED} == found.honours

@@ -147,18 +147,14 @@ def test_our_own_answer_is_searched_like_the_original(tmp_path: Path) -> None:
 
 
 def test_a_guard_is_no_layer(tmp_path: Path) -> None:
-    """What keeps builders from undoing an FP32 island vanishes; an Add of another value stays."""
+    """What keeps builders from undoing an FP32 island vanishes; a maximum of two values stays."""
     text = """(float[1,4] x) => (float[1,4] y) {{ a = Exp(x) h = Cast<to = 10>(a)
-        f = Cast<to = 1>(h) g = Add(f, zero) y = MatMul(g, w) }}"""
-    for value, names in ((0.0, ["e", "m"]), (1.0, ["e", "precision_bisect/guard/m/0", "m"])):
-        proto = with_weights(
-            parse(text.format()),
-            {"w": np.eye(4, dtype=np.float32), "zero": np.array(value, np.float32)},
-        )
-        exp, _, _, guard, product = proto.graph.node
-        exp.name, guard.name, product.name = "e", "precision_bisect/guard/m/0", "m"
-        constant = next(t for t in proto.graph.initializer if t.name == "zero")
-        constant.name = guard.input[1] = "precision_bisect/guard/zero"
+        f = Cast<to = 1>(h) g = Max(f, {}) y = MatMul(g, w) }}"""
+    guard = "precision_bisect/guard/m/0"
+    for second, names in (("f", ["e", "m"]), ("x", ["e", guard, "m"])):
+        proto = with_weights(parse(text.format(second)), {"w": np.eye(4, dtype=np.float32)})
+        exp, _, _, maximum, product = proto.graph.node
+        exp.name, maximum.name, product.name = "e", guard, "m"
         assert names == list(load_model(save(proto, tmp_path)).table.names)
 
 
