@@ -25,7 +25,7 @@ from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import Outcome, Phase
 
 JUDGED = 5
-"""Plans that are judged beside the answer, at most. A bound on builds."""
+"""Plans that are judged beside those known to hold, at most. A bound on builds."""
 ROOM = 0.8
 """Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
 AS_FAST = 0.02
