@@ -124,7 +124,7 @@ def test_steps_of_int8_make_fp32_differ(tmp_path: Path) -> None:
     flat = {"x": np.full((1, 1, 64, 64), 1.0001, np.float32)}
     edge = {"x": 1 + normal(1, 1, 64, 64) * np.float32(1e-4)}
     model = save(parse(body), tmp_path)
-    for samples, said in (([flat, edge], 1), ([flat, flat], 0)):
+    for samples, said in (([edge], 1), ([flat], 0)):
         events: list[Event] = []
         loaded = load_run(Options(model=model, inputs=samples, threads=1), events.append, tmp_path)
         remarks = [each for each in loaded.remarks if "FP32 itself differs by " in each]

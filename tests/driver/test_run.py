@@ -60,10 +60,14 @@ def interrupting(trial: int = 0) -> tuple[list[Event], Callable[[Event], None]]:
 
 def test_the_result_says_whether_inputs_were_made_up(whole: Result, tmp_path: Path) -> None:
     """Samples that were given are told from made-up ones, and counted with those held out."""
-    assert whole.to_json()["inputs"] == {"synthetic": False, "samples": 1}
+    assert whole.to_json()["inputs"] == {"synthetic": False, "samples": 1, "distinct": 1}
     model = tiny.write_model(tmp_path / "tiny.onnx")
     made = tiny.search(model, tmp_path / "run", inputs=None, synthetic=2, holdout=1)
-    assert made.to_json()["inputs"] == {"synthetic": True, "samples": 3}
+    assert made.to_json()["inputs"] == {
+        "synthetic": True,
+        "samples": 3,
+        "distinct": 3,
+    }
 
 
 def test_the_answer_is_certified(whole: Result) -> None:

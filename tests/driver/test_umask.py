@@ -57,7 +57,7 @@ def test_every_file_of_a_run_obeys(mask: int, tmp_path: Path) -> None:
         inputs = ["--inputs", str(tmp_path / "inputs.npz"), "--threads", "1", "--copies", "2"]
         assert 0 == main([str(model), *inputs, "--out", run, "--isolate", "always"])
         asked = ["export", str(model), "--plan", run]
-        assert 0 == main([*asked, "--out", str(out / "deploy"), "--io-types", "fp16"])
+        assert 0 == main([*asked, "--out", str(out / "deploy")])
         assert 0 == main([*asked, "--export-point", "culprits"])
         assert 0 == main(["report", run, "--out", str(out / "page.html")])
         assert 0 == main(["doctor", run, "--bundle", str(out / "bundle.tgz")])

@@ -17,6 +17,8 @@ from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,
     EXPORTS,
+    FP32_DATA,
+    FP32_MODEL,
     JUDGING,
     LAYER_PRECISIONS,
     LAYERS,
@@ -35,7 +37,7 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import KEPT, search, write_model
 
 KEEPS_BOTH = "every layer stays FP32"
-WRITTEN = sorted({*EXPORTS} - {MIXED_DATA, TORCH_AUTOCAST})
+WRITTEN = sorted({*EXPORTS} - {MIXED_DATA, TORCH_AUTOCAST, FP32_MODEL, FP32_DATA})
 
 
 def test_a_finished_run_is_exported_beside_its_result(

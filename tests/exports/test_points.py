@@ -168,7 +168,7 @@ def test_what_names_no_point_is_wrong_usage(
 ) -> None:
     """It is said before anything runs."""
     assert ExitCode.USAGE == command(model, tmp_path / "run", f"--export-point={point}")
-    assert "is none of answer, culprits, margin" in capsys.readouterr().err
+    assert "is none of answer, deploy, culprits, margin" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

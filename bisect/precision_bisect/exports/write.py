@@ -75,7 +75,10 @@ def write_texts(
     """
     reasons: dict[str, str | None] = {}
     export = replace(export, folder=folder.path, no_mixed=no_mixed)
-    if export.needs_fp32_form:
+    if not export.needs_fp32_form:
+        folder.remove(FP32_MODEL)
+        folder.remove(FP32_DATA)
+    else:
         try:
             write_fp32(folder, export)
             reasons[FP32_MODEL] = None
