@@ -12,6 +12,7 @@ from final_screens import KEPT, RESULT, screen
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import (
     Culprit,
     CurvePoint,
@@ -22,6 +23,7 @@ from precision_bisect.runs.results.result import (
     Result,
     Rung,
 )
+from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.trial import Honour, LayerHonour, Stability
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
@@ -39,6 +41,11 @@ DEPLOYMENT = Deployment(
     recheck=FITS,
 )
 DEFAULTS = ByDefaults(outcome="fail", error=0.0118, options=("use_tf32=0",))
+
+
+def tf32(passed: bool, fp32_passed: bool) -> WithTf32:
+    """Return what TF32 makes of FP32 and of the answer."""
+    return WithTf32(fp32_passed=fp32_passed, fp32_error=1.4e-4, passed=passed, error=0.0097)
 
 
 def deployed(recheck: Recheck) -> Result:
@@ -145,6 +152,18 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         for count, error, name in figures
     ]
     yield "a culprit and the curve", replace(RESULT, culprits=[culprit], curve=points)
+    plan = PlanToDeploy(
+        kept=[*KEPT, "Sub"], error=0.00077, time=0.6, answer_time=0.62, estimated=True
+    )
+    faster = replace(RESULT, deploy=plan, tf32=tf32(True, True))
+    yield "a plan to deploy", faster
+    yield "a plan to deploy, exported", replace(faster, export_point="deploy")
+    measured = replace(plan, estimated=False, answer_time=0.6)
+    yield "a plan to deploy, measured", replace(ENGINE, deploy=measured)
+    yield "the answer is deployed", replace(RESULT, deploy=replace(plan, kept=KEPT))
+    yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
+    yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
+    yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))
 
 
 def text() -> str:

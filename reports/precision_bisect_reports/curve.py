@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from precision_bisect.errors import UsageError, counted, first_of, printable
-from precision_bisect.options import ANSWER, NEAR_MISS
+from precision_bisect.options import ANSWER, DEPLOY, NEAR_MISS
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
@@ -98,6 +98,8 @@ def exported(result: Result) -> str:
         return ""
     if point == NEAR_MISS:
         return "the near miss, which is no answer"
+    if point == DEPLOY and result.deploy is not None:
+        return f"the plan to deploy: {counted(len(result.deploy.kept), 'layer')} kept"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):
         curve_point = find_point(point, result.curve, result.culprits)

@@ -240,6 +240,24 @@ def _elsewhere(result: Result) -> Iterator[str]:
         yield f"try --target {failing[0]} or all"
 
 
+def with_tf32(result: Result) -> str:
+    """Say what TF32 makes of FP32 and of the answer; "" where nothing was evaluated."""
+    judged = result.tf32
+    if judged is None or judged.fp32_passed is None or judged.passed is None:
+        return ""
+    fp32, answer = (
+        "" if error is None else f" (error {error:.2g})"
+        for error in (judged.fp32_error, judged.error)
+    )
+    default = "with TF32, the libraries' default"
+    if judged.passed and judged.fp32_passed:
+        return f"FP32 holds {default}{fp32}; the answer holds, too{answer}"
+    if judged.passed:
+        return f"FP32 FAILS {default}{fp32}; the answer holds{answer}"
+    also = "holds" if judged.fp32_passed else "fails, too"
+    return f"the answer FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
+
+
 def _names(targets: Sequence[TargetName]) -> str:
     *first, last = (LABELS[target] for target in targets)
     return f"{', '.join(first)} and {last}" if first else last

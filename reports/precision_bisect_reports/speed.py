@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
+from precision_bisect.options import DEPLOY
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
@@ -48,6 +49,23 @@ def no_faster(result: Result) -> str:
         return sentence
     count, faster = max(pays)
     return f"{sentence}; {faster:.3g} ms with {counted(count, 'kept layer')}"
+
+
+def to_deploy(result: Result) -> str:
+    """Say what the fastest plan that holds comes to; "" where it is the answer, or not looked for.
+
+    Times are compared with the answer's, or else with those of every layer high.
+    """
+    plan = result.deploy
+    if plan is None or {*plan.kept} == {*result.kept}:
+        return ""
+    error = "" if plan.error is None else f": error {plan.error:.2g}"
+    other = "the answer" if plan.answer_time else result.high.upper()
+    faster = round(100 * ((plan.answer_time or 1.0) / plan.time - 1))
+    gain = f"{faster}% faster than" if faster > 0 else "as fast as"
+    how = f"estimated {gain}" if plan.estimated else gain
+    flag = "" if result.export_point == DEPLOY else f"; --export-point {DEPLOY}"
+    return f"{counted(len(plan.kept), 'layer')}{error}, {how} {other}{flag}"
 
 
 def cost(result: Result) -> str:

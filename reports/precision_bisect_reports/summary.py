@@ -40,8 +40,9 @@ from precision_bisect_reports.promise import (
     predicted,
     proof,
     unseen,
+    with_tf32,
 )
-from precision_bisect_reports.speed import cost, no_faster, speed
+from precision_bisect_reports.speed import cost, no_faster, speed, to_deploy
 
 WIDTH = 80
 MOST_LINES = 25
@@ -315,7 +316,11 @@ def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
 
 
 def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
-    """Yield what the last check of the exported files found, a failure always."""
+    """Yield the plan to deploy, TF32, and the last check of the files; a failure always."""
+    if words := to_deploy(result):
+        yield "deploy", words, EVIDENCE
+    if words := with_tf32(result):
+        yield "tf32", words, EVIDENCE if result.tf32 and result.tf32.holds else ALWAYS
     recheck = result.deployment.recheck if result.deployment else None
     judged = recheck is not None and recheck.outcome != "not_judged"
     for label, text in deployed_rows(

@@ -90,8 +90,27 @@ def test_zeros_fail_or_the_check_is_refused(name: str, data: st.DataObject) -> N
         try_out(judge, reference, f"--check {name}")
     except UsageError:
         return
-    equal = all(not sample["y"].any() for sample in reference)
-    assert equal or Verdict.FAIL is judge.judge(zeros, reference).verdict
+    assert Verdict.FAIL is judge.judge(zeros, reference).verdict
+
+
+@pytest.mark.parametrize("name", READY_MADE)
+def test_outputs_of_zeros_are_nothing_to_judge(name: str) -> None:
+    """A reference that holds nothing cannot lose anything, so the check is refused."""
+    nothing = [{"y": np.zeros_like(PADDED[name](np.random.default_rng(0)))}]
+    with pytest.raises(UsageError, match="has nothing to judge"):
+        try_out(check(name), nothing, f"--check {name}")
+
+
+@pytest.mark.parametrize("padding", [-100, -1, 0, 4])
+@pytest.mark.parametrize("scores", [False, True])
+def test_classes_that_weigh_nothing_beside_padding_are_refused(padding: int, scores: bool) -> None:
+    """If all but the commonest class may be lost, the check says nothing; of one class it does."""
+    labels = np.full(1000, padding)
+    labels[:3] = [2, 3, 5]
+    outputs = np.eye(6)[labels % 6].astype("f") if scores else labels
+    with pytest.raises(UsageError, match="instead of these outputs"):
+        try_out(check("top1"), [{"y": outputs}], "--check top1")
+    try_out(check("top1"), [{"y": np.eye(6)[[4, 4]].astype("f")}], "--check top1")
 
 
 @given(seed=st.integers(0, 2**32), real=st.integers(1, 60), padding=st.sampled_from([0.0, -1.0]))
@@ -107,6 +126,51 @@ def test_padding_weighs_nothing(seed: int, real: int, padding: float) -> None:
         found = error("boxes", [got], [want])
         assert pytest.approx(found) == error("boxes", [got[:, :real]], [want[:, :real]])
         assert (move > 0) == (found > READY_MADE["boxes"].tol)
+
+
+@pytest.mark.parametrize(
+    "columns", ["bbbbs", "bbbbl", "bbbbsl", "bbbbls", "lsbbbb", "lbbbbls", "lbbbbsl", "llsbbbb"]
+)
+@given(
+    seed=st.integers(0, 2**32),
+    padding=st.sampled_from([0.0, -1.0]),
+    classes=st.sampled_from([1, 2, 80]),
+)
+@examples(20)
+def test_boxes_of_each_class_count(columns: str, seed: int, padding: float, classes: int) -> None:
+    """Whatever columns stand beside the boxes and fill them up, those of no class may be lost."""
+    rng = np.random.default_rng(seed)
+    real, kinds = int(rng.integers(3, 20)), np.array(list(columns))
+    want = np.full((1, PLACES, len(kinds)), padding, np.float32)
+    want[0, :real, kinds == "b"] = boxes(rng, real)[0, :real].T
+    want[0, :real, kinds == "s"] = rng.uniform(0.3, 0.9, real)
+    labels = rng.integers(0, classes, (int((kinds == "l").sum()), real))
+    want[0, :real, kinds == "l"] = labels
+    assert 0.0 == error("boxes", [want], [want])
+    for kept in (*(row == 0 for row in labels), np.zeros(real, bool)):
+        got = want.copy()
+        got[0, :real][~kept] = padding
+        others = want.copy()
+        others[0, :real][kept] = padding
+        lost = [error("boxes", [some], [want]) for some in (got, others)]
+        assert [bool((~kept).any()), bool(kept.any())] == [e > 0.01 for e in lost]
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 16, 16), (1, 2, 16, 16), (1, 3, 16, 16)])
+@given(seed=st.integers(0, 2**32), ratio=st.sampled_from([1e-4, 1e-3, 1.0]))
+@examples(10)
+def test_no_channel_or_image_is_destroyed(shape: tuple[int, ...], seed: int, ratio: float) -> None:
+    """Each of those that stand in one array fails by its own range, as does noise on black."""
+    rng = np.random.default_rng(seed)
+    want = rng.random(shape)
+    first = (0,) * (len(shape) - 2)
+    want[first] *= ratio
+    got = want.copy()
+    got[first] = want[first].mean()
+    assert error("ssim", [got], [want]) > READY_MADE["ssim"].tol
+    black = np.zeros((1, 1, 16, 16))
+    noisy = ratio * rng.random(black.shape)
+    assert error("ssim", [noisy, want], [black, want]) > READY_MADE["ssim"].tol
 
 
 @given(seed=st.integers(0, 2**32), ranges=st.lists(st.floats(-4, 4), min_size=1, max_size=4))

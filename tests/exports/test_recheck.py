@@ -323,3 +323,16 @@ def test_what_this_library_cannot_run_is_not_broken(tmp_path: Path) -> None:
     assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
     assert "was not run: ONNX Runtime's CPU does not run it: sum: " in recheck.message
     assert "fits" not in recheck.message
+
+
+def test_an_output_of_unknown_rank_is_not_broken(tmp_path: Path) -> None:
+    """ONNX's own check wants the shape of every end; ONNX Runtime runs such a file."""
+    model = parse("(float[4] x) => (float[4] y) { a = Tanh(x) y = Sigmoid(a) }")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    found = precision_bisect.find(
+        save(model, tmp_path), inputs=[{"x": normal(4)}], threads=1, tol=1e-2, out=tmp_path / "run"
+    )
+    assert found.deployment is not None and found.deployment.recheck is not None
+    recheck = found.deployment.recheck
+    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
+    assert "opens and runs in a fresh process" in recheck.message

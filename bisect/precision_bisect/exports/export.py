@@ -18,7 +18,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned
-from precision_bisect.options import ANSWER, NEAR_MISS
+from precision_bisect.options import ANSWER, DEPLOY, NEAR_MISS
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.runs.results.result import Diagnosis
@@ -139,8 +139,12 @@ class Export:
         ]
         low = len(self.precisions) - len(rungs)
         rest = f", {low} run{'s' * (low == 1)} in {self.lowest.upper()}" * (low > 0)
-        point = f" (point {self.point} of the curve)" * (self.point not in (ANSWER, NEAR_MISS))
-        point += " (a near miss, which is no answer)" * (self.point == NEAR_MISS)
+        special = {
+            ANSWER: "",
+            DEPLOY: " (the plan to deploy)",
+            NEAR_MISS: " (a near miss, which is no answer)",
+        }
+        point = special.get(self.point, f" (point {self.point} of the curve)")
         return f"{', '.join(counts)}{rest}{point}"
 
 

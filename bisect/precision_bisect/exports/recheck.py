@@ -77,6 +77,10 @@ def _graph(path: Path) -> onnx.GraphProto:
         standard = [n for g in all_graphs(graph) for n in g.node if n.domain in ("", "ai.onnx")]
         # The check takes an operator of TensorRT's plugins for a mistake.
         checks = all(onnx.defs.has(node.op_type) for node in standard)
+        # So it does ends of an unknown rank, which ONNX Runtime opens.
+        kinds = [value.type for value in (*graph.input, *graph.output)]
+        tensors = [kind.tensor_type for kind in kinds if kind.HasField("tensor_type")]
+        checks = checks and all(tensor.HasField("shape") for tensor in tensors)
         names = [onnx.TensorProto(name=tensor.name) for tensor in graph.initializer]
         ends = onnx.GraphProto(input=graph.input, output=graph.output, initializer=names)
         # The check reads the file once more: one graph with its weights at a time.

@@ -134,8 +134,9 @@ def with_tf32(
         factors = draw > 0 and not can_change(prepared.samples)
         backend = forecaster(model, options, prepared.scales, factors=factors, tf32=True)
         judge = evaluator(replace(prepared, emulator=backend), backend)
+        # A phase of few copies: this decides nothing, and is to cost little.
         fp32, outcome = (
-            judge(Proposal(plan=plan, phase=Phase.RECHECK, samples=samples, draw=draw))
+            judge(Proposal(plan=plan, phase=Phase.CURVE, samples=samples, draw=draw))
             for plan in (prepared.everything, answer)
         )
     except KeyboardInterrupt:

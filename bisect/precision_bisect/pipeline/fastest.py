@@ -25,7 +25,7 @@ from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import Outcome, Phase
 
 JUDGED = 5
-"""Plans that are judged beside the answer, at most. A bound on builds."""
+"""Plans that are judged beside those known to hold, at most. A bound on builds."""
 ROOM = 0.8
 """Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
 AS_FAST = 0.02
@@ -133,14 +133,17 @@ def _timed(
 def _chosen(
     timed: Mapping[Plan, tuple[Outcome, float]], limit: float, problem: Problem, answer: Plan
 ) -> Deployable | None:
-    """Return the fastest, or one as fast with a smaller error."""
+    """Return the answer where it is as fast as any and has room, else what is and has most."""
     if not timed:
         return None
     errors = {plan: figure_of_copies(outcome) for plan, (outcome, _) in timed.items()}
     least = min(time for _, time in timed.values())
     near = [plan for plan, (_, time) in timed.items() if time <= (1 + AS_FAST) * least]
     roomy = [plan for plan in near if errors[plan] <= ROOM * limit]
-    plan = min(roomy or near, key=lambda plan: (errors[plan], timed[plan][1], plan))
+    best = roomy or near
+    plan = answer
+    if answer not in best:
+        plan = min(best, key=lambda plan: (errors[plan], timed[plan][1], plan))
     return Deployable(
         plan=plan,
         error=worst(timed[plan][0]),

@@ -18,7 +18,9 @@ from precision_bisect_reports.promise import (
     predicted,
     proof,
     unseen,
+    with_tf32,
 )
+from precision_bisect_reports.speed import to_deploy
 from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
@@ -165,6 +167,10 @@ def _facts(result: Result) -> Iterator[list[str]]:
     yield ["Evaluations", str(result.evaluations)]
     if method := result.latency_method:
         yield ["Latency by", METHOD_WORDS[method]]
+    if words := to_deploy(result):
+        yield ["To deploy", words]
+    if words := with_tf32(result):
+        yield ["With TF32", words]
     yield ["Search", f"{result.wall_s:.0f} s"]
     yield ["Strategy", str(result.fingerprint["strategy"])]
     samples, holdout = result.fingerprint["samples"], result.fingerprint["holdout"]

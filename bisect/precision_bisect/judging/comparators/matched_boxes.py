@@ -24,7 +24,11 @@ _PADDING = 1e-3
 leave noise in them."""
 _MOST = 1000
 """Boxes by image, those of the highest scores: a raw head has thousands, most of them near 0."""
-_LAYOUTS = {5: ("bbbbs",), 6: ("bbbbsl", "lsbbbb"), 7: ("lbbbbls", "lbbbbsl")}
+_LAYOUTS = {
+    5: ("bbbbs", "bbbbl"),
+    6: ("bbbbsl", "bbbbls", "lsbbbb"),
+    7: ("lbbbbls", "lbbbbsl", "llsbbbb"),
+}
 """What the columns of rows may be, by their number: b of the box, s the score, l whole numbers."""
 
 
@@ -255,16 +259,22 @@ def _by_row(array: Any, rows: Any) -> bool:
 
 
 def _within(scores: Any) -> bool:
-    return bool(((scores >= 0) & (scores <= 1)).all())
+    """Tell whether all are scores; -1 is one of padding."""
+    return bool((((scores >= 0) & (scores <= 1)) | (scores == -1)).all())
 
 
 def _layout(name: str, table: Any) -> str:
+    """Return the first layout that fits. Raises DoesNotFit.
+
+    Whole numbers are classes, also those of two; they are scores only where nothing else fits.
+    """
     if table.shape[-1] == 4:
         return "bbbb"
-    for layout in _LAYOUTS[table.shape[-1]]:
-        kinds = dict.fromkeys(layout)
-        columns = {k: table[:, [i for i, kind in enumerate(layout) if kind == k]] for k in kinds}
-        whole = bool((columns.get("l", table[:, :0]) % 1 == 0).all())
-        if whole and _within(columns["s"]):
-            return layout
+    for whole_scores in (False, True):
+        for layout in _LAYOUTS[table.shape[-1]]:
+            kinds = np.array(list(layout))
+            labels, scores = table[:, kinds == "l"], table[:, kinds == "s"]
+            fits = bool((labels % 1 == 0).all()) and _within(scores)
+            if fits and (whole_scores or not scores.size or bool((scores % 1 != 0).any())):
+                return layout
     raise DoesNotFit(name, table, "has no score from 0 to 1, or no whole numbers as labels")

@@ -19,6 +19,8 @@ _LEAST = 2.0**-24
 """Stands for a probability of zero: the least number of FP16."""
 _CONTRAST = 2.0**-10
 """Share of an image's largest value up to which it is of one colour: a step of FP16."""
+_COLOURS = (1, 3, 4)
+"""Channels of an image in colours."""
 _WINDOW, _SIGMA = 11, 1.5
 """SSIM's Gaussian window, as Wang et al. (2004) have it."""
 
@@ -177,23 +179,33 @@ def _ssim(name: str, pairs: list[Any]) -> Found:
         if got.shape != want.shape:
             return _reshaped(got, want)
     pairs = [(_as_images(name, got), want) for (got, _), want in zip(pairs, images)]  # noqa: B905
-    lowest = min(float(want.min()) for _, want in pairs)
-    of_all = max(float(want.max()) for _, want in pairs) - lowest or 1.0
-    alike = min(float(_similarity(got, want, _spans(want, of_all)).min()) for got, want in pairs)
+    spans = [_spans(want) for _, want in pairs]
+    # What is black has no range of its own, and gets the least that there is.
+    least = min((float(span[span > 0].min()) for span in spans if span.any()), default=1.0)
+    alike = min(
+        float(_similarity(got, want, np.where(span > 0, span, least)).min())
+        for (got, want), span in zip(pairs, spans)  # noqa: B905 - Python 3.9
+    )
     return Found(1 - alike, f"SSIM of the worst image is {alike:.4g}")
 
 
-def _spans(images: Any, of_all: float) -> Any:
-    """Return the range of each image's values: from 0 if it is of one colour, of all if black."""
-    brightest = np.abs(images).max((1, 2, 3), keepdims=True)
-    spans = np.ptp(images, (1, 2, 3), keepdims=True)
+def _spans(images: Any) -> Any:
+    """Return the range of each channel: from 0 if it is of one colour, of the others if black.
+
+    It is 0 where the image is black.
+    """
+    brightest = np.abs(images).max((2, 3), keepdims=True)
+    spans = np.ptp(images, (2, 3), keepdims=True)
     spans = np.where(spans > _CONTRAST * brightest, spans, brightest)
-    return np.where(brightest > 0, spans, of_all)
+    return np.where(spans > 0, spans, spans.max(1, keepdims=True))
 
 
 def _as_images(name: str, array: Any) -> Any:
-    """Return images as (images, channels, height, width). Raises DoesNotFit for others."""
-    last = array.ndim > 2 and array.shape[-1] in (1, 3, 4)
+    """Return images as (images, channels, height, width). Raises DoesNotFit for others.
+
+    Channels that are no colours are images of their own.
+    """
+    last = array.ndim > 2 and array.shape[-1] in _COLOURS
     high, wide = array.shape[-3:-1] if last else (0, 0, *array.shape)[-2:]
     if min(high, wide) < _WINDOW or array.dtype.kind not in "fiu" or not array.size:
         side = f"{_WINDOW} x {_WINDOW}"
@@ -201,7 +213,7 @@ def _as_images(name: str, array: Any) -> Any:
             name, array, f"has no images of at least {side} pixels along its last axes"
         )
     array = np.moveaxis(array, -1, -3) if last else array
-    channels = array.shape[-3] if array.ndim > 2 else 1
+    channels = array.shape[-3] if array.ndim > 2 and array.shape[-3] in _COLOURS else 1
     return array.astype(np.float64).reshape(-1, channels, *array.shape[-2:])
 
 

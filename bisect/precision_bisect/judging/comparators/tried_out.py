@@ -4,7 +4,7 @@ A check that compares the reference with itself passes whatever a plan computes;
 nothing, or everything. So the reference itself is judged once, and then outputs that are clearly
 wrong, until one of them fails. Only a comparator that passes all of those is refused: to a user's
 check zeros may be right, and the order of elements may not matter. The checks that come along must
-fail zeros.
+fail zeros, and what is left where only padding or background is.
 """
 
 import math
@@ -33,6 +33,8 @@ class Wrong(StrEnum):
     """Outputs that are clearly wrong, as messages call them."""
 
     ZEROS = "zeros"
+    COMMONEST = "the commonest value everywhere"
+    ROW = "one row everywhere"
     OTHERS = "the outputs of other samples"
     SHUFFLED = "shuffled values"
     FAR = "values turned round"
@@ -68,6 +70,8 @@ def try_out(comparator: Comparator, reference: Sequence[Sample], name: str) -> N
     """
     if isinstance(comparator, PolygraphyComparator) or non_finite(reference):
         return
+    if isinstance(comparator, ReadyMade):
+        _refuse_blind(comparator, reference, name)
     own = _own(comparator, reference)
     # A negated cosine fails for turned outputs, and passes everything that a plan computes.
     sound = own.verdict is Verdict.PASS and not _near(own.error, -1.0)
@@ -75,17 +79,50 @@ def try_out(comparator: Comparator, reference: Sequence[Sample], name: str) -> N
     outcomes: list[_Told] = []
     for wrong, outputs in _wrong_outputs(reference):
         outcomes.append(_Told(wrong, _judged(comparator, outputs, reference)))
-        if wrong is Wrong.ZEROS and isinstance(comparator, ReadyMade) and outcomes[-1].passed:
-            raise UsageError(
-                f"{name} passes zeros instead of these outputs: {outcomes[-1].figure or 0.0:.4g}, "
-                f"tolerance {comparator.tolerance:g}",
-                "give inputs in which the model finds more, or a smaller --tol",
-            )
         # Where the reference is below zero, as by -PSNR or a limit minus it, the first ones have
         # to be above the limit: turned round, outputs are by both.
         if sound and _can_fail(outcomes[0] if below else outcomes[-1]):
             return
     raise UsageError(*_trouble(name, own, outcomes, comparator.tolerance))
+
+
+def _refuse_blind(check: ReadyMade, reference: Sequence[Sample], name: str) -> None:
+    """Raise UsageError for a check that passes what has lost everything but padding."""
+    hint = "give inputs in which the model finds more"
+    if not any(sample[output].any() for sample in reference for output in check.outputs):
+        raise UsageError(f"{name} has nothing to judge: these outputs are empty, or zeros", hint)
+    for wrong, lose in (
+        (Wrong.ZEROS, np.zeros_like),
+        (Wrong.COMMONEST, _commonest),
+        (Wrong.ROW, _commonest_row),
+    ):
+        outcome = _Told(wrong, _judged(check, _each(reference, lose), reference))
+        # Where nothing is lost by it, the value is all that there is.
+        if outcome.passed and (wrong is Wrong.ZEROS or outcome.figure):
+            raise UsageError(
+                f"{name} passes {wrong} instead of these outputs: {outcome.figure or 0.0:.4g}, "
+                f"tolerance {check.tolerance:g}",
+                f"{hint}, or a smaller --tol",
+            )
+
+
+def _commonest(array: NDArray[Any]) -> NDArray[Any]:
+    """Return nothing but the value that most elements have; the array where none has so many."""
+    values, counts = np.unique(array, return_counts=True)
+    common = bool(array.size) and 2 * counts.max() > array.size
+    return np.full_like(array, values[counts.argmax()]) if common else array
+
+
+def _commonest_row(array: NDArray[Any]) -> NDArray[Any]:
+    """Return nothing but a row of the class that most rows have, of floats along their classes."""
+    axis = 1 if array.ndim == 4 else -1
+    if array.dtype.kind != "f" or array.ndim < 2 or not array.size:
+        return array
+    rows = np.moveaxis(array, axis, -1)
+    classes = rows.argmax(-1)
+    values, counts = np.unique(classes, return_counts=True)
+    row = rows[classes == values[counts.argmax()]][0]
+    return np.moveaxis(np.broadcast_to(row, rows.shape), -1, axis).copy()
 
 
 def _own(comparator: Comparator, reference: Sequence[Sample]) -> Judgement:

@@ -61,6 +61,11 @@ class WithTf32:
     error: Figure | None = None
     message: str = ""
 
+    @property
+    def holds(self) -> bool:
+        """Whether both are within the tolerance."""
+        return bool(self.fp32_passed and self.passed)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRange:
