@@ -96,8 +96,9 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             return  # its message says what to mend
         case Status.NOT_PRECISION if result.interface is not None:
             yield NextStep(
-                what="Next: leave --io-types out, or scale the inputs that lose values, before "
-                "the model and back in it"
+                what="Next: leave --io-types out"
+                + ", or scale what loses values: an input before the model and back in it, an "
+                "output in it and back behind it" * bool(result.interface.lost)
             )
         case Status.NOT_PRECISION if result.emulated:
             yield NextStep(

@@ -168,7 +168,7 @@ def test_an_interface_that_costs_too_much_ends_the_run(tmp_path: Path) -> None:
     screen = "\n".join(line.plain for line in final_screen(result, path, 200))
     assert "The interface alone is over the limit: FP16 inputs and outputs" in screen
     assert "25% of the values of 'x' become 0" in screen
-    assert "Next: leave --io-types out, or scale the inputs" in screen
+    assert "Next: leave --io-types out, or scale what loses values" in screen
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -218,12 +218,38 @@ def test_the_interface_of_a_run_goes_with_it(tmp_path: Path) -> None:
         export(model, tmp_path / "run", tmp_path / "other", HALF)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_exported_can_be_exported_again(tmp_path: Path, name: str) -> None:
+    """A model with an FP16 interface, searched and exported anew, opens, and is still the same."""
+    path = save(parse(MODELS[name][0]), tmp_path)
+    feed = {value.name: FEEDS[value.name] for value in onnx.load(path).graph.input}
+    cast = {k: a.astype(np.float16) if a.dtype == np.float32 else a for k, a in feed.items()}
+    kept = [*load_model(path).table.names]
+    expected = ran(path, feed)
+    for generation, layers in enumerate((kept, [], kept, [], [])):
+        folder = tmp_path / str(generation)
+        folder.mkdir()
+        settings = HALF if generation == 0 else EngineSettings()
+        write_exports(RunFolder(folder), export_of(path, layers, settings))
+        path = folder / MIXED_MODEL
+        for wanted, output in zip(expected, ran(path, cast), strict=True):
+            np.testing.assert_allclose(wanted, output, atol=4e-3)
+        model = load_model(path)
+        emulated = EmulatedBackend(model, threads=1).evaluate(Plan.of([]), feed)
+        for wanted, output in zip(expected, emulated.outputs.values(), strict=True):
+            np.testing.assert_allclose(wanted, output, atol=4e-3)
+
+
 def test_outputs_beyond_the_range_of_fp16_end_the_run(tmp_path: Path) -> None:
     """What the exported file would give as infinity is over every limit."""
     model = tiny.write_model(tmp_path / "tiny.onnx", scale=1e6)
     result = tiny.search(model, tmp_path / "run", engine=HALF)
     assert Status.NOT_PRECISION is result.status
     assert result.interface is not None and result.interface.passed is False
+    (lost,) = result.interface.lost
+    assert ("y", 0.0) == (lost.name, lost.zero) and lost.infinite > 0
+    screen = " ".join(line.plain for line in final_screen(result, model, 200))
+    assert "of the values of 'y' become infinite" in screen
 
 
 def test_other_types_are_refused() -> None:

@@ -73,7 +73,17 @@ def test_half_inputs_are_fed_as_the_fp32_values_they_hold(tmp_path: Path, kind: 
     with pytest.raises(InputError, match="NaN or Inf"):
         check_samples(model, [{"x": values.astype(dtype)}])
     with pytest.raises(InputError, match=f"wants {kind}"):
-        check_samples(model, [{"x": values}])
+        check_samples(model, [{"x": values.astype(np.float64)}])
+
+
+def test_bf16_inputs_may_come_in_fp32(tmp_path: Path) -> None:
+    """numpy's files hold no BF16, so samples in FP32 are rounded to it."""
+    model = load_text("(bfloat16[2] x) => (bfloat16[2] y) { y = Exp(x) }", tmp_path)
+    (sample,) = check_samples(model, [{"x": np.array([1 + 2**-9, 3], np.float32)}])
+    np.testing.assert_array_equal(np.array([1, 3], np.float32), sample["x"])
+    with pytest.raises(InputError, match="float64") as caught:
+        check_samples(model, [{"x": np.zeros(2)}])
+    assert "convert it with .astype('float32')" == caught.value.hint
 
 
 def test_text_inputs(tmp_path: Path) -> None:

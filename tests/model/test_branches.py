@@ -161,9 +161,32 @@ def test_types_and_weights_of_a_branch_stay(tmp_path: Path) -> None:
     sample: Sample = {"x": np.linspace(0, 1, 64, dtype=np.float32), "c": np.array(True)}
     found, _ = take_branches(model, [sample], tmp_path)
     assert ["square", "low", "high"] == list(found.table.names)
-    assert (["square"], ["x"]) == ([*found.in_low], [*found.interface.inputs])
+    low = {node: stored.tensor for node, stored in found.in_low.items()}
+    assert {"square": "s", "node_of_h": "h", "low": "l"} == low
+    assert ["x"] == [*found.interface.inputs]
     assert onnx.load(found.path).graph.input[0].type == onnx.load(model.path).graph.input[0].type
     np.testing.assert_array_equal(found.weights["w"], weight)
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_what_overflows_in_a_branch_is_found_once_it_is_in_place(
+    tmp_path: Path, way: bool
+) -> None:
+    """Layers of the branch that the file computes in FP16 count; those of the other one do not."""
+    text = """(float[1] x, bool c) => (float16[1] y, float16[1] z) {
+        [choice] y, z = If (c) <
+            then_branch = yes () => (float16[1] a, float16[1] g) {
+                [down] h = Cast<to = 10>(x) [square] a = Mul(h, h) [half] g = Sqrt(a) },
+            else_branch = no () => (float16[1] b, float16[1] h) {
+                [down] h = Cast<to = 10>(x) [halve] s = Sqrt(h) [square] b = Mul(h, s) }> }"""
+    path = save(parse(text), tmp_path)
+    feed = {"x": np.array([3000], np.float32), "c": np.array(way)}
+    result = find(path, inputs=[feed], out=tmp_path / "run", threads=1, take_branches=True)
+    form = result.fp32_form
+    assert form is not None
+    square = "square" if way else "square_0"
+    layers = ["square", "half"] if way else ["halve", "square_0"]
+    assert (layers, [square]) == (form.layers, [each.node for each in form.overflowing])
 
 
 def test_a_refused_run_changes_nothing_of_the_one_that_is_there(tmp_path: Path) -> None:

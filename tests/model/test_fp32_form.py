@@ -18,6 +18,7 @@ from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -146,16 +147,19 @@ def test_our_own_answer_is_searched_like_the_original(tmp_path: Path) -> None:
     assert low == {*again.fp32_form.layers}
 
 
-def test_a_guard_is_no_layer(tmp_path: Path) -> None:
-    """What keeps builders from undoing an FP32 island vanishes; a maximum of two values stays."""
-    text = """(float[1,4] x) => (float[1,4] y) {{ a = Exp(x) h = Cast<to = 10>(a)
-        f = Cast<to = 1>(h) g = Max(f, {}) y = MatMul(g, w) }}"""
-    guard = "precision_bisect/guard/m/0"
-    for second, names in (("f", ["e", "m"]), ("x", ["e", guard, "m"])):
-        proto = with_weights(parse(text.format(second)), {"w": np.eye(4, dtype=np.float32)})
-        exp, _, _, maximum, product = proto.graph.node
-        exp.name, maximum.name, product.name = "e", guard, "m"
-        assert names == list(load_model(save(proto, tmp_path)).table.names)
+@pytest.mark.parametrize(
+    ("guard", "layers"),
+    [("Max(f, f)", ["e", "m"]), ("Max(f, a)", ["e", "precision_bisect/guard/m/0", "m"])],
+)
+def test_a_guard_is_no_layer(tmp_path: Path, guard: str, layers: list[str]) -> None:
+    """What keeps builders from undoing an FP32 island vanishes; what changes values stays."""
+    text = f"""(float[1,4] x) => (float[1,4] y) {{ a = Exp(x) h = Cast<to = 10>(a)
+        f = Cast<to = 1>(h) g = {guard} y = MatMul(g, w) }}"""
+    proto = with_weights(parse(text), {"w": np.eye(4, dtype=np.float32)})
+    names = ["e", "down", "up", "precision_bisect/guard/m/0", "m"]
+    for node, name in zip(proto.graph.node, names, strict=True):
+        node.name = name
+    assert layers == list(load_model(save(proto, tmp_path)).table.names)
 
 
 def test_a_sum_that_an_fp16_file_overflows_is_found(tmp_path: Path) -> None:
@@ -230,6 +234,29 @@ def test_bodies_are_widened_at_any_depth(tmp_path: Path) -> None:
     feed: dict[str, Any] = {"x": np.array([300], np.float32), "c": np.array(True)}
     (found,) = reference_outputs(model, [feed], threads=1)
     np.testing.assert_array_equal(found["y"], [90000])
+    nodes = [node for graph in all_graphs(model.proto.graph) for node in graph.node]
+    assert {"If", "Mul", "Identity", "Neg"} == {node.op_type for node in nodes}
+    assert ["node_of_m"] == [*model.in_low]
+
+
+@pytest.mark.parametrize("kinds", [(10, 16), (10, 1), (16, 11)])
+def test_bodies_may_call_tensors_of_two_types_the_same(
+    tmp_path: Path, kinds: tuple[int, int]
+) -> None:
+    """The type of such a tensor is not known by its name, and the file is widened for all that."""
+    body = (
+        "() => (float[1] {end})"
+        " {{ h = Cast<to = {kind}>(x) m = Mul(h, h) {end} = Cast<to = 1>(m) }}"
+    )
+    model = load_text(
+        "(float[1] x, bool c) => (float[1] y) { y = If (c) <"
+        f" then_branch = t {body.format(end='a', kind=kinds[0])},"
+        f" else_branch = e {body.format(end='b', kind=kinds[1])}> }}",
+        tmp_path,
+    )
+    feeds = [{"x": np.array([300], np.float32), "c": np.array(way)} for way in (True, False)]
+    for outputs in reference_outputs(model, feeds, threads=1):
+        np.testing.assert_array_equal(outputs["y"], [90000])
 
 
 def test_bits_of_16_bit_floats_have_no_fp32_form(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_what_is_exact_in_the_low_type_changes_by_its_steps(half: LowType) -> No
     assert 0 == feed["x"][0]
 
 
+@pytest.mark.parametrize("half", [FP16, BF16])
+@pytest.mark.parametrize("stored", [FP16, BF16])
+def test_what_a_file_stores_in_16_bits_changes_whatever_the_low_type(
+    stored: LowType, half: LowType
+) -> None:
+    """A change that an input of the stored type cannot hold would be none: copies differ in it."""
+    values = stored.round(np.linspace(-3, 60000, 64, dtype=np.float32))
+    sets = {SampleSet.JUDGED: ([{"x": values}], [{"x": values}])}
+    copies = Copies(samples=sets, count=1, refer=lambda feed: feed, half=half)
+    (feed,), _ = copies.make(SampleSet.JUDGED, 1, 0)
+    assert np.mean(stored.round(feed["x"]) != values) > 0.05
+    assert np.abs(feed["x"] / values - 1).max() < 0.1
+
+
 def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:
     """What a resumed run draws is what the first one drew."""
     places = [(draw, number) for draw in (1, 2) for number in (0, 1)]

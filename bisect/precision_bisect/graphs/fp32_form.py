@@ -54,7 +54,9 @@ def fp32_form(proto: onnx.ModelProto, weights: Weights, low: Mapping[str, int]) 
                     f"node {node.name!r} is a BitCast of 16-bit floats, which have no FP32 form",
                     "give the model before it was converted",
                 )
-    low_by_node = {node.name: _first_low(node, low) for node in proto.graph.node}
+    graphs = list(all_graphs(proto.graph))
+    low_by_node = {node.name: _first_low(node, low) for each in graphs for node in each.node}
+    inner = {node.name for graph in graphs[1:] for node in graph.node}
     proto, weights = in_fp32(proto, weights)
     types = dict(infer_elem_types(proto, weights))
     idle = {
@@ -65,12 +67,16 @@ def fp32_form(proto: onnx.ModelProto, weights: Weights, low: Mapping[str, int]) 
     }
     idle |= _guards(proto.graph)
     renamed: dict[str, str] = {}
-    for graph in [*all_graphs(proto.graph)]:
-        renamed |= _pass_by(graph, idle)
+    # Inner graphs first: those that hold them are filled with copies.
+    for graph in reversed([*all_graphs(proto.graph)]):
+        names = _pass_by(graph, idle)
+        renamed = {old: names.get(new, new) for old, new in renamed.items()} | names
+    # Of a Cast in a body nothing is left that says to which body it belonged.
+    inner -= {node.name for graph in all_graphs(proto.graph) for node in graph.node}
     in_low = {
         name: StoredLow(renamed.get(tensor, tensor), low[tensor])
         for name, tensor in low_by_node.items()
-        if tensor is not None
+        if tensor is not None and name not in inner
     }
     return Fp32Form(proto, weights, {k: v for k, v in types.items() if k not in renamed}, in_low)
 

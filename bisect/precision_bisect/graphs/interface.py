@@ -13,6 +13,7 @@ from onnx import helper
 
 from precision_bisect.graphs.graph import (
     HALF_TYPES,
+    Names,
     all_graphs,
     attribute,
     refill,
@@ -99,7 +100,9 @@ class Interface:
         for value in graph.output:
             if value.name in takes:
                 value.type.tensor_type.elem_type = self.inputs[value.name].onnx_type
-        names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}
+        # A model that was exported before has nodes and tensors of these names.
+        free = Names(graph)
+        names = {name: free(f"{IO_PREFIX}/{name}") for name in (*takes, *gives)}
         outputs = {value.name for value in graph.output}
         nodes = []
         for node in graph.node:
@@ -124,6 +127,8 @@ class Interface:
                 ends.append(end)
         rename_tensors(graph, direct)
         begins = [_cast(name, names[name], FLOAT) for name in takes]
+        for node in (*begins, *ends):
+            node.name = free(node.name)
         read = {name for inner in all_graphs(graph) for node in inner.node for name in node.input}
         read |= {name for node in ends for name in node.input} | outputs
         every = (*begins, *graph.node, *ends)
@@ -143,7 +148,8 @@ class Interface:
             for value in graph.output
             if value.name in self.outputs and value.name not in inputs
         }
-        names = {name: f"{IO_PREFIX}/{name}" for name in (*takes, *gives)}
+        free = Names(graph)
+        names = {name: free(f"{IO_PREFIX}/{name}") for name in (*takes, *gives)}
         rename_tensors(graph, names)
         begins = [
             node
@@ -156,9 +162,9 @@ class Interface:
             for name, low in gives.items()
             for node in (
                 helper.make_node(
-                    "Cast", [names[name]], [f"{IO_PREFIX}/{name}/16bit"], to=low.onnx_type
+                    "Cast", [names[name]], [f"{names[name]}/16bit"], to=low.onnx_type
                 ),
-                helper.make_node("Cast", [f"{IO_PREFIX}/{name}/16bit"], [name], to=FLOAT),
+                helper.make_node("Cast", [f"{names[name]}/16bit"], [name], to=FLOAT),
             )
         ]
         refill(graph.node, [*begins, *graph.node, *ends])

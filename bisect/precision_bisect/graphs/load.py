@@ -25,6 +25,7 @@ from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.node_order import sort_nodes
+from precision_bisect.graphs.ort import half_typed
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,
@@ -141,7 +142,9 @@ def _load(path: Path) -> Model:
     elem_types: Mapping[str, int] = infer_elem_types(proto, weights)
     in_low: Mapping[str, StoredLow] = {}
     ill_typed: tuple[IllTyped, ...] = ()
-    if low := declared_low(elem_types):
+    low = declared_low(elem_types)
+    # Bodies may call tensors of two types the same, whose types then are not known by name.
+    if low or any(True for _ in half_typed(proto)):
         ill_typed = tuple(ill_typed_nodes(proto, elem_types))
         proto, weights, elem_types, in_low = fp32_form(proto, weights, low)
     modules = module_names(proto)

@@ -282,7 +282,7 @@ def ort_message(error: Exception) -> str:
 
 def refuse_half_compute(proto: onnx.ModelProto) -> None:
     """Raise RefusedError if anything but a round trip of two Casts has a 16-bit float type."""
-    offending = next(_half_typed(proto), None)
+    offending = next(half_typed(proto), None)
     if offending is not None:
         raise RefusedError(
             f"{offending!r} has a 16-bit float type: ONNX Runtime's CPU provider would "
@@ -291,7 +291,7 @@ def refuse_half_compute(proto: onnx.ModelProto) -> None:
         )
 
 
-def _half_typed(proto: onnx.ModelProto) -> Iterator[str]:
+def half_typed(proto: onnx.ModelProto) -> Iterator[str]:
     """Yield the names of 16-bit tensors other than those between two Casts."""
     produced: set[str] = set()
     used: set[str] = set()

@@ -1,19 +1,18 @@
 """What a file's own 16-bit floats and those of its interface mean for a run, for its result."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.out_of_range import overflowing_in_file
-from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.file_types import (
     Fp32Search,
     InterfaceCost,
-    LostInput,
+    LostValues,
     Overflow,
 )
 from precision_bisect.search.driver import Driver
@@ -50,18 +49,25 @@ def interface_cost(prepared: Prepared, driver: Driver) -> InterfaceCost | None:
         low=low,
         error=outcome.error,
         passed=outcome.passed if outcome.verdict is not None else None,
-        lost=[*_lost(model, prepared.samples)],
+        lost=[*_lost(model, prepared)],
     )
 
 
-def _lost(model: Model, samples: Sequence[Sample]) -> Iterator[LostInput]:
-    for name in model.interface.inputs:
+def _lost(model: Model, prepared: Prepared) -> Iterator[LostValues]:
+    """Yield what inputs lose, and which outputs leave the range: small outputs may well be 0."""
+    inputs, outputs = model.interface.inputs, model.interface.outputs
+    ends = [(name, low, prepared.samples) for name, low in inputs.items()]
+    ends += [
+        (name, low, prepared.reference) for name, low in outputs.items() if name not in inputs
+    ]
+    for name, low, samples in ends:
         values = np.concatenate([sample[name].ravel() for sample in samples if name in sample])
-        one = Interface(inputs={name: model.interface.inputs[name]})
-        stored = one.rounded({name: values})[name]
-        zero = float(np.mean((values != 0) & (stored == 0))) if values.size else 0.0
-        infinite = (
-            float(np.mean(np.isfinite(values) & ~np.isfinite(stored))) if values.size else 0.0
-        )
+        stored = low.round(values)
+        zero = _share((values != 0) & (stored == 0)) if name in inputs else 0.0
+        infinite = _share(np.isfinite(values) & ~np.isfinite(stored))
         if zero or infinite:
-            yield LostInput(name=name, zero=zero, infinite=infinite)
+            yield LostValues(name=name, zero=zero, infinite=infinite)
+
+
+def _share(those: NDArray[np.bool_]) -> float:
+    return float(np.mean(those)) if those.size else 0.0

@@ -5,6 +5,7 @@ the layers of the taken branch become layers of the model.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,14 @@ from onnx import helper
 
 from precision_bisect.errors import counted
 from precision_bisect.graphs.fp32_outputs import timed_outputs
-from precision_bisect.graphs.graph import Names, attribute, copied, refill, rename_tensors
+from precision_bisect.graphs.graph import (
+    Names,
+    all_graphs,
+    attribute,
+    copied,
+    refill,
+    rename_tensors,
+)
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import check
 from precision_bisect.graphs.typed.model_files import save_rewritten
@@ -94,15 +102,31 @@ def _ways(
 def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
     """Return the model with these branches in place, from a file in the new folder `work`."""
     proto = copied(model.proto)
+    in_low = dict(model.in_low)
     for name, way in ways.items():
-        _put_in_place(proto.graph, name, _BRANCHES[way])
+        for old, new in _put_in_place(proto.graph, name, _BRANCHES[way]):
+            stored = in_low.pop(old.name, None)
+            if stored is not None:
+                outputs = dict(zip(old.output, new.output, strict=True))
+                in_low[new.name] = stored._replace(
+                    tensor=outputs.get(stored.tensor, stored.tensor)
+                )
+    for gone in _node_names(model.proto) - _node_names(proto):
+        in_low.pop(gone, None)
     path = work / TAKEN_MODEL
     weights = model.weights
-    return save_rewritten(proto, weights, path, "the model without its Ifs", like=model)
+    like = replace(model, in_low=in_low)
+    return save_rewritten(proto, weights, path, "the model without its Ifs", like=like)
 
 
-def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
-    """Put a branch of the If of this name in its place."""
+def _node_names(proto: onnx.ModelProto) -> set[str]:
+    return {node.name for graph in all_graphs(proto.graph) for node in graph.node}
+
+
+def _put_in_place(
+    graph: onnx.GraphProto, name: str, which: str
+) -> Sequence[tuple[onnx.NodeProto, onnx.NodeProto]]:
+    """Put a branch of the If of this name in its place; return its nodes, before and after."""
     place = next(i for i, node in enumerate(graph.node) if node.name == name)
     conditional = copied(graph.node[place])
     before, after = list(graph.node[:place]), list(graph.node[place + 1 :])
@@ -119,10 +143,12 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
     inner_names = [tensor.name for tensor in branch.initializer]
     inner_names += [out for node in branch.node for out in node.output if out]
     renamed = {inner: ends.get(inner) or free(inner) for inner in inner_names}
+    old_nodes = [onnx.NodeProto(name=n.name, output=n.output) for n in branch.node]
     rename_tensors(branch, renamed)
     nodes = list(branch.node)
     for node in nodes:
         node.name = node.name and free(node.name)
+    renamed_nodes = list(zip(old_nodes, nodes, strict=True))
     # An output that the branch merely passes on has no maker to rename.
     nodes += [
         helper.make_node("Identity", [renamed.get(out.name, out.name)], [outer], name=free(outer))
@@ -133,3 +159,4 @@ def _put_in_place(graph: onnx.GraphProto, name: str, which: str) -> None:
         tensor.name = renamed[tensor.name]
         graph.initializer.append(tensor)
     refill(graph.node, [*before, *nodes, *after])
+    return renamed_nodes

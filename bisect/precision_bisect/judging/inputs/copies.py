@@ -3,7 +3,7 @@
 One evaluation of a plan is a draw: another order of sums, another kernel or a rebuild rounds
 otherwise, and near the tolerance that decides. Copies draw again. A smaller change would be lost
 where the first layer runs low and rounds its input; a larger one draws the same spread. Where an
-input's values are exact in the low type, as pixels and stored FP16 are, one part in 100,000 is
+input's values are exact in a 16-bit type, as pixels and stored FP16 are, one part in 100,000 is
 lost, too: they change by one step of that type, and stay exact in it.
 
 Where no input is a float, only the emulator can draw again: it takes a factor for what each layer
@@ -152,12 +152,13 @@ def _changes(array: NDArray[Any]) -> bool:
 def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> NDArray[Any]:
     if not _changes(array):
         return array
-    exact = _share_exact(array, half) >= _MOSTLY_EXACT
-    change = 2.0 ** (1 - half.digits) if exact else CHANGE
-    changed = moved(array, rng, change)
-    if exact:
-        limited = np.clip(changed, -half.largest, half.largest, out=changed)
-        return limited.astype(half.numpy_type).astype(array.dtype)
+    # An interface may round to another 16-bit type than the layers do.
+    kinds = dict.fromkeys((half, *LOW_TYPES.values()))
+    exact = next((kind for kind in kinds if _share_exact(array, kind) >= _MOSTLY_EXACT), None)
+    changed = moved(array, rng, CHANGE if exact is None else 2.0 ** (1 - exact.digits))
+    if exact is not None:
+        limited = np.clip(changed, -exact.largest, exact.largest, out=changed)
+        return limited.astype(exact.numpy_type).astype(array.dtype)
     most = np.finfo(array.dtype).max
     return np.clip(changed, -most, most, out=changed).astype(array.dtype)
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.lowtypes import BF16
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import fits, show
 from precision_bisect.protocols import Sample
@@ -101,11 +102,15 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
 
 def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[Any]:
     where = f"input {spec.name!r} of {place}"
-    if spec.dtype is not None and array.dtype.name != spec.dtype:
+    # numpy's own files have no BF16, so samples for it may come in FP32.
+    takes = "float32" if spec.dtype == BF16.numpy_type.name else spec.dtype
+    if takes != spec.dtype and array.dtype.name == takes:
+        array = BF16.round(array)
+    elif spec.dtype is not None and array.dtype.name != spec.dtype:
         pixels = array.dtype == np.uint8 and spec.dtype.startswith("float")
         raise InputError(
             f"{where} is {array.dtype.name}, but the model wants {spec.dtype}",
-            f"{_SCALED if pixels else 'convert it'} with .astype('{spec.dtype}')",
+            f"{_SCALED if pixels else 'convert it'} with .astype('{takes}')",
         )
     if not fits(spec, array.shape):
         raise InputError(

@@ -31,8 +31,8 @@ class Fp32Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostInput:
-    """An input whose finite values become 0 or infinite in the interface: shares of all values."""
+class LostValues:
+    """An input or output whose finite values become 0 or infinite in the interface, by shares."""
 
     name: str
     zero: Figure
@@ -49,11 +49,11 @@ class InterfaceCost:
     low: HalfName
     error: Figure | None
     passed: bool | None
-    lost: Sequence[LostInput] = ()
+    lost: Sequence[LostValues] = ()
 
     @property
     def words(self) -> str:
-        """What it costs, and which inputs lose what, as a sentence without its end."""
+        """What it costs, and which of them lose what, as a sentence without its end."""
         figure = "" if self.error is None else f": error {self.error:.4g}"
         parts = [f"{self.low.upper()} inputs and outputs, every layer FP32{figure}"]
         parts += [
