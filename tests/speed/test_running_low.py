@@ -32,11 +32,6 @@ FIXED = {
         "else_branch = f () => (float[4] v) { v = Sqrt(e) }> }",
         {"If": 3},
     ),
-    "an island": (
-        "(float[4] x) => (float[4] y) { h = Cast <to = 10> (x) t = Tanh(h) "
-        "g = Cast <to = 1> (t) y = Exp(g) }",
-        {"Tanh": 1},
-    ),
 }
 
 

@@ -21,6 +21,7 @@ import onnx
 from precision_bisect.errors import ModelError, counted
 from precision_bisect.exports.rerun import Expected, Feeds, NotRun, differing, feeds_in, run_file
 from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.ort import LacksKernel, open_file
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.runs import plain_json
@@ -77,19 +78,31 @@ def _graph(path: Path) -> onnx.GraphProto:
         standard = [n for g in all_graphs(graph) for n in g.node if n.domain in ("", "ai.onnx")]
         # The check takes an operator of TensorRT's plugins for a mistake.
         checks = all(onnx.defs.has(node.op_type) for node in standard)
-        # So it does ends of an unknown rank, which ONNX Runtime opens.
-        kinds = [value.type for value in (*graph.input, *graph.output)]
-        tensors = [kind.tensor_type for kind in kinds if kind.HasField("tensor_type")]
-        checks = checks and all(tensor.HasField("shape") for tensor in tensors)
         names = [onnx.TensorProto(name=tensor.name) for tensor in graph.initializer]
         ends = onnx.GraphProto(input=graph.input, output=graph.output, initializer=names)
         # The check reads the file once more: one graph with its weights at a time.
         del graph, standard
-        if checks:
-            onnx.checker.check_model(path)
-    except Exception as error:  # onnx and protobuf raise classes of their own
+    except Exception as error:  # protobuf raises classes of its own
         raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
+    if checks:
+        _check(path)
     return ends
+
+
+def _check(path: Path) -> None:
+    """Raise Unfit for a file that both ONNX's check and ONNX Runtime refuse.
+
+    The check is stricter, of ends of an unknown rank and of domains without a version.
+    """
+    try:
+        onnx.checker.check_model(path)
+    except Exception as error:  # onnx raises classes of its own
+        try:
+            open_file(path, threads=1, large=True)
+        except LacksKernel:
+            pass
+        except ModelError:
+            raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
 
 
 def stored_samples(
