@@ -72,7 +72,10 @@ def sums_of_many() -> Iterator[tuple[str, Case]]:
     )
     for name, places in (("ScatterElements", (8000,)), ("ScatterND", (8000, 1))):
         for reduction, value in (("add", 0.4), ("mul", 1.001)):
-            updates = {1: np.zeros(places, np.int64), 2: np.full(8000, value, np.float16)}
+            updates: dict[int, Array] = {
+                1: np.zeros(places, np.int64),
+                2: np.full(8000, value, np.float16),
+            }
             yield (
                 f"{name} {reduction} of 8000",
                 Case(name, ((8,),), 18, others=updates, attributes={"reduction": reduction}),

@@ -8,7 +8,8 @@ import pytest
 from engines import rtx_conditions
 
 from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
-from precision_bisect.graphs.typed.layout import AT_THE_BORDER, NO_BF16, NOT_PARSED
+from precision_bisect.graphs.interface import AT_THE_BORDER
+from precision_bisect.graphs.typed.layout import NO_BF16, NOT_PARSED
 from zoo.networks import ROOT
 
 RESULT = ROOT / "benchmarks" / "results" / "rtx_conditions.json"

@@ -198,7 +198,7 @@ def test_where_nothing_is_ever_found_there_is_nothing_to_judge(
     """One line says so, with the outputs and their shapes, and what to do."""
     model = models.save(models.parse(DETECTOR), tmp_path)
     for number in range(3):
-        np.savez(tmp_path / f"{number}.npz", **seen(FAR + number / 100))
+        np.savez(tmp_path / f"{number}.npz", **dict(seen(FAR + number / 100)))  # type: ignore[arg-type]
     assert 2 == main([str(model), "--inputs", str(tmp_path), "--out", str(tmp_path / "run")])
     said = capsys.readouterr().err.splitlines()[-1]
     assert "the outputs of all 3 samples are empty, 'dets' [0, 4]; give inputs" in said
