@@ -278,7 +278,9 @@ def test_a_cache_keeps_the_type_of_the_file(
     pair = Pair(low=low, high="fp32")
     model = pin_formless(load_model(path), pair)
     expected = {"s": "fp16"}
-    assert expected == {n: f.low.stored for n, f in forms_of(model.table, pair).items() if n == "s"}
+    assert expected == {
+        n: f.low.stored for n, f in forms_of(model.table, pair).items() if n == "s"
+    }
     export = replace(export_of(path, kept, EngineSettings()), model=model, pair=pair)
     save_mixed(RunFolder(tmp_path), mixed_model(export))
     build(tmp_path / MIXED_MODEL)
