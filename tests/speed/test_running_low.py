@@ -58,6 +58,22 @@ def test_the_share_is_that_of_the_products_that_run_low(
     assert not found.fixed
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "If (c) < then_branch = t () => (float[4,4] z) "
+        "{ z = MatMul(p, p) }, else_branch = f () => (float[4,4] v) { v = Abs(p) } >",
+        "Loop (n, c, p) < body = b (int64 i, bool g, float[4,4] s) => (bool k, float[4,4] z) "
+        "{ k = Identity(g) z = MatMul(s, s) } >",
+    ],
+    ids=["If", "Loop"],
+)
+def test_a_product_in_a_body_does_not_run_low(tmp_path: Path, body: str) -> None:
+    """Of two equal products, one inside, half runs low, with no layer kept."""
+    text = f"(float[4,4] x, bool c, int64 n) => (float[4,4] y) {{ p = MatMul(x, x) y = {body} }}"
+    assert 0.5 == share_of(tmp_path, text, Plan.of(())).multiplications
+
+
 def numbers(count: int) -> str:
     """Return so many ones, as the text of a model has them."""
     return f"{{{', '.join(['1'] * count)}}}"

@@ -9,7 +9,14 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.graph import attribute, captured, constant_of, copied, inferred
+from precision_bisect.graphs.graph import (
+    all_graphs,
+    attribute,
+    captured,
+    constant_of,
+    copied,
+    inferred,
+)
 from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import LayerName
 
@@ -216,7 +223,7 @@ def way_back(came: Mapping[str, str], end: str) -> list[str]:
 
 
 def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Return the shape of every tensor of the main graph whose dimensions are all known.
+    """Return the shape of every tensor, in bodies too, whose dimensions are all known.
 
     `inputs` are the shapes that are fed, by name. Where ONNX's inference fails, only inputs and
     weights have one.
@@ -232,10 +239,12 @@ def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]
             value.type.tensor_type.ClearField("shape")
             for size in inputs[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
-    dimensions = _dimensions(inferred(proto)).items()
+    # The main graph last: bodies may have tensors of the same names.
+    graphs = [*all_graphs(inferred(proto))][::-1]
     return {
         name: tuple(size for size in dims if size is not None)
-        for name, dims in dimensions
+        for inner in graphs
+        for name, dims in _dimensions(inner).items()
         if None not in dims
     }
 

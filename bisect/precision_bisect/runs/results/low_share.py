@@ -15,10 +15,10 @@ class LowShare:
     """Of an answer: how many `layers` run low, and what share of the work that is.
 
     `fixed` counts, by operator, what computes floats and has the same type in every plan: custom
-    operators, layers in the bodies of If, Loop and Scan, sequences,
-    what has no low form. `multiplications` and `bytes` are shares, 0 to 1, of the multiplications
+    operators, layers in the bodies of If, Loop and Scan, sequences, what has no low form.
+    `multiplications` and `bytes` are shares, 0 to 1, of the multiplications
     and of the bytes read and written, by the shapes of the first sample; None where there are
-    none. What bodies do is in neither.
+    none. Each multiplication in a body counts once; what bodies read and write does not.
     """
 
     layers: Count

@@ -10,7 +10,7 @@ from typing import Literal
 from precision_bisect.errors import ExitCode, counted, printable
 from precision_bisect.options import ANSWER
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.runfolder import TARGET
+from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET
 from precision_bisect.runs.typed_json import Count, read_typed
 from precision_bisect.trial import Figure, Honour, LayerHonour
 
@@ -137,6 +137,38 @@ class OnTarget:
         return TargetStatus.NO_FASTER if slow else TargetStatus.HOLDS
 
     @property
+    def fastest(self) -> PointOnTarget | None:
+        """The fastest plan that holds, where it is clearly faster than the answer, else None."""
+        answer = self.answer
+        if answer is None or answer.latency_ms is None:
+            return None
+        limit, own_spread = answer.latency_ms, answer.latency_spread_ms or 0.0
+        rivals = {
+            point.latency_ms: point
+            for point in self.points
+            if point.latency_ms is not None
+            and point.holds(self.samples)
+            and point.latency_ms + max(point.latency_spread_ms or 0.0, own_spread) < limit
+        }
+        return rivals[min(rivals)] if rivals else None
+
+    def _deploy(self) -> str:
+        """Return what to deploy instead of the answer, "" where nothing is faster."""
+        fastest = self.fastest
+        if fastest is None:
+            return ""
+        if fastest.point == FP32:
+            return "; deploy the model itself"
+        took = f"{fastest.latency_ms or 0:.3g} ms"
+        return f"; {fastest.point} holds there in {took}: deploy {fastest.point}/{MIXED_MODEL}"
+
+    def _without_control(self) -> str:
+        control = self._point(FP32)
+        if control is None or control.passed is None:
+            return "; FP32 has not come back to compare with"
+        return "" if control.holds(self.samples) else "; FP32 was judged on fewer samples"
+
+    @property
     def verdict(self) -> str:
         """What the answer is worth on the target, in one line."""
         answer, control = self.answer, self._point(FP32)
@@ -161,11 +193,13 @@ class OnTarget:
                 judged = answer.samples if answer is not None else 0
                 return f"Not judged whole: it holds on {judged} of {every}"
             case TargetStatus.SLOWER:
-                return f"Holds, but FP32 is faster there: {took}, {every}; deploy the model itself"
+                return f"Holds, but FP32 is faster there: {took}, {every}{self._deploy()}"
             case TargetStatus.NO_FASTER:
-                return f"Holds: {within}; but it is no faster than FP32 there: {took}"
+                return (
+                    f"Holds: {within}; but it is no faster than FP32 there: {took}{self._deploy()}"
+                )
             case TargetStatus.HOLDS:
-                return f"Holds: {within}"
+                return f"Holds: {within}{self._without_control()}{self._deploy()}"
 
     def to_json(self) -> str:
         return plain_json.dumps(self, indent=2) + "\n"
