@@ -2,8 +2,8 @@
 
 The smallest set says what breaks. What is deployed should be fast: few Casts, few products off
 the tensor cores. Plans come from the cost graph under the law of rounding (`speed.cheapest`), and
-from the answer with its gaps closed. The cheapest few are judged on copies, and timed where there
-is an engine.
+from the answer with its gaps closed. The cheapest few are judged on copies. Times are estimates:
+this is for runs of the emulator.
 """
 
 import math
@@ -20,7 +20,6 @@ from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest
-from precision_bisect.search.speed.measuring import all_high_ms, measure_pace
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import Outcome, Phase
 
@@ -63,16 +62,14 @@ class Rivals:
 def fastest(
     problem: Problem, rivals: Rivals, answer: Plan, *, copies: bool
 ) -> Search[Deployable | None]:
-    """Return the plan to deploy beside an answer, None where nothing can be timed.
+    """Return the plan to deploy beside an answer, None without a limit on figures.
 
     The answer is the first of the rivals that hold.
     """
     limit = problem.tolerance
     if limit is None or answer not in rivals.holding:
         return None
-    check = StabilityCheck(
-        problem=problem, copies=copies, rebuilds=problem.builds, drawn=FIRST_DRAW
-    )
+    check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
     outcomes = dict(rivals.holding)
     aim = ROOM * limit
     for _ in range(2):
@@ -90,10 +87,8 @@ def fastest(
         if missed == 1.0:
             break
         aim /= missed
-    timed = yield from _timed(
-        problem, rivals, [p for p, outcome in outcomes.items() if outcome.passed]
-    )
-    return _chosen({plan: (outcomes[plan], time) for plan, time in timed}, limit, problem, answer)
+    passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
+    return _chosen(passing, rivals, limit, answer)
 
 
 def _candidates(rivals: Rivals, aim: float) -> list[Plan]:
@@ -113,43 +108,22 @@ def _candidates(rivals: Rivals, aim: float) -> list[Plan]:
     return sorted(better, key=lambda plan: (rivals.time(plan), plan))
 
 
-def _timed(
-    problem: Problem, rivals: Rivals, plans: Sequence[Plan]
-) -> Search[list[tuple[Plan, float]]]:
-    """Return the plans with their time as a share of every layer high's, the fastest first."""
-    if not problem.builds:
-        return sorted(((plan, rivals.time(plan)) for plan in plans), key=lambda pair: pair[1])
-    high_ms = yield from all_high_ms(problem)
-    times = []
-    if high_ms is None:
-        return []
-    for plan in sorted(plans):
-        measured = yield from measure_pace(plan, high_ms, "how fast the plan is")
-        if not isinstance(measured, Outcome) and measured.outcome.passed:
-            times.append((plan, 1 / measured.pace.speedup))
-    return sorted(times, key=lambda pair: pair[1])
-
-
 def _chosen(
-    timed: Mapping[Plan, tuple[Outcome, float]], limit: float, problem: Problem, answer: Plan
+    passing: Mapping[Plan, Outcome], rivals: Rivals, limit: float, answer: Plan
 ) -> Deployable | None:
     """Return the answer where it is as fast as any and has room, else what is and has most."""
-    if not timed:
+    if not passing:
         return None
-    errors = {plan: figure_of_copies(outcome) for plan, (outcome, _) in timed.items()}
-    least = min(time for _, time in timed.values())
-    near = [plan for plan, (_, time) in timed.items() if time <= (1 + AS_FAST) * least]
-    roomy = [plan for plan in near if errors[plan] <= ROOM * limit]
-    best = roomy or near
+    errors = {plan: figure_of_copies(outcome) for plan, outcome in passing.items()}
+    times = {plan: rivals.time(plan) for plan in passing}
+    least = min(times.values())
+    near = [plan for plan, time in times.items() if time <= (1 + AS_FAST) * least]
+    best = [plan for plan in near if errors[plan] <= ROOM * limit] or near
     plan = answer
     if answer not in best:
-        plan = min(best, key=lambda plan: (errors[plan], timed[plan][1], plan))
+        plan = min(best, key=lambda plan: (errors[plan], times[plan], plan))
     return Deployable(
-        plan=plan,
-        error=worst(timed[plan][0]),
-        time=timed[plan][1],
-        answer_time=timed[answer][1] if answer in timed else None,
-        estimated=not problem.builds,
+        plan=plan, error=worst(passing[plan]), time=times[plan], answer_time=times.get(answer)
     )
 
 
@@ -169,5 +143,5 @@ def plan_to_deploy(ending: Ending, names: Sequence[LayerName]) -> PlanToDeploy |
         error=deployable.error,
         time=deployable.time,
         answer_time=deployable.answer_time,
-        estimated=deployable.estimated,
+        estimated=True,
     )

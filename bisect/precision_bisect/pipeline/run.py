@@ -243,6 +243,8 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     # A search for speed limits has ended with what is fast enough.
     wanted = options.until == "answer" and options.by != "module" and not options.speed.given
+    # Engines are timed, not estimated, and each plan costs a build there.
+    wanted = wanted and prepared.backend.emulated
     if ending.status is not Status.FOUND or outcome is None or not wanted:
         return ending
     assert answer is not None

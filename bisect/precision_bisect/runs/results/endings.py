@@ -50,17 +50,16 @@ _NOT_EVEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployable:
-    """The fastest plan that holds, with its largest error over copies.
+    """The fastest plan that holds, by estimate, with its largest error over copies.
 
     `time` and `answer_time` are the times of an inference with it and with the answer, as shares
-    of that with every layer high; `estimated` where no engine was timed.
+    of that with every layer high.
     """
 
     plan: Plan
     error: float | None
     time: float
     answer_time: float | None
-    estimated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220
 (1983). A state is a plan. A move changes the type of one layer, or of a connected group of layers
 that have the same type, so that an island appears or goes as a whole: a step on the way would add
-Casts. A plan is allowed while the root of the sum of the squared errors of its low layers (see
+Casts; or of any two layers. A plan is allowed while the root of the sum of the squared errors of its low layers (see
 `rounding_law`) is within a limit. It asks no engine and no emulator, counts moves instead of
 seconds, and is deterministic given its seed.
 """
@@ -21,6 +21,9 @@ MOVES, LEAST_MOVES, MOST_MOVES = 50, 2_000, 30_000
 layers) takes half a second a start, and a plan of the same cost as with three times as many."""
 HOT, COLD = 0.5, 0.002
 """Temperatures at the first and the last move, in units of the mean cost of a change."""
+SWAPS = 0.25
+"""Share of the moves that change any two layers: where the limit leaves no room, one has to be
+kept for another."""
 LARGEST_GROUP = 24
 """Layers that change their type together, at most. A bound."""
 
@@ -84,6 +87,8 @@ class _Annealing:
         cost, best, least = 0.0, frozenset(self.kept), 0.0
         for move in range(count):
             group = self._group(self.rng.choice(free))
+            if self.rng.random() < SWAPS:
+                group = tuple({self.rng.choice(free), self.rng.choice(free)})
             spent = self.spent + self._added(group)
             if spent > self.budget:
                 continue
