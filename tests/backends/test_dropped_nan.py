@@ -13,10 +13,11 @@ from precision_bisect.backends.emulation.dropped_nan import DROPPING, watch_drop
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segments import FEWEST_SEGMENTS, Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
+from precision_bisect.graphs.fp32_outputs import in_fp32
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import DroppedNan, Sample
+from precision_bisect.protocols import DroppedNan, Sample, dropping
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.settings.engine_settings import EngineSettings, IoTypes
 
@@ -142,6 +143,13 @@ def test_a_search_goes_on_until_no_nan_is_dropped(
     assert Status.FOUND is told.status
     assert ["node_of_square", "node_of_born"] == told.kept
     assert any("engines that keep it give NaN" in note for note in told.notes)
+
+
+def test_outputs_in_halves_go_on_telling() -> None:
+    """They are judged in FP32, and still do not pass."""
+    outputs = DroppedNan({"y": np.ones(1, np.float16)}, ["layer"])
+    assert ["layer"] == dropping([in_fp32(outputs)])
+    assert np.float32 == in_fp32(outputs)["y"].dtype
 
 
 def test_a_graph_in_segments_counts_what_is_dropped(tmp_path: Path) -> None:
