@@ -1,10 +1,10 @@
 """TF32: what FP32 products are on tensor cores unless a library is told otherwise.
 
 Their operands are rounded to 10 bits of mantissa, to nearest; sums stay FP32. Measured on an H200
-with ONNX Runtime 1.31.1 (benchmarks/results/tf32.json): matrix products agree with that to
-the last bits of FP32, as do convolutions of one group over two and three dimensions whose channels
-are multiples of four. Products of a single row, grouped and one-dimensional convolutions and
-transposed ones stayed FP32 there.
+with ONNX Runtime 1.31.1 (benchmarks/results/tf32.json): matrix products agree with that to the
+last bits of FP32, as do convolutions over two and three dimensions whose channels, in a group, are
+multiples of four. Products of a single row, depthwise and one-dimensional convolutions and
+transposed ones stayed FP32 there. So did a grouped convolution of a small image.
 """
 
 import numpy as np
@@ -12,7 +12,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.node_views import View
 
 _SPLITTER, _LARGEST = "precision_bisect/tf32/splitter", "precision_bisect/tf32/largest"
@@ -72,9 +71,8 @@ def is_product(node: onnx.NodeProto, view: View) -> bool:
         case "Einsum":
             return len(node.input) == OPERANDS
         case "Conv":
-            group = attribute(node, "group")
-            if second is None or (group is not None and group.i > 1):
-                return second is None
+            if second is None:
+                return True
             channels = [size for size in second[:2] if isinstance(size, int)]
             planes = len(second) - 2
             return planes in _PLANES and not any(size % _CHANNELS for size in channels)

@@ -3,9 +3,9 @@
 S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220
 (1983). A state is a plan. A move changes the type of one layer, or of a connected group of layers
 that have the same type, so that an island appears or goes as a whole: a step on the way would add
-Casts; or of any two layers. A plan is allowed while the root of the sum of the squared errors of its low layers (see
-`rounding_law`) is within a limit. It asks no engine and no emulator, counts moves instead of
-seconds, and is deterministic given its seed.
+Casts; or of any two layers. A plan is allowed while the root of the sum of the squared errors of
+its low layers (see `rounding_law`) is within a limit. It asks no engine and no emulator, counts
+moves instead of seconds, and is deterministic given its seed.
 """
 
 import math
