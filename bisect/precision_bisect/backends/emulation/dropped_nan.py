@@ -67,7 +67,8 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
 
 def _losing(node: onnx.NodeProto, elem_types: Mapping[str, int]) -> Iterator[str]:
     """Yield the inputs of a node in which a NaN may be lost."""
-    if node.domain not in ("", "ai.onnx") or not node.name:
+    places = DROPPING.get(node.op_type, ())
+    if node.domain not in ("", "ai.onnx") or not (node.name and places):
         return
     mode, reduction = attribute(node, "mode"), attribute(node, "reduction")
     keeps = {
@@ -78,7 +79,6 @@ def _losing(node: onnx.NodeProto, elem_types: Mapping[str, int]) -> Iterator[str
     }
     if keeps.get(node.op_type, False):
         return
-    places = DROPPING.get(node.op_type, ())
     yield from (node.input[i] for i in places if i < len(node.input) and node.input[i])
 
 
