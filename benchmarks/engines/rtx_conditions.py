@@ -43,7 +43,7 @@ from precision_bisect.graphs import interface
 from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16
-from precision_bisect.graphs.typed import layout
+from precision_bisect.graphs.typed import layout, pinning
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.precisions import HalfName, Pair
@@ -205,8 +205,8 @@ def unpinned() -> ExitStack:
     """Return what, while it is open, makes the tool forget the conditions that it knows."""
     stack = ExitStack()
     for module, name in (
-        *((layout, name) for name in ("AT_THE_BORDER", "NOT_PARSED", "NO_BF16")),
-        (interface, "AT_THE_BORDER"),
+        *((layout, name) for name in ("NOT_PARSED", "NO_BF16")),
+        *((module, "AT_THE_BORDER") for module in (interface, pinning)),
     ):
         stack.enter_context(patch.object(module, name, frozenset()))
     return stack
