@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from precision_bisect.plan import Plan
 
-LatencyMethod: TypeAlias = Literal["host_clock", "cuda_events"]
+LatencyMethod: TypeAlias = Literal["host_clock", "cuda_events", "cuda_graph"]
 
 
 class NotFinite(float, Enum):
@@ -41,10 +41,11 @@ class Latency:
     """How long one inference takes on the engine, in milliseconds.
 
     `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
-    is the interquartile range. `method` is the host's clock round a launch and the wait for its
-    end, or CUDA events round the launch. Where it was measured beside the engine with every layer
-    high, in turns, `baseline_ms` is that one's median at the time, `speedup` how many times as
-    fast this engine is, and `speedup_spread` the interquartile range of that over the turns.
+    is the interquartile range. `method` is the host's clock round a launch, or round the replay of
+    a CUDA graph, and the wait for its end, or CUDA events round the launch. Where it was measured
+    beside the engine with every layer high, in turns, `baseline_ms` is that one's median at the
+    time, `speedup` how many times as fast this engine is, and `speedup_spread` the interquartile
+    range of that over the turns.
     """
 
     median_ms: float

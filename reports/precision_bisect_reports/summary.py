@@ -59,6 +59,7 @@ MOST_PINNED = 3
 METHOD_WORDS: Mapping[LatencyMethod, str] = {
     "host_clock": "the host's clock",
     "cuda_events": "CUDA events",
+    "cuda_graph": "the host's clock, CUDA graph",
 }
 
 

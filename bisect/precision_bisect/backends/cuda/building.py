@@ -137,7 +137,8 @@ class BuiltSession:
     """A session for a plan, how it was opened, remarks on that, and the layers of the plan.
 
     `layers` are the names of all nodes of the model. `kept` and `low` are those of its candidates
-    that stay high and run low, in network order. `high` is the type of those that stay.
+    that stay high and run low, in network order. `high` is the type of those that stay. `captures`
+    is as in `Opened`.
     """
 
     session: "onnxruntime.InferenceSession"
@@ -147,6 +148,7 @@ class BuiltSession:
     kept: Sequence[LayerName]
     low: Sequence[LayerName]
     high: HighName
+    captures: bool = False
 
 
 class TypedSessions:
@@ -188,6 +190,7 @@ class TypedSessions:
             kept=[*self._asked_high, *(table.names[index] for index in plan.indices)],
             low=self._low(plan),
             high=self._writer.pair.high,
+            captures=opened.captures,
         )
 
     def unbuildable(self) -> Mapping[LayerName, str]:

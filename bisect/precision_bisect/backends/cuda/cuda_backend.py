@@ -60,8 +60,9 @@ class CudaBackend:
             providers=on_cuda(self._searching),
             profiles=workdir / "profile",
             timeout_s=settings.build_timeout_s,
+            capturing=timed,
         )
-        self._as_deployed = replace(opener, providers=on_cuda(self._deployed))
+        self._as_deployed = replace(opener, providers=on_cuda(self._deployed), capturing=True)
         self._writer = writer
         self._sessions = TypedSessions(writer, opener, workdir / "typed")
 

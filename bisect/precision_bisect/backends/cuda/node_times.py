@@ -20,7 +20,7 @@ import onnx
 
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.building import TIMED, TypedSessions, layer_called
-from precision_bisect.backends.cuda.cuda_engine import as_bound, session_latency
+from precision_bisect.backends.cuda.cuda_engine import BoundRun, as_bound
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.timing import WARM_UP_RUNS, middle
 from precision_bisect.graphs.ort import ort_message
@@ -53,9 +53,11 @@ def times_of(
     weights = total_bytes(writer.model.weights)
     optimised = opener.profiles.with_name("optimised.onnx")
     written = optimised if weights <= MOST_WRITTEN_BYTES else None
-    session = sessions.open(plan, replace(opener, optimised=written)).session
+    # A graph that is replayed leaves no profile.
+    launching = replace(opener, optimised=written, capturing=False)
+    session = sessions.open(plan, launching).session
     try:
-        session_latency(session, as_bound(session, feed), on)
+        BoundRun(session, as_bound(session, feed), on).latency()
     except Exception as error:  # onnxruntime's classes share no base but Exception
         raise failure(TrialStatus.RUN_FAILED, ort_message(error)) from error
     profile = Path(session.end_profiling())

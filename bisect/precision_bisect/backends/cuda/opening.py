@@ -53,6 +53,8 @@ FUSIONS: Mapping[str, tuple[str, ...]] = {
 
 _ALL = frozenset(name for names in FUSIONS.values() for name in names)
 _PROFILES = count()
+_CAPTURE = "enable_cuda_graph"
+"""The provider's option. Without it no run is captured; with it, a run says which graph it is."""
 _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)\(\d+\)")
 """How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`."""
 
@@ -65,12 +67,13 @@ class OpeningError(Exception):
 class Opened:
     """A session, how it was opened, and in `notes` what had to be switched off for it.
 
-    Each note is one sentence.
+    Each note is one sentence. `captures` tells that runs may be captured as a CUDA graph.
     """
 
     session: "onnxruntime.InferenceSession"
     opening: Opening
     notes: tuple[str, ...]
+    captures: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,8 @@ class Opener:
     to end it, in files whose names begin with `profiles`. `timeout_s` is the limit in seconds on
     one opening with all its attempts, None for no limit. Files of weights are looked for from the
     folder `data` on, None for that of the graph. The optimised graph is written to the file
-    `optimised`, if one is named.
+    `optimised`, if one is named. With `capturing`, runs may be captured as a CUDA graph where ONNX
+    Runtime puts all nodes on the GPU.
     """
 
     providers: Providers
@@ -89,24 +93,36 @@ class Opener:
     timeout_s: float | None = None
     data: Path | None = None
     optimised: Path | None = None
+    capturing: bool = False
 
     def open(self, path: Path) -> Opened:
         """Open a graph. Raises OpeningError where every attempt fails, TimeoutError."""
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         errors: list[OpeningError] = []
         for opening, off in _attempts(errors):
-            try:
-                session = self._session(path, opening, deadline)
-            except OpeningError as error:
-                errors.append(error)
-                continue
             own = self.providers[0]
             actual = replace(opening, options={} if isinstance(own, str) else dict(own[1]))
-            return Opened(session=session, opening=actual, notes=_notes(off, errors))
+            # ONNX Runtime refuses to open what it cannot capture: a node on the CPU, an If.
+            for captures in (True, False)[not self.capturing :]:
+                try:
+                    session = self._session(path, opening, deadline, captures=captures)
+                except OpeningError as error:
+                    if not captures:
+                        errors.append(error)
+                    continue
+                return Opened(
+                    session=session, opening=actual, notes=_notes(off, errors), captures=captures
+                )
         raise errors[-1]
 
+    def _on(self, *, captures: bool) -> Providers:
+        """Return the providers; the first may capture CUDA graphs."""
+        first, *others = self.providers
+        name, options = (first, {}) if isinstance(first, str) else first
+        return [(name, {**options, _CAPTURE: "1"}), *others] if captures else self.providers
+
     def _session(
-        self, path: Path, opening: Opening, deadline: float | None
+        self, path: Path, opening: Opening, deadline: float | None, *, captures: bool
     ) -> "onnxruntime.InferenceSession":
         ort = runtime()
         options = session_options()
@@ -129,7 +145,7 @@ class Opener:
                 return ort.InferenceSession(
                     path if self.data is None else path.read_bytes(),
                     options,
-                    providers=list(self.providers),
+                    providers=list(self._on(captures=captures)),
                     # Its fallback would print to stdout and take another provider.
                     enable_fallback=0,
                     disabled_optimizers=set(opening.disabled),
