@@ -3,8 +3,8 @@
     python benchmarks/cuda_graph.py MODEL [MODEL ...]
 
 Times every layer in FP32 and every candidate in FP16, each on a session with the options that a
-run deploys: launched kernel by kernel, and replayed as a graph, in turns. Prints a line of JSON for
-each model: milliseconds, medians over the turns.
+run deploys: launched kernel by kernel, and replayed as a graph, in turns. Prints a line of JSON
+for each model: milliseconds, medians over the turns.
 """
 
 import json
@@ -35,7 +35,7 @@ def timed(path: Path, work: Path) -> dict[str, Any]:
     """Return the milliseconds of a model with its first made-up sample."""
     model = pin_formless(load_model(path), PAIR)
     backend = CudaBackend(TypedWriter(model, PAIR), EngineSettings(), work)
-    model = pin_unbuildable(model, backend.unbuildable())
+    model = pin_unbuildable(model, backend, PAIR.low)
     (feed,) = synthetic_samples(model, {}, 1, 0)
     versions = dict(backend.versions())
     size = len(model.table.candidates)
