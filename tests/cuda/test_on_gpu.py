@@ -252,7 +252,8 @@ def test_steps_are_as_forecast(body: str, opset: int, tmp_path: Path) -> None:
         EmulatedBackend(model, threads=1, targets=[each]).evaluate(Plan.of(()), feed)["y"]
         for each in targets
     )
-    assert np.abs(found - stored).mean() < np.abs(found - plain).mean() / 2
+    # Both are alike where TensorRT has the same steps.
+    assert np.abs(found - stored).mean() <= np.abs(found - plain).mean() / 2
 
 
 @pytest.mark.parametrize("kept", [(), ("root",), ("scaled",)])
