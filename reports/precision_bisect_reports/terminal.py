@@ -48,6 +48,7 @@ TITLES = {
     Phase.CERTIFICATE: "Certificate",
     Phase.SPEED: "Speed",
     Phase.RECHECK: "Re-check",
+    Phase.EXPLANATION: "Explanation",
 }
 
 
@@ -75,7 +76,8 @@ def trial_line(proposal: Proposal, outcome: Outcome) -> str:
     """Return why a plan was tried and what came of it; "" for a forecast, there are so many."""
     if proposal.phase in (Phase.RANKING, Phase.PREDICTION):
         return ""
-    what = f"{TITLES[proposal.phase]}, {len(proposal.plan)} kept: {proposal.reason}"
+    case = f" ({proposal.case})" if proposal.case else ""
+    what = f"{TITLES[proposal.phase]}{case}, {len(proposal.plan)} kept: {proposal.reason}"
     return f"  {what} -> {verdict(outcome)}"
 
 

@@ -170,20 +170,20 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explained = explained_in_time(prepared, subject, budget)
+            explained = explained_in_time(prepared, run.driver, subject, budget)
             explanation.findings = explained.findings
         explanation.findings = explanation.findings.of_answer(
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
             if answer is not None:
-                explanation.other_targets = other_targets(
-                    prepared, answer, run.answer.samples, late=budget.late
-                )
-                explanation.tf32 = with_tf32(
-                    prepared, answer, run.answer.samples, late=budget.late
-                )
-                explanation.ranges = input_ranges(prepared, answer, late=budget.late)
+                cases, samples = run.driver.cases, run.answer.samples
+                targets = other_targets(prepared, cases, answer, samples)
+                explanation.other_targets = run.driver.run_to_end(targets)
+                tf32 = with_tf32(prepared, cases, answer, samples)
+                explanation.tf32 = run.driver.run_to_end(tf32)
+                ranges = input_ranges(prepared, cases, answer)
+                explanation.ranges = run.driver.run_to_end(ranges)
                 explanation.born = born_inside(prepared, answer, late=budget.late)
                 explanation.sums = sums_inside(prepared, answer, late=budget.late)
                 explanation.hidden = hidden_rows(prepared)
@@ -259,7 +259,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         trials=len(judged),
         unresolved=without_verdict(judged),
         builds=builds,
-        evaluations=len(driver.trials) - builds,
+        evaluations=driver.effort - builds,
         wall_s=round(run.budget.elapsed_s(), 3),
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,

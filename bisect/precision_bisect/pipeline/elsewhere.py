@@ -5,22 +5,22 @@ a share of the value. Some do not: an angle, an index or a part of a whole is lo
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
-from precision_bisect.errors import in_words
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.graphs.classify import FOLLOWERS
-from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
@@ -30,12 +30,14 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored, WithTf32
-from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.cases import Cases
+from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.rounding_law import worst
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
-from precision_bisect.trial import Phase, Proposal, SampleSet, Verdict
+from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
 _DRAW = 10**6
 """The draw of copies that an answer is judged on; searches count theirs from 1."""
@@ -44,20 +46,18 @@ _Affected = Mapping[LayerName, Inside]
 
 
 def other_targets(
-    prepared: Prepared, plan: Plan, samples: SampleSet, *, late: bool
-) -> list[OnTargets]:
+    prepared: Prepared, cases: Cases, plan: Plan, samples: SampleSet
+) -> Search[list[OnTargets]]:
     """Judge an answer of the emulator on its samples and on copies, as other targets compute it.
 
-    Targets that compute the model as one of the run's own, or cannot run it, are left out. Nothing
-    is evaluated if it is `late`. An answer stands without: whatever fails is told.
+    Targets that compute the model as one of the run's own, or cannot run it, are left out.
     """
     if not prepared.backend.emulated:
         return []
-    options = prepared.options
     affected = {
         target: Semantics(prepared.model, target).affected(prepared.pair) for target in TARGETS
     }
-    own = [affected[target] for target in options.targets]
+    own = [affected[target] for target in prepared.options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, effects in affected.items():
         if target in prepared.unknown_to:
@@ -67,90 +67,87 @@ def other_targets(
             alike.append(target)
         elif effects not in own:
             groups.append((effects, [target]))
+    proposals = []
+    for _, targets in groups:
+        proposals.append(_beside(prepared, f"target:{targets[0]}", plan, samples, "the answer"))
+        cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
+    outcomes = (yield tuple(proposals)) if proposals else ()
     return [
-        _judged(prepared, plan, samples, names, effects, late=late) for effects, names in groups
+        OnTargets(
+            targets=targets,
+            stored=_stored(prepared, plan, effects),
+            passed=None if outcome.verdict is None else outcome.passed,
+            error=outcome.error,
+            stability=outcome.evidence.stability,
+            message="" if outcome.passed else outcome.message,
+        )
+        for (effects, targets), outcome in zip(groups, outcomes, strict=True)
     ]
 
 
-def _judged(
-    prepared: Prepared,
-    plan: Plan,
-    samples: SampleSet,
-    targets: Sequence[TargetName],
-    affected: _Affected,
-    *,
-    late: bool,
-) -> OnTargets:
+def _beside(
+    prepared: Prepared, case: CaseName, plan: Plan, samples: SampleSet, what: str
+) -> Proposal:
+    """Return the trial of a plan on samples and copies in another case."""
+    return Proposal(
+        plan=plan,
+        phase=Phase.EXPLANATION,
+        samples=samples,
+        draw=0 if prepared.copies is None else _DRAW,
+        case=case,
+        reason=what,
+    )
+
+
+def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
+    options = replace(prepared.options, target=target)
+    chosen = choose_backend(options, prepared.samples, prepared.work, scales=prepared.scales)
+    return evaluator(prepared, chosen.make(prepared.model))
+
+
+def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]:
+    """Return what a target stores inside the layers that run low."""
     names = prepared.model.table.names
     kept = {names[i] for i in plan.indices if prepared.options.high == "fp32"}
     ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
     counts = Counter((ops[name], inside) for name, inside in affected.items() if name not in kept)
-    stored = [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
-    report = OnTargets(targets=targets, passed=None, stored=stored)
-    if late:
-        return replace(report, message="the time was up")
-    options = replace(prepared.options, target=targets[0])
-    proposal = Proposal(
-        plan=plan,
-        phase=Phase.RECHECK,
-        samples=samples,
-        draw=0 if prepared.copies is None else _DRAW,
-    )
-    try:
-        chosen = choose_backend(options, prepared.samples, prepared.work, scales=prepared.scales)
-        outcome = evaluator(prepared, chosen.make(prepared.model))(proposal)
-    except KeyboardInterrupt:
-        return replace(report, message="interrupted")
-    except Exception as error:  # whatever is wrong in here, the answer stands
-        return replace(report, message=in_words(error))
-    finally:
-        prepared.rest()
-    return replace(
-        report,
-        passed=None if outcome.verdict is None else outcome.passed,
-        error=outcome.error,
-        stability=outcome.evidence.stability,
-        message="" if outcome.passed else outcome.message,
-    )
+    return [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
+
+
+_TF32: CaseName = "tf32"
 
 
 def with_tf32(
-    prepared: Prepared, answer: Plan, samples: SampleSet, *, late: bool
-) -> WithTf32 | None:
-    """Judge FP32 and an answer of the emulator with TF32's products; None where there are none.
-
-    Nothing is evaluated if it is `late`. An answer stands without: whatever fails is told.
-    """
-    options, model = prepared.options, prepared.model
-    if not prepared.backend.emulated or options.high != "fp32":
+    prepared: Prepared, cases: Cases, answer: Plan, samples: SampleSet
+) -> Search[WithTf32 | None]:
+    """Judge FP32 and an answer of the emulator with TF32's products; None where there are none."""
+    view = View(prepared.model)
+    products = any(is_product(node, view) for node in prepared.model.proto.graph.node)
+    if not (prepared.backend.emulated and prepared.options.high == "fp32" and products):
         return None
-    view = View(model)
-    if not any(is_product(node, view) for node in model.proto.graph.node):
-        return None
-    if late:
-        return WithTf32(message="the time was up")
-    draw = 0 if prepared.copies is None else _DRAW
-    try:
-        factors = draw > 0 and not can_change(prepared.samples)
-        backend = forecaster(model, options, prepared.scales, factors=factors, tf32=True)
-        judge = evaluator(replace(prepared, emulator=backend), backend)
-        # A phase of few copies: this decides nothing, and is to cost little.
-        fp32, outcome = (
-            judge(Proposal(plan=plan, phase=Phase.CURVE, samples=samples, draw=draw))
-            for plan in (prepared.everything, answer)
-        )
-    except KeyboardInterrupt:
-        return WithTf32(message="interrupted")
-    except Exception as error:  # whatever is wrong in here, the answer stands
-        return WithTf32(message=in_words(error))
-    finally:
-        prepared.rest()
+    cases.add(_TF32, partial(_in_tf32, prepared))
+    proposals = tuple(
+        _beside(prepared, _TF32, plan, samples, what)
+        for plan, what in ((prepared.everything, "every layer high"), (answer, "the answer"))
+    )
+    fp32, outcome = yield proposals
     return WithTf32(
         fp32_passed=None if fp32.verdict is None else fp32.passed,
         fp32_error=worst(fp32),
         passed=None if outcome.verdict is None else outcome.passed,
         error=worst(outcome),
+        message=next((o.message for o in (fp32, outcome) if o.verdict is None), ""),
     )
+
+
+def _in_tf32(prepared: Prepared) -> Evaluator:
+    factors = prepared.copies is not None and not can_change(prepared.samples)
+    backend = forecaster(
+        prepared.model, prepared.options, prepared.scales, factors=factors, tf32=True
+    )
+    whole = evaluator(prepared, backend)
+    # Few copies: this decides nothing, and is to cost little.
+    return replace(whole, copies=whole.copies and whole.copies.fewer(CURVE_COPIES))
 
 
 _GROWING = frozenset(
@@ -252,66 +249,111 @@ is off by up to half of that, 0.004."""
 _ALWAYS = ("GridSample",)
 
 
-def input_ranges(prepared: Prepared, plan: Plan, *, late: bool) -> list[InputRange]:
-    """Return the inputs whose range matters; tried by the emulator, unless it is `late`.
+class _LookedAt(NamedTuple):
+    """An input, what its size reaches, and samples moved to the ends of its range, if it has one.
+
+    `tensors` tell its size.
+    """
+
+    name: str
+    values: Sequence[NDArray[Any]]
+    sized: Sequence[SizedInput]
+    ends: tuple[float, float] | None
+    end_samples: Sequence[Sample]
+    tensors: Sequence[str]
+
+    @property
+    def case(self) -> CaseName:
+        return f"range:{self.name}"
+
+
+def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[InputRange]]:
+    """Return the inputs whose range matters, and have the emulator judge an answer at its ends.
 
     An answer stands without: whatever fails in here is left out.
     """
-    # What was asked for comes first.
-    sized_by_input: dict[str, list[SizedInput]] = {name: [] for name in prepared.options.ranges}
     try:
-        for sized in sized_inputs(prepared.model):
-            sized_by_input.setdefault(sized.input, []).append(sized)
-        looked = [
-            _looked_at(prepared, plan, name, some, late=late)
-            for name, some in list(sized_by_input.items())[:MOST_INPUTS]
-        ]
+        inputs = list(_looked_at(prepared))
+        largest = _largest(prepared, inputs)
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return []
-    finally:
-        prepared.rest()
-    return [input_range for input_range in looked if input_range is not None]
+    ranges = [(looked, _input_range(prepared, looked, largest)) for looked in inputs]
+    told = [(looked, known) for looked, known in ranges if known is not None]
+    proposals = []
+    for looked, _ in told:
+        if looked.end_samples and prepared.emulator is not None:
+            cases.add(looked.case, partial(_at_ends, prepared, looked.end_samples))
+            proposals.append(
+                Proposal(
+                    plan=plan,
+                    phase=Phase.EXPLANATION,
+                    samples=SampleSet.HELD_OUT,
+                    case=looked.case,
+                    reason=f"the answer at the ends of {looked.name}",
+                )
+            )
+    outcomes = (yield tuple(proposals)) if proposals else ()
+    judged = {proposal.case: o for proposal, o in zip(proposals, outcomes, strict=True)}
+    return [_with_outcome(known, judged.get(looked.case)) for looked, known in told]
 
 
-def _looked_at(
-    prepared: Prepared, plan: Plan, name: str, sized: Sequence[SizedInput], *, late: bool
-) -> InputRange | None:
-    half, ranges = LOW_TYPES.get(prepared.options.low, FP16), prepared.options.ranges
-    values = [feed[name] for feed in prepared.samples if feed[name].size]
-    if not values:
+def _looked_at(prepared: Prepared) -> Iterator[_LookedAt]:
+    """Yield the inputs that are looked at, those first whose range was given."""
+    ranges = prepared.options.ranges
+    sized_by_input: dict[str, list[SizedInput]] = {name: [] for name in ranges}
+    for sized in sized_inputs(prepared.model):
+        sized_by_input.setdefault(sized.input, []).append(sized)
+    for name, some in list(sized_by_input.items())[:MOST_INPUTS]:
+        values = [feed[name] for feed in prepared.samples if feed[name].size]
+        if not values:
+            continue
+        ends = ranges.get(name) or range_by_type(values[0])
+        moved = prepared.samples[:MOST_MOVED_SAMPLES]
+        end_samples = [] if ends is None else at_ends(moved, name, ends)
+        tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
+        yield _LookedAt(name, values, some, ends, end_samples, tensors)
+
+
+_Largest: TypeAlias = Mapping[tuple[str, str], float]
+"""The largest magnitude of a tensor in FP32 in the samples (""), or at the ends of an input."""
+
+
+def _largest(prepared: Prepared, inputs: Sequence[_LookedAt]) -> _Largest:
+    """Return how large the tensors are that tell the size of inputs, 0 without samples."""
+    largest = defaultdict[tuple[str, str], float](float)
+    feeds = [("", feed) for feed in prepared.samples]
+    feeds += [(looked.name, feed) for looked in inputs for feed in looked.end_samples]
+    tensors = list(dict.fromkeys(tensor for looked in inputs for tensor in looked.tensors))
+    if not tensors:
+        return largest
+    instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
+    for values in instrument.shown(tensors, [feed for _, feed in feeds], None):
+        where, _ = feeds[values.sample]
+        for tensor, array in values.exact.items():
+            magnitude = float(np.abs(array).max(initial=0.0))
+            largest[tensor, where] = max(largest[tensor, where], magnitude)
+    return largest
+
+
+def _input_range(prepared: Prepared, looked: _LookedAt, largest: _Largest) -> InputRange | None:
+    """Return what is known of an input without a trial; None where its size does not matter."""
+    half, both = LOW_TYPES.get(prepared.options.low, FP16), ("", looked.name)
+    most = {name: max(largest[name, where] for where in both) for name in looked.tensors}
+    operators = [op for op in looked.sized if _matters(op, _step(most[op.tensor], half))]
+    if not operators and looked.name not in prepared.options.ranges:
         return None
-    ends = ranges.get(name) or range_by_type(values[0])
-    end_samples = (
-        [] if ends is None else at_ends(prepared.samples[:MOST_MOVED_SAMPLES], name, ends)
-    )
-    tensors = list(dict.fromkeys(operator.tensor for operator in sized)) or [name]
-    at_samples, at_end = (
-        _largest(prepared, tensors, some) for some in (prepared.samples, end_samples)
-    )
-    largest = {tensor: max(at_samples[tensor], at_end[tensor]) for tensor in tensors}
-    operators = [
-        operator for operator in sized if _matters(operator, _step(largest[operator.tensor], half))
-    ]
-    if not operators and name not in ranges:
-        return None
-    errors = [] if late else _errors(prepared, plan, end_samples)
-    figures = [error for error, _ in errors if error is not None]
-    chosen = [operator.tensor for operator in operators] or tensors
-    reads, beyond = (max(some[tensor] for tensor in chosen) for some in (at_samples, at_end))
+    chosen = [operator.tensor for operator in operators] or looked.tensors
+    reads, beyond = (max(largest[tensor, where] for tensor in chosen) for where in both)
     return InputRange(
-        input=name,
+        input=looked.name,
         operators=[operator.op_type for operator in operators],
         layers=[operator.node for operator in operators],
-        samples=[float(min(map(np.min, values))), float(max(map(np.max, values)))],
+        samples=[float(min(map(np.min, looked.values))), float(max(map(np.max, looked.values)))],
         reads=reads,
         step=_step(reads, half),
-        range=None if ends is None else [*map(float, ends)],
-        reads_at_ends=beyond if end_samples else None,
-        step_at_ends=_step(beyond, half) if end_samples else None,
-        passed=all(passed for _, passed in errors) if errors else None,
-        error=max(figures, default=None),
-        variants=len(errors),
-        failed=sum(not passed for _, passed in errors),
+        range=None if looked.ends is None else [*map(float, looked.ends)],
+        reads_at_ends=beyond if looked.end_samples else None,
+        step_at_ends=_step(beyond, half) if looked.end_samples else None,
     )
 
 
@@ -319,18 +361,24 @@ def _matters(sized: SizedInput, step: float) -> bool:
     return sized.op_type in _ALWAYS or (step > 1.0 if sized.whole else step >= TOLD)
 
 
-def _largest(
-    prepared: Prepared, tensors: Sequence[str], feeds: Sequence[Sample]
-) -> dict[str, float]:
-    """Return the largest magnitude of each tensor in FP32, 0 for no feeds."""
-    largest = dict.fromkeys(tensors, 0.0)
-    if not feeds:
-        return largest
-    instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
-    for values in instrument.shown(tensors, feeds, None):
-        for tensor, array in values.exact.items():
-            largest[tensor] = max(largest[tensor], float(np.abs(array).max(initial=0.0)))
-    return largest
+def _at_ends(prepared: Prepared, end_samples: Sequence[Sample]) -> Evaluator:
+    """Return what has the emulator judge each of these samples that FP32 computes by itself."""
+    numbers = range(len(end_samples))
+    sets = SampleSets(
+        feeds=end_samples, pool=(), reference=(), held_out=numbers, refer=prepared.refer
+    )
+    assert prepared.emulator is not None
+    return replace(evaluator(prepared, prepared.emulator), samples=sets, copies=None)
+
+
+def _with_outcome(known: InputRange, outcome: Outcome | None) -> InputRange:
+    """Return a range with what an answer came to at its ends."""
+    one_by_one = None if outcome is None else outcome.evidence.one_by_one
+    count = 0 if one_by_one is None else len(one_by_one.numbers) - len(one_by_one.unjudged)
+    if outcome is None or one_by_one is None or not count:
+        return known
+    failed = len(one_by_one.failed)
+    return replace(known, passed=not failed, error=outcome.error, variants=count, failed=failed)
 
 
 def _step(value: float, half: LowType) -> float:
@@ -338,19 +386,3 @@ def _step(value: float, half: LowType) -> float:
     if not 0 < value < math.inf:
         return 0.0
     return 2.0 ** (math.floor(math.log2(value)) + 1 - half.digits)
-
-
-def _errors(
-    prepared: Prepared, plan: Plan, end_samples: Sequence[Sample]
-) -> list[tuple[float | None, bool]]:
-    """Return the error of each made-up sample that FP32 computes, and whether it passes."""
-    errors: list[tuple[float | None, bool]] = []
-    if prepared.emulator is None:
-        return errors
-    for feed in end_samples:
-        exact = prepared.refer(feed)
-        if non_finite([exact]):
-            continue
-        judgement = judged_once(prepared.emulator, plan, [feed], [exact], prepared.comparator)
-        errors.append((judgement.error, judgement.verdict is Verdict.PASS))
-    return errors

@@ -56,7 +56,7 @@ from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import Kind, Outcome
+from precision_bisect.trial import Outcome
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 
@@ -133,7 +133,7 @@ def run_prepared(
             recorded = ledger.trials()
             # A resumed run has one budget with its earlier sessions.
             budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
-            budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
+            budget.trials += sum(not trial.proposal.forecast for trial in recorded)
             budget.space = prepared.space
             store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
             driver = Driver(workers, ledger, budget, tell_all(observer, store))

@@ -11,7 +11,7 @@ computes, before that is rounded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -48,6 +48,22 @@ class Refers(Protocol):
     def rest(self) -> None: ...
 
 
+class Draws(Protocol):
+    """What judges a plan beside the samples: `count` times, of which `allowed` may fail."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def allowed(self) -> int: ...
+
+    def fewer(self, most: int) -> "Draws": ...
+
+    def make(self, where: SampleSet, draw: int, number: int) -> Pair: ...
+
+    def rest(self) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Copies:
     """Makes copies of the samples, each with its own reference; the same for the same numbers.
@@ -68,6 +84,12 @@ class Copies:
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
     _held: tuple[object, dict[int, Pair]] = field(init=False, default=(None, {}))
+
+    def fewer(self, most: int) -> "Copies":
+        """Return so many of the copies; fewer are never more lenient."""
+        count = min(most, self.count)
+        # The allowed failures shrink in proportion, rounded down.
+        return replace(self, count=count, allowed=self.allowed * count // self.count)
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""

@@ -38,6 +38,7 @@ SHARES: Mapping[Phase, tuple[float, float]] = {
     Phase.SPEED: (0.64, 0.76),
     Phase.CERTIFICATE: (0.68, 0.76),
     Phase.RECHECK: (0.74, 0.79),
+    Phase.EXPLANATION: (0.8, 1.0),
 }
 TRIALS_SHARE = 0.8
 """Where each phase, and all trials, begin and end in a run, by their time on the example."""
@@ -192,12 +193,12 @@ class Progress:
             self.speedup = latency.speedup
         if not event.recalled:
             self.took.append(outcome.wall_s)
-            if proposal.kind is Kind.PREDICT:
+            if proposal.forecast:
                 self.predictions += 1
             else:
                 self.trials += 1
                 self.last.append(Trial(proposal=proposal, outcome=outcome))
-        if outcome.verdict is None and proposal.kind is not Kind.PREDICT:
+        if outcome.verdict is None and not proposal.forecast:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)
         if outcome.passed and proposal.phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE):
@@ -207,7 +208,7 @@ class Progress:
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
         proposal = trial.proposal
-        if proposal.samples == SampleSet.HELD_OUT:
+        if proposal.samples == SampleSet.HELD_OUT or proposal.case:
             return
         if proposal.phase is Phase.RECHECK and not trial.outcome.passed:
             self._refuted = max(self._refuted, len(proposal.plan))
