@@ -355,7 +355,7 @@ class Proposal:
     @property
     def forecast(self) -> bool:
         """Whether the emulator evaluates it in every run, so that no limit of trials counts it."""
-        return self.kind is Kind.PREDICT or self.case != ""
+        return self.kind is Kind.PREDICT or self.phase is Phase.EXPLANATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

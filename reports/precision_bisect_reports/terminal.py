@@ -228,7 +228,7 @@ class TerminalReport:
             return
         if event.recalled:
             return
-        if event.proposal.phase is Phase.PREFLIGHT:
+        if event.proposal.phase is Phase.PREFLIGHT and not event.proposal.case:
             self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
             best = self._progress.best

@@ -33,14 +33,17 @@ def test_a_case_is_recorded_and_decides_nothing(tmp_path: Path) -> None:
         assert [EVERYTHING] == [trial.proposal for trial in driver.trials]
         best = driver.best()
         assert best is not None and EVERYTHING == best.proposal
-        assert 2 == driver.effort and driver.outcome_of(ELSEWHERE.plan, ELSEWHERE.samples) is None
+        assert (
+            2 == len(driver.every_trial)
+            and driver.outcome_of(ELSEWHERE.plan, ELSEWHERE.samples) is None
+        )
         with pytest.raises(BudgetSpent):
             driver.consider(Proposal(plan=Plan.of(())))
     again, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0))
     again.cases.add(ELSEWHERE.case, never)
     with ledger:
         assert again.consider(ELSEWHERE).passed
-        assert (1, 2) == (len(again.trials), again.effort)
+        assert (1, 2) == (len(again.trials), len(again.every_trial))
     recorded = read_ledger(tmp_path / "ledger.sqlite")
     assert ["", ELSEWHERE.case] == [trial.proposal.case for trial in recorded.trials]
     assert [EVERYTHING.identity] == [trial.proposal.identity for trial in recorded.own]

@@ -82,7 +82,6 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
-from precision_bisect.trial import Kind
 
 
 class _Ended(NamedTuple):
@@ -213,9 +212,9 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
     """Return the result: each field says where it comes from."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, backend, table = prepared.options, prepared.backend, prepared.model.table
-    judged = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
+    judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
     # Without an emulator beside it the backend is the only one that was asked.
-    builds = len(driver.trials if prepared.emulator is None else judged)
+    builds = len(driver.every_trial if prepared.emulator is None else judged)
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
@@ -259,7 +258,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         trials=len(judged),
         unresolved=without_verdict(judged),
         builds=builds,
-        evaluations=driver.effort - builds,
+        evaluations=len(driver.every_trial) - builds,
         wall_s=round(run.budget.elapsed_s(), 3),
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,

@@ -16,7 +16,7 @@ from precision_bisect.judging.comparators.comparison_remarks import limits_in_wo
 from precision_bisect.machine.plain_files import whole
 from precision_bisect.machine.stopping import Stopped, past_deadline, until
 from precision_bisect.options import DEFAULT_STRATEGY, Options
-from precision_bisect.pipeline.asked_too_much import AskedLow
+from precision_bisect.pipeline.asked_too_much import LOW_ONLY, AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer, retraced
 from precision_bisect.pipeline.choosing import (
@@ -35,6 +35,7 @@ from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -42,7 +43,6 @@ from precision_bisect.runs.monitoring.events import (
     RunStarted,
     TrialsEnded,
     Warned,
-    ignore,
     tell_all,
 )
 from precision_bisect.runs.results.certificates import Uncertified
@@ -52,6 +52,7 @@ from precision_bisect.runs.results.saved import read_result, result_file
 from precision_bisect.runs.runfolder import REFERENCE, RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
@@ -150,7 +151,7 @@ def run_prepared(
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
-            ending = _blamed(asked_low, budget, high)
+            ending = _blamed(asked_low, driver, high)
         if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
             # More time might have found a faster plan: what was timed is not all there is.
             ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
@@ -167,12 +168,17 @@ def run_prepared(
             return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
-def _blamed(asked_low: AskedLow, budget: Budget, high: Outcome | None) -> Ending:
+def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Ending:
     """Return the ending of a run in which the plan of every layer high has failed."""
     prepared = asked_low.prepared()
-    folder = RunFolder(asked_low.work.with_name(f"{asked_low.work.name}-run"))
-    result = run_prepared(prepared, ignore, budget, folder, part=True)
-    return asked_low.blamed(result, None if high is None else high.error)
+    with evaluators(prepared, asked_low.work) as workers:
+        driver.cases.add(LOW_ONLY, lambda: workers.evaluate)
+        search = mapped(
+            _course(prepared, part=True), ask=lambda proposal: replace(proposal, case=LOW_ONLY)
+        )
+        ended = _ended(driver, search)
+        driver.cases.clear()
+    return asked_low.blamed(prepared, ended, None if high is None else high.error)
 
 
 def _keep_answer(options: Options) -> None:
@@ -319,28 +325,33 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
             message=f"the FP32 reference itself is not finite: {trouble}; "
             "mend the model or the inputs first",
         )
-    by_module = prepared.options.by == "module"
+    return _ended(driver, _course(prepared, part=part))
+
+
+def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
+    """Return the search of a run, which may be `part` of a larger one."""
+    options, by_module = prepared.options, prepared.options.by == "module"
+    course = Course(
+        certify=prepared.certify,
+        pool=prepared.sets.pool if prepared.sets.others else (),
+        others=prepared.sets.others > 0,
+        held_out=options.holdout > 0,
+        risk=None if selecting(prepared.model) else options.risk,
+        copies=prepared.copies is not None,
+        copies_failing=options.copies_failing,
+        # Only the default strategy begins at the curve's plan; one rung of a ladder has no curve
+        # to show.
+        curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+        modules=prepared.modules if by_module else None,
+        until=options.until,
+    )
+    return flow(prepared.problem, prepared.strategy, course)
+
+
+def _ended(driver: Driver, search: Search[Ending]) -> Ending:
+    """Return the ending of a search, whatever ends it."""
     try:
-        return driver.run(
-            flow(
-                prepared.problem,
-                prepared.strategy,
-                Course(
-                    certify=prepared.certify,
-                    pool=prepared.sets.pool if prepared.sets.others else (),
-                    others=prepared.sets.others > 0,
-                    held_out=prepared.options.holdout > 0,
-                    risk=None if selecting(prepared.model) else prepared.options.risk,
-                    copies=prepared.copies is not None,
-                    copies_failing=prepared.options.copies_failing,
-                    # Only the default strategy begins at the curve's plan; one rung of a ladder
-                    # has no curve to show.
-                    curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
-                    modules=prepared.modules if by_module else None,
-                    until=prepared.options.until,
-                ),
-            )
-        )
+        return driver.run(search)
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:

@@ -23,7 +23,7 @@ class BudgetSpent(Exception):
 class Budget:
     """Counts trials and seconds against their limits; None is no limit.
 
-    Forecasts, trials of other cases, and those that the ledger already knows are not counted.
+    Forecasts, trials that explain, and those that the ledger already knows are not counted.
     `spent_s` is the time in seconds that earlier sessions of the same run have taken. `space`
     watches the disks.
     """

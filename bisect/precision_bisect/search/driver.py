@@ -54,8 +54,8 @@ class CrashLoop(Exception):
 class Driver:
     """Runs searches with some workers, a ledger and a budget.
 
-    `cases` evaluate the trials of other cases than the run's own. Those count as forecasts do: in
-    the time and in the effort, not in the number of trials, which is that of the search.
+    `cases` evaluate the trials of other cases than the run's own. Those that explain an answer
+    count as forecasts do: in time and effort, and not among the trials that a user limits.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Driver:
         return tuple(trial for trial in self._known.values() if not trial.proposal.case)
 
     @property
-    def effort(self) -> int:
-        """How many trials of all cases have ended, of earlier sessions too."""
-        return len(self._known)
+    def every_trial(self) -> Sequence[Trial]:
+        """Every trial of all cases that has ended: what the run has cost."""
+        return tuple(self._known.values())
 
     @property
     def lost(self) -> Sequence[Trial]:

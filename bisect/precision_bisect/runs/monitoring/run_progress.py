@@ -181,6 +181,8 @@ class Progress:
         self.step = max(self.step, _STEP_OF.get(phase, 3 if phase is Phase.RECHECK else 1))
 
     def _propose(self, proposal: Proposal) -> None:
+        if proposal.case:
+            return
         if proposal.narrowed_to is not None and proposal.kind is not Kind.PREDICT:
             self.narrowed_to = min(proposal.narrowed_to, self.narrowed_to or self.candidates)
         self.about_left = proposal.about_left
@@ -201,6 +203,8 @@ class Progress:
         if outcome.verdict is None and not proposal.forecast:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)
+        if proposal.case:
+            return
         if outcome.passed and proposal.phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE):
             self.narrowed_to = min(len(proposal.plan), self.narrowed_to or self.candidates)
         self._weigh(Trial(proposal=proposal, outcome=outcome))
@@ -208,7 +212,7 @@ class Progress:
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
         proposal = trial.proposal
-        if proposal.samples == SampleSet.HELD_OUT or proposal.case:
+        if proposal.samples == SampleSet.HELD_OUT:
             return
         if proposal.phase is Phase.RECHECK and not trial.outcome.passed:
             self._refuted = max(self._refuted, len(proposal.plan))
