@@ -183,6 +183,7 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
                 explanation.tf32 = run.driver.run_to_end(tf32)
                 ranges = input_ranges(prepared, cases, answer)
                 explanation.ranges = run.driver.run_to_end(ranges)
+                prepared.rest()
                 explanation.born = born_inside(prepared, answer, late=budget.late)
                 explanation.sums = sums_inside(prepared, answer, late=budget.late)
                 explanation.hidden = hidden_rows(prepared)

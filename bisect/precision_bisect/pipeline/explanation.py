@@ -304,6 +304,7 @@ def with_advice(
             ),
         )
     driver.cases.clear()
+    prepared.rest()
     return advice
 
 

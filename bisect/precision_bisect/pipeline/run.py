@@ -57,7 +57,7 @@ from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import CaseName, Outcome
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 
@@ -142,11 +142,7 @@ def run_prepared(
                 write_layers(prepared.model, folder)
             observer(_started(prepared, len(recorded)))
             with until(budget.overdue):
-                ending = _search(prepared, driver, part=part)
-                if not part:
-                    ending = _charted(prepared, driver, ending)
-                    ending = _by_modules(prepared, driver, ending)
-                    ending = _with_fastest(prepared, driver, ending)
+                ending = driver.run(_whole_course(prepared, driver, part=part))
         asked_low = None if prepared.model.rounds_ends else asked_low
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
@@ -173,10 +169,7 @@ def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Ending
     prepared = asked_low.prepared()
     with evaluators(prepared, asked_low.work) as workers:
         driver.cases.add(LOW_ONLY, lambda: workers.evaluate)
-        search = mapped(
-            _course(prepared, part=True), ask=lambda proposal: replace(proposal, case=LOW_ONLY)
-        )
-        ended = _ended(driver, search)
+        ended = driver.run(_search(prepared, part=True, case=LOW_ONLY))
         driver.cases.clear()
     return asked_low.blamed(prepared, ended, None if high is None else high.error)
 
@@ -198,7 +191,17 @@ def _keep_answer(options: Options) -> None:
         )
 
 
-def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[Ending]:
+    """Search, and complete what is told of an answer, unless the run is `part` of another."""
+    ending = yield from _search(prepared, part=part)
+    if not part:
+        ending = yield from _charted(prepared, driver, ending)
+        ending = yield from _by_modules(prepared, driver, ending)
+        ending = yield from _with_fastest(prepared, driver, ending)
+    return ending
+
+
+def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Complete the curve; return the ending, with a better plan of the curve if there is one."""
     options = prepared.options
     is_answer = ending.status is Status.FOUND and options.until == "answer"
@@ -208,20 +211,20 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         while True:
             curve = prepared.curve
-            driver.run(chart(prepared, driver, curve, ending))
+            yield from chart(prepared, driver, curve, ending)
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
             # widened for unseen inputs, and one of whole modules.
             named = prepared.strategy.name != DEFAULT_STRATEGY
             if not is_answer or named or options.risk is not None or options.by == "module":
                 break
-            better = _better(prepared, driver, curve, ending)
+            better = yield from _better(prepared, driver, curve, ending)
             if better is None:
                 break
             ending = better
     return ending
 
 
-def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with its answer as whole modules of PyTorch, if they hold."""
     by_module = prepared.options.by == "module"
     if ending.status is not Status.FOUND or not (by_module or prepared.model.pytorch):
@@ -232,18 +235,18 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         assert ending.plan is not None
         judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
-        modules = driver.run(on_samples(ending.samples, judged))
+        modules = yield from on_samples(ending.samples, judged)
         if modules is None:
             return ending
         plan = prepared.modules.whole(modules.names)
-        if _passes_others(prepared, driver, plan, ending):
+        if (yield from _passes_others(prepared, plan, ending)):
             others = error_of_others(driver.trials, plan)
             error = None if modules.error is None else max(modules.error, others)
             return replace(ending, by_modules=replace(modules, error=error))
     return ending
 
 
-def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with the plan to deploy, where there is one beside the answer."""
     answer, options = ending.plan, prepared.options
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
@@ -271,23 +274,27 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         search = fastest(prepared.problem, rivals, answer, copies=prepared.copies is not None)
-        deployable = driver.run(on_samples(ending.samples, search))
-        if deployable is not None and _passes_others(prepared, driver, deployable.plan, ending):
+        deployable = yield from on_samples(ending.samples, search)
+        if deployable is not None and (
+            yield from _passes_others(prepared, deployable.plan, ending)
+        ):
             return replace(ending, deploy=deployable)
     return ending
 
 
-def _passes_others(prepared: Prepared, driver: Driver, plan: Plan, ending: Ending) -> bool:
+def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
     """Judge a plan by all other samples than those that an answer was searched with, if any."""
     if not prepared.sets.others:
         return True
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
-    judged = judged_by_others(plan, holding, ending.samples, widen=False)
-    return driver.run(judged).outcome.passed
+    judged = yield from judged_by_others(plan, holding, ending.samples, widen=False)
+    return judged.outcome.passed
 
 
-def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Ending | None:
+def _better(
+    prepared: Prepared, driver: Driver, curve: Curve, ending: Ending
+) -> Search[Ending | None]:
     """Judge plans of the curve that are better than the answer; None where none holds."""
     assert ending.plan is not None
     outcome = outcome_of_answer(driver, ending.plan, ending.samples)
@@ -308,24 +315,35 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
         certify=prepared.certify,
         seen=trials.having(driver.trials),
     )
-    better = driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
+    better = yield from on_samples(ending.samples, best_known(problem, curve, standing))
     if better is None or better.plan is None:
         return None
-    if not _passes_others(prepared, driver, better.plan, ending):
+    if not (yield from _passes_others(prepared, better.plan, ending)):
         return None
     if options.holdout:
-        driver.run(judged_by_held_out(better.plan, builds=problem.builds))
+        yield from judged_by_held_out(better.plan, builds=problem.builds)
     return better
 
 
-def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
+def _search(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
+    """Search in a case, and return how that ends, whatever ends it."""
     if trouble := non_finite(prepared.reference):
         return Ending(
             status=Status.NOT_PRECISION,
             message=f"the FP32 reference itself is not finite: {trouble}; "
             "mend the model or the inputs first",
         )
-    return _ended(driver, _course(prepared, part=part))
+    try:
+        course = _course(prepared, part=part)
+        return (yield from mapped(course, ask=lambda proposal: replace(proposal, case=case)))
+    except BudgetSpent as spent:
+        return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
+    except CrashLoop as loop:
+        return Ending(status=Status.ABORTED, message=str(loop))
+    except Stopped as stopped:
+        return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
+    except KeyboardInterrupt:
+        return Ending(status=Status.INTERRUPTED)
 
 
 def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
@@ -346,20 +364,6 @@ def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
         until=options.until,
     )
     return flow(prepared.problem, prepared.strategy, course)
-
-
-def _ended(driver: Driver, search: Search[Ending]) -> Ending:
-    """Return the ending of a search, whatever ends it."""
-    try:
-        return driver.run(search)
-    except BudgetSpent as spent:
-        return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
-    except CrashLoop as loop:
-        return Ending(status=Status.ABORTED, message=str(loop))
-    except Stopped as stopped:
-        return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
-    except KeyboardInterrupt:
-        return Ending(status=Status.INTERRUPTED)
 
 
 def _started(prepared: Prepared, recorded: int) -> RunStarted:
