@@ -52,6 +52,7 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
             ledger = work / "explained.sqlite"
             with reopened(prepared, ledger, Budget(), observer) as driver:
                 errors = {} if named else dict(driver.run(worst_layers(prepared, worst)))
+                prepared.rest()
                 return _explained(prepared, driver, named or list(errors), errors)
         except RuntimeError as error:
             raise ModelError(

@@ -25,7 +25,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import input_ranges, other_targets, with_tf32
+from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -176,13 +176,11 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
         )
         with until(budget.overdue):
             if answer is not None:
-                cases, samples = run.driver.cases, run.answer.samples
-                targets = other_targets(prepared, cases, answer, samples)
-                explanation.other_targets = run.driver.run_to_end(targets)
-                tf32 = with_tf32(prepared, cases, answer, samples)
-                explanation.tf32 = run.driver.run_to_end(tf32)
-                ranges = input_ranges(prepared, cases, answer)
-                explanation.ranges = run.driver.run_to_end(ranges)
+                explanation.other_targets, explanation.tf32, explanation.ranges = (
+                    run.driver.run_to_end(
+                        judged_elsewhere(prepared, run.driver.cases, answer, run.answer.samples)
+                    )
+                )
                 prepared.rest()
                 explanation.born = born_inside(prepared, answer, late=budget.late)
                 explanation.sums = sums_inside(prepared, answer, late=budget.late)
