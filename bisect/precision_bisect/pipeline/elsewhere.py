@@ -11,7 +11,7 @@ from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.graphs.node_views import View
-from precision_bisect.judging.inputs.copies import can_change
+from precision_bisect.judging.inputs.copies import can_change, fewer
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.input_ranges import input_ranges
@@ -144,10 +144,13 @@ def with_tf32(
 
 
 def _in_tf32(prepared: Prepared) -> Evaluator:
-    factors = prepared.copies is not None and not can_change(prepared.samples)
+    copies = prepared.copies
+    factors = copies is not None and not can_change(prepared.samples)
     backend = forecaster(
         prepared.model, prepared.options, prepared.scales, factors=factors, tf32=True
     )
-    whole = evaluator(prepared, backend)
-    # Few copies: this decides nothing, and is to cost little.
-    return replace(whole, copies=whole.copies and whole.copies.fewer(CURVE_COPIES))
+    if copies is not None:
+        # This decides nothing, and is to cost little.
+        count, allowed = fewer(copies, CURVE_COPIES)
+        copies = replace(copies, count=count, allowed=allowed)
+    return replace(evaluator(prepared, backend), copies=copies)

@@ -15,7 +15,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
-from precision_bisect.judging.inputs.copies import Draws, Samples
+from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
 from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
@@ -213,8 +213,9 @@ class Evaluator:
         half of them, since their errors also tell the spread. Some phases have few copies.
         """
         parallel = self.at_once if self.backend.emulated else 1
-        few = copies.fewer(CURVE_COPIES) if proposal.phase in FEW_COPIES else copies
-        count, allowed = few.count, few.allowed
+        count, allowed = copies.count, copies.allowed
+        if proposal.phase in FEW_COPIES:
+            count, allowed = fewer(copies, CURVE_COPIES)
         least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         judgements: list[Judgement] = []
         failed = 0

@@ -84,11 +84,6 @@ class Variants:
         copies = 0 if self.copies is None else min(COPIES_PER_CHANGE, self.copies.count)
         return [1] * len(self.unseen[0]) + [self.samples] * copies
 
-    def fewer(self, most: int) -> "Variants":
-        """Return all of them: nobody asks for fewer."""
-        del most
-        return self
-
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one variant, and their reference outputs."""
         unseen = len(self.unseen[0])

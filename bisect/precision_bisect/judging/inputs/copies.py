@@ -11,7 +11,7 @@ computes, before that is rounded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -57,8 +57,6 @@ class Draws(Protocol):
     @property
     def allowed(self) -> int: ...
 
-    def fewer(self, most: int) -> "Draws": ...
-
     def make(self, where: SampleSet, draw: int, number: int) -> Pair: ...
 
     def rest(self) -> None: ...
@@ -84,12 +82,6 @@ class Copies:
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
     _held: tuple[object, dict[int, Pair]] = field(init=False, default=(None, {}))
-
-    def fewer(self, most: int) -> "Copies":
-        """Return so many of the copies; fewer are never more lenient."""
-        count = min(most, self.count)
-        # The allowed failures shrink in proportion, rounded down.
-        return replace(self, count=count, allowed=self.allowed * count // self.count)
 
     def make(self, where: SampleSet, draw: int, number: int) -> Pair:
         """Return the feeds of one copy of a sample set, and their reference outputs."""
@@ -123,6 +115,15 @@ class Copies:
                 f"FP32 does not run on a copy of the samples: {error}",
                 "judge on the samples alone by --copies 0",
             ) from error
+
+
+def fewer(draws: Draws, most: int) -> tuple[int, int]:
+    """Return the count of at most so many draws, and of those that may fail of them.
+
+    These shrink in proportion, rounded down: fewer copies are never more lenient.
+    """
+    count = min(most, draws.count)
+    return count, draws.allowed * count // draws.count
 
 
 def _nbytes(pair: Pair) -> int:
