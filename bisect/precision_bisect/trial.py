@@ -331,7 +331,7 @@ class Proposal:
 
     With a `draw` above 0 the plan is judged on that draw of copies of the samples, too (see
     `inputs.copies`); no two draws have a copy in common. `timed` asks for the latency, too. In
-    another `case` than the run's own it is evaluated by what `search.cases` has for that.
+    another `case` than the run's own it is evaluated by what `search.other_cases` has for that.
     `narrowed_to` is the size of the smallest set known to pass, `about_left` the guess of trials
     still to come; both change nothing.
     """

@@ -19,8 +19,8 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored, WithTf32
-from precision_bisect.search.cases import Cases
 from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
 from precision_bisect.trial import CaseName, Phase, Proposal, SampleSet

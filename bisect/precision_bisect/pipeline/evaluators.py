@@ -13,9 +13,9 @@ from precision_bisect.protocols import Backend
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.cases import Cases
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.search.workers import Evaluate, Workers, forecasting, threads
 

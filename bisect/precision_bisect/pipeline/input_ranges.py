@@ -26,8 +26,8 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.results.other_targets import InputRange
-from precision_bisect.search.cases import Cases
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 

@@ -25,9 +25,9 @@ from precision_bisect.runs.monitoring.events import (
     Warned,
 )
 from precision_bisect.search.budget import Budget, BudgetSpent
-from precision_bisect.search.cases import Cases
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (

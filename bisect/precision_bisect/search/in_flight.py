@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.protocols import Ledger
-from precision_bisect.search.cases import Cases
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.workers import InPlace, Workers
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 
