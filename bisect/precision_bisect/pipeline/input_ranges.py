@@ -130,7 +130,7 @@ is off by up to half of that, 0.004."""
 _ALWAYS = ("GridSample",)
 
 
-class _LookedAt(NamedTuple):
+class _RangedInput(NamedTuple):
     """An input, what its size reaches, and samples moved to the ends of its range, if it has one.
 
     `tensors` tell its size.
@@ -158,27 +158,31 @@ def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[In
         largest = _largest(prepared, inputs)
     except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
         return []
-    ranges = [(looked, _input_range(prepared, looked, largest)) for looked in inputs]
-    told = [(looked, known) for looked, known in ranges if known is not None]
+    range_by_case = {
+        ranged.case: input_range
+        for ranged in inputs
+        if (input_range := _input_range(prepared, ranged, largest)) is not None
+    }
     proposals = []
-    for looked, _ in told:
-        if looked.end_samples and prepared.emulator is not None:
-            cases.add(looked.case, partial(_at_ends, prepared, looked.end_samples))
+    for ranged in inputs:
+        if ranged.case in range_by_case and ranged.end_samples and prepared.emulator is not None:
+            cases.add(ranged.case, partial(_at_ends, prepared, ranged.end_samples))
             proposals.append(
                 Proposal(
                     plan=plan,
                     phase=Phase.EXPLANATION,
                     samples=SampleSet.HELD_OUT,
-                    case=looked.case,
-                    reason=f"the answer at the ends of {looked.name}",
+                    case=ranged.case,
+                    reason=f"the answer at the ends of {ranged.name}",
                 )
             )
     outcomes = (yield tuple(proposals)) if proposals else ()
-    judged = {proposal.case: o for proposal, o in zip(proposals, outcomes, strict=True)}
-    return [_with_outcome(known, judged.get(looked.case)) for looked, known in told]
+    for proposal, outcome in zip(proposals, outcomes, strict=True):
+        range_by_case[proposal.case] = _with_outcome(range_by_case[proposal.case], outcome)
+    return [*range_by_case.values()]
 
 
-def _looked_at(prepared: Prepared) -> Iterator[_LookedAt]:
+def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
     """Yield the inputs that are looked at, those first whose range was given."""
     ranges = prepared.options.ranges
     sized_by_input: dict[str, list[SizedInput]] = {name: [] for name in ranges}
@@ -192,19 +196,19 @@ def _looked_at(prepared: Prepared) -> Iterator[_LookedAt]:
         moved = prepared.samples[:MOST_MOVED_SAMPLES]
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
-        yield _LookedAt(name, values, some, ends, end_samples, tensors)
+        yield _RangedInput(name, values, some, ends, end_samples, tensors)
 
 
 _Largest: TypeAlias = Mapping[tuple[str, str], float]
 """The largest magnitude of a tensor in FP32 in the samples (""), or at the ends of an input."""
 
 
-def _largest(prepared: Prepared, inputs: Sequence[_LookedAt]) -> _Largest:
+def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:
     """Return how large the tensors are that tell the size of inputs, 0 without samples."""
     largest = defaultdict[tuple[str, str], float](float)
     feeds = [("", feed) for feed in prepared.samples]
-    feeds += [(looked.name, feed) for looked in inputs for feed in looked.end_samples]
-    tensors = list(dict.fromkeys(tensor for looked in inputs for tensor in looked.tensors))
+    feeds += [(ranged.name, feed) for ranged in inputs for feed in ranged.end_samples]
+    tensors = list(dict.fromkeys(tensor for ranged in inputs for tensor in ranged.tensors))
     if not tensors:
         return largest
     instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
@@ -216,25 +220,25 @@ def _largest(prepared: Prepared, inputs: Sequence[_LookedAt]) -> _Largest:
     return largest
 
 
-def _input_range(prepared: Prepared, looked: _LookedAt, largest: _Largest) -> InputRange | None:
+def _input_range(prepared: Prepared, ranged: _RangedInput, largest: _Largest) -> InputRange | None:
     """Return what is known of an input without a trial; None where its size does not matter."""
-    half, both = LOW_TYPES.get(prepared.options.low, FP16), ("", looked.name)
-    most = {name: max(largest[name, where] for where in both) for name in looked.tensors}
-    operators = [op for op in looked.sized if _matters(op, _step(most[op.tensor], half))]
-    if not operators and looked.name not in prepared.options.ranges:
+    half, both = LOW_TYPES.get(prepared.options.low, FP16), ("", ranged.name)
+    most = {name: max(largest[name, where] for where in both) for name in ranged.tensors}
+    operators = [op for op in ranged.sized if _matters(op, _step(most[op.tensor], half))]
+    if not operators and ranged.name not in prepared.options.ranges:
         return None
-    chosen = [operator.tensor for operator in operators] or looked.tensors
+    chosen = [operator.tensor for operator in operators] or ranged.tensors
     reads, beyond = (max(largest[tensor, where] for tensor in chosen) for where in both)
     return InputRange(
-        input=looked.name,
+        input=ranged.name,
         operators=[operator.op_type for operator in operators],
         layers=[operator.node for operator in operators],
-        samples=[float(min(map(np.min, looked.values))), float(max(map(np.max, looked.values)))],
+        samples=[float(min(map(np.min, ranged.values))), float(max(map(np.max, ranged.values)))],
         reads=reads,
         step=_step(reads, half),
-        range=None if looked.ends is None else [*map(float, looked.ends)],
-        reads_at_ends=beyond if looked.end_samples else None,
-        step_at_ends=_step(beyond, half) if looked.end_samples else None,
+        range=None if ranged.ends is None else [*map(float, ranged.ends)],
+        reads_at_ends=beyond if ranged.end_samples else None,
+        step_at_ends=_step(beyond, half) if ranged.end_samples else None,
     )
 
 
@@ -252,14 +256,19 @@ def _at_ends(prepared: Prepared, end_samples: Sequence[Sample]) -> Evaluator:
     return replace(evaluator(prepared, prepared.emulator), samples=sets, copies=None)
 
 
-def _with_outcome(known: InputRange, outcome: Outcome | None) -> InputRange:
+def _with_outcome(input_range: InputRange, outcome: Outcome) -> InputRange:
     """Return a range with what an answer came to at its ends."""
-    one_by_one = None if outcome is None else outcome.evidence.one_by_one
+    one_by_one = outcome.evidence.one_by_one
     count = 0 if one_by_one is None else len(one_by_one.numbers) - len(one_by_one.unjudged)
-    if outcome is None or one_by_one is None or not count:
-        return known
-    failed = len(one_by_one.failed)
-    return replace(known, passed=not failed, error=outcome.error, variants=count, failed=failed)
+    if one_by_one is None or not count:
+        return input_range
+    return replace(
+        input_range,
+        passed=outcome.passed,
+        error=outcome.error,
+        variants=count,
+        failed=len(one_by_one.failed),
+    )
 
 
 def _step(value: float, half: LowType) -> float:
