@@ -62,7 +62,7 @@ def reopened(
 ) -> Iterator[Driver]:
     """Yield a driver of forecasts and other cases, over the ledger of a search that has ended."""
     emulator = prepared.emulator
-    forecasts = Cases() if emulator is None else evaluator(prepared, emulator)
+    forecasts: Evaluate = Cases() if emulator is None else evaluator(prepared, emulator)
     with open_ledger(path, prepared.fingerprint, resume=True) as ledger:
         yield Driver(threads(forecasts), ledger, budget, observer)
     prepared.rest()

@@ -147,7 +147,8 @@ def run_prepared(
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
-            ending = _blamed(asked_low, driver, high)
+            with until(budget.overdue):
+                ending = _blamed(asked_low, driver, high)
         if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
             # More time might have found a faster plan: what was timed is not all there is.
             ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
