@@ -62,7 +62,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.pipeline.stability", "course", "SPARE"),
     (f"{CORE}.pipeline.best_known", "models", "FAR_BETTER FEW_MORE FEW_MORE_SHARE"),
     (f"{CORE}.pipeline.risk", "models", "KINDS_APART"),
-    (f"{CORE}.pipeline.elsewhere", "models", "TOLD"),
+    (f"{CORE}.pipeline.input_ranges", "models", "TOLD"),
     (f"{CORE}.pipeline.ladder.climb", "models", "RUNG_SHARE"),
     (f"{CORE}.judging.comparators.steadiness", "models", "SHARE"),
     (f"{CORE}.graphs.quantization.calibration", "models", "_PERCENTILE"),
@@ -71,7 +71,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.pipeline.explanation", "models", "NEAR_SHARE"),
     (f"{CORE}.explaining.diagnosis.causes", "models", "CUT_SHARE OUTLIER_RATIO"),
     (f"{CORE}.explaining.diagnosis.causes", "models", "FLUSHED_OPERAND_SHARE CHANNEL_RATIO"),
-    (f"{CORE}.explaining.advice.case", "models", "FEWEST_VARIANTS"),
+    (f"{CORE}.explaining.advice.variants", "models", "FEWEST_VARIANTS"),
 ]
 """Module, sets, and names; names joined by + are changed together."""
 LIMITS = [

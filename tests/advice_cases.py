@@ -1,6 +1,7 @@
 """Models that are searched and diagnosed, for the tests of advice."""
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import Verdict
+from simulated import Simulated, driver_of
 
 
 def searched(
@@ -53,6 +55,7 @@ def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> Dia
     question = Question(model=model, pair=pair, kept=kept, samples=feeds, threads=1)
     findings, watched = diagnose(question)
     options = Options(model=path, tol=1e-2)
+    driver, _ = driver_of(Path(tempfile.mkdtemp(dir=work)), Simulated(lambda *_: 0.0))
     return DiagnosedModel(
         model=model,
         pair=pair,
@@ -63,5 +66,6 @@ def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> Dia
         reference=reference_outputs(model, feeds),
         comparator=choose_comparator(options, [each.name for each in model.outputs]),
         work=work,
+        driver=driver,
         threads=1,
     )

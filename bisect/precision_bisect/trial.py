@@ -206,8 +206,11 @@ class Evidence:
         return True if verdicts and all(verdicts) else None
 
 
-Identity: TypeAlias = tuple[str, str, str, int]
-"""What tells trials apart: the plan's key, the samples, the kind, the draw of copies."""
+CaseName: TypeAlias = str
+"""What a plan is judged as: "" for the model, types, samples, judge and target of the run itself,
+else the name of a case with one of these changed. Names may hold text of models."""
+Identity: TypeAlias = tuple[str, str, str, int, CaseName]
+"""What tells trials apart: the plan's key, the samples, the kind, the draw of copies, the case."""
 
 
 class TrialStatus(StrEnum):
@@ -231,18 +234,7 @@ class TrialStatus(StrEnum):
     @property
     def fatal(self) -> bool:
         """Whether the process of the evaluation was lost, or is not to be trusted any more."""
-        return self in _FATAL
-
-
-_FATAL = frozenset(
-    (
-        TrialStatus.TIMED_OUT,
-        TrialStatus.CRASHED,
-        TrialStatus.OUT_OF_MEMORY,
-        TrialStatus.RAISED,
-        TrialStatus.CORRUPTED,
-    )
-)
+        return self.name in ("TIMED_OUT", "CRASHED", "OUT_OF_MEMORY", "RAISED", "CORRUPTED")
 
 
 class Phase(StrEnum):
@@ -256,6 +248,7 @@ class Phase(StrEnum):
     CERTIFICATE = "certificate"
     SPEED = "speed"
     RECHECK = "recheck"
+    EXPLANATION = "explanation"
 
 
 class SampleSet(str):
@@ -338,7 +331,8 @@ class Proposal:
     """A plan to evaluate, and why.
 
     With a `draw` above 0 the plan is judged on that draw of copies of the samples, too (see
-    `inputs.copies`); no two draws have a copy in common. `timed` asks for the latency, too.
+    `inputs.copies`); no two draws have a copy in common. `timed` asks for the latency, too. In
+    another `case` than the run's own it is evaluated by what `search.other_cases` has for that.
     `narrowed_to` is the size of the smallest set known to pass, `about_left` the guess of trials
     still to come; both change nothing.
     """
@@ -348,6 +342,7 @@ class Proposal:
     samples: SampleSet = SampleSet.JUDGED
     kind: Kind = Kind.JUDGE
     draw: int = 0
+    case: CaseName = ""
     timed: bool = False
     reason: str = ""
     narrowed_to: int | None = None
@@ -356,7 +351,12 @@ class Proposal:
     @property
     def identity(self) -> Identity:
         """What makes two proposals the same trial."""
-        return (self.plan.key, str(self.samples), self.kind.value, self.draw)
+        return (self.plan.key, str(self.samples), self.kind.value, self.draw, self.case)
+
+    @property
+    def forecast(self) -> bool:
+        """Whether the emulator evaluates it in every run, so that no limit of trials counts it."""
+        return self.kind is Kind.PREDICT or self.phase is Phase.EXPLANATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

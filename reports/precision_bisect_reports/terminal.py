@@ -48,6 +48,7 @@ TITLES = {
     Phase.CERTIFICATE: "Certificate",
     Phase.SPEED: "Speed",
     Phase.RECHECK: "Re-check",
+    Phase.EXPLANATION: "Explanation",
 }
 
 
@@ -75,7 +76,8 @@ def trial_line(proposal: Proposal, outcome: Outcome) -> str:
     """Return why a plan was tried and what came of it; "" for a forecast, there are so many."""
     if proposal.phase in (Phase.RANKING, Phase.PREDICTION):
         return ""
-    what = f"{TITLES[proposal.phase]}, {len(proposal.plan)} kept: {proposal.reason}"
+    case = f" ({proposal.case})" if proposal.case else ""
+    what = f"{TITLES[proposal.phase]}{case}, {len(proposal.plan)} kept: {proposal.reason}"
     return f"  {what} -> {verdict(outcome)}"
 
 
@@ -189,7 +191,7 @@ class TerminalReport:
             case TrialFinished():
                 self._trial(event)
             case TrialsEnded() if self._live is None and not self._explain:
-                self._say(f"  {sentence(self._progress)}")
+                self._tell_news()
             case _:
                 pass
 
@@ -226,15 +228,19 @@ class TerminalReport:
             return
         if event.recalled:
             return
-        if event.proposal.phase is Phase.PREFLIGHT:
+        if event.proposal.phase is Phase.PREFLIGHT and not event.proposal.case:
             self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
-            best = self._progress.best
-            news = (self._progress.step, None if best is None else len(best.proposal.plan))
-            overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
-            if overdue or news != self._told:
-                self._say(f"  {sentence(self._progress)}")
-            self._told = news
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        """Print a line if the run has come to another step or plan, or none was for long."""
+        best = self._progress.best
+        news = (self._progress.step, None if best is None else len(best.proposal.plan))
+        overdue = self._clock() - self._spoken_at >= PLAIN_INTERVAL_S
+        if overdue or news != self._told:
+            self._say(f"  {sentence(self._progress)}")
+        self._told = news
 
     def _say(self, line: str, style: str = "") -> None:
         self._spoken_at = self._clock()

@@ -10,9 +10,9 @@ import pytest
 from advice_cases import case_of, needs_nothing, searched
 from models import OVERFLOW, parse
 from norm_spellings import GELUS, SOFTMAXES, activation, group_norm, large, layer_norm
-from precision_bisect.explaining.advice.case import COPIES_PER_CHANGE
 from precision_bisect.explaining.advice.scaling import bits_for, folds_of, scaled
 from precision_bisect.explaining.advice.text import advice_text
+from precision_bisect.explaining.advice.variants import COPIES_PER_CHANGE
 from precision_bisect.explaining.diagnosis import diagnose as diagnosing
 from precision_bisect.explaining.diagnosis.findings import read_diagnosis
 from precision_bisect.graphs.fp32_outputs import reference_outputs

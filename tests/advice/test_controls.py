@@ -10,7 +10,7 @@ from advice_cases import case_of, searched
 from models import parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import ModelChange
+from precision_bisect.explaining.advice.case import UNCHANGED
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.protocols import Sample
 
@@ -38,7 +38,7 @@ def test_the_control_is_the_same_plan(tmp_path: Path, kept: list[str]) -> None:
     """It is what the emulator says of the same layers in the model as it is."""
     path = save(parse(layer_norm()), tmp_path)
     case = case_of(path, list(large()), kept, tmp_path)
-    tried = case.tried(kept, ModelChange())
+    tried = case.tried(kept, UNCHANGED)
     assert tried is not None and tried.control is not None
     assert replace(tried, control=None) == tried.control
     assert tried.idle == tried.holds

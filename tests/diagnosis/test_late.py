@@ -6,10 +6,12 @@ import pytest
 
 import tiny
 from precision_bisect.options import Options
+from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.search.budget import Budget
 
 PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
 
@@ -39,7 +41,8 @@ def found(prepared: Prepared, *, late: bool) -> Explained:
         culprits=tiny.KEPT[1:3],
         late=late,
     )
-    return explained(prepared, answer)
+    with reopened(prepared, prepared.work / f"{late}.sqlite", Budget(), ignore) as driver:
+        return explained(prepared, driver, answer)
 
 
 @pytest.mark.parametrize("late", [False, True])

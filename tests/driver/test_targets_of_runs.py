@@ -16,6 +16,7 @@ from precision_bisect.judging.comparators.choose_comparator import choose_compar
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Judgement, Sample
@@ -24,7 +25,8 @@ from precision_bisect.runs.results.other_targets import Stored
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.runfolder import RESULT
-from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.evaluation import judge_outputs
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
 
@@ -68,7 +70,8 @@ def judged_on(
     options = Options(model=model.path, tol=TOLERANCE)
     comparator = choose_comparator(options, [each.name for each in model.outputs], {})
     backend = EmulatedBackend(model, targets=[target])
-    return judged_once(backend, plan, samples, reference_outputs(model, samples), comparator)
+    outputs = [backend.evaluate(plan, sample) for sample in samples]
+    return judge_outputs(comparator, outputs, reference_outputs(model, samples))
 
 
 def test_an_answer_is_judged_on_other_targets(tmp_path: Path) -> None:
@@ -113,10 +116,12 @@ def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     prepared = prepare(options, ignore, work)
-    kept, low = (
-        other_targets(prepared, plan, SampleSet.JUDGED, late=True)
-        for plan in (Plan.all_high(3), Plan.of(()))
-    )
+    with reopened(prepared, work / "ledger.sqlite", Budget(max_time_s=0), ignore) as driver:
+        kept, low = (
+            driver.run_to_end(other_targets(prepared, driver.cases, plan, SampleSet.JUDGED))
+            for plan in (Plan.all_high(3), Plan.of(()))
+        )
+        assert not driver.every_trial
     assert [(None, "the time was up")] * 2 == [(each.passed, each.message) for each in kept + low]
     assert [0, 1] == [len(each.stored) for each in kept + low]
 

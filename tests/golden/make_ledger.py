@@ -1,4 +1,4 @@
-"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v3.sqlite`.
+"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v4.sqlite`.
 
 One is committed per released schema, so that later versions can show that they still read it. It
 holds one trial of every kind, and a start without an end.
@@ -86,6 +86,12 @@ TRIALS = [
         ),
     ),
     _trial(Proposal(plan=Plan.of((7,)), phase=Phase.CERTIFICATE), DONE, verdict=Verdict.PASS),
+    _trial(
+        Proposal(plan=Plan.of((7,)), phase=Phase.EXPLANATION, case="range:实现"),
+        DONE,
+        verdict=Verdict.FAIL,
+        error=0.125,
+    ),
     _trial(
         Proposal(plan=BIG, phase=Phase.RECHECK, samples=SampleSet.HELD_OUT),
         DONE,

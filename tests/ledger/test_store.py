@@ -18,6 +18,7 @@ import pytest
 from golden import make_ledger
 from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.ledger.store import MOST_STARTS, SqliteLedger, open_ledger
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
@@ -70,22 +71,24 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
         assert ledger.trials() == make_ledger.TRIALS
 
 
-def test_the_golden_ledger_of_schema_3_is_read(tmp_path: Path) -> None:
+def test_the_golden_ledger_of_schema_4_is_read(tmp_path: Path) -> None:
     """A ledger written by the release that introduced the schema resumes unchanged."""
-    golden = Path(make_ledger.__file__).with_name("ledger_v3.sqlite")
+    golden = Path(make_ledger.__file__).with_name("ledger_v4.sqlite")
     path = Path(shutil.copy(golden, tmp_path))
     with open_ledger(path, make_ledger.FINGERPRINT, resume=True) as ledger:
         assert ledger.trials() == make_ledger.TRIALS
-        assert ledger.header() == {"schema": 3, **make_ledger.FINGERPRINT}
+        assert ledger.header() == {"schema": 4, **make_ledger.FINGERPRINT}
 
 
-def test_a_ledger_of_schema_1_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_of_schema_3_is_refused(tmp_path: Path) -> None:
     """An older ledger is left alone, with what to do."""
-    golden = Path(make_ledger.__file__).with_name("ledger_v1.sqlite")
+    golden = Path(make_ledger.__file__).with_name("ledger_v3.sqlite")
     path = Path(shutil.copy(golden, tmp_path))
     before = path.read_bytes()
     said = refusal(path, make_ledger.FINGERPRINT)
-    assert "has schema 1, this version reads 3" in said
+    assert "has schema 3, this version reads 4; resume it with the version that began it" in said
+    with pytest.raises(RunFolderError, match="its schema is 3; name the run folder of a run of"):
+        read_ledger(path)
     assert before == path.read_bytes()
 
 
@@ -135,9 +138,9 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     fill(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE header SET value = '4' WHERE key = 'schema'")
+        connection.execute("UPDATE header SET value = '5' WHERE key = 'schema'")
     connection.close()
-    assert "schema 4, this version reads 3" in refusal(path)
+    assert "schema 5, this version reads 4" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,8 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
             ledger.start(proposal)
     with open_ledger(path, FINGERPRINT, resume=True) as ledger:
         statuses = [trial.outcome.status for trial in ledger.trials()]
-    crashed = phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE, Phase.SPEED)
+    decisive = (Phase.PREFLIGHT, Phase.RANKING, Phase.PREDICTION, Phase.RECHECK)
+    crashed = phase not in decisive
     assert statuses == ([TrialStatus.CRASHED] if crashed else [])
 
 

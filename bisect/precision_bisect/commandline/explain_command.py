@@ -14,10 +14,13 @@ from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.layer_table import modules_around
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import Options
+from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.explanation import question, with_advice, worst_layers
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.results.model_layers import read_modules
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
 
 
 def explain(options: Options, layers: Sequence[str], worst: int, observer: Observer) -> Findings:
@@ -46,18 +49,22 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
             )
             observer(Warned(message=message))
         try:
-            errors = {} if named else dict(worst_layers(prepared, worst))
-            prepared.rest()
-            return _explained(prepared, named or list(errors), errors)
+            ledger = work / "explained.sqlite"
+            with reopened(prepared, ledger, Budget(), observer) as driver:
+                errors = {} if named else dict(driver.run(worst_layers(prepared, worst)))
+                prepared.rest()
+                return _explained(prepared, driver, named or list(errors), errors)
         except RuntimeError as error:
             raise ModelError(
                 f"ONNX Runtime cannot run {options.model}: {error}", "check the inputs"
             ) from error
 
 
-def _explained(prepared: Prepared, layers: Sequence[str], errors: Mapping[str, float]) -> Findings:
+def _explained(
+    prepared: Prepared, driver: Driver, layers: Sequence[str], errors: Mapping[str, float]
+) -> Findings:
     findings, watched = diagnose(question(prepared, layers))
-    advised = with_advice(prepared, findings, watched)
+    advised = with_advice(prepared, driver, findings, watched)
     with_errors = [
         replace(finding, figures={**finding.figures, "alone_error": errors.get(finding.layer)})
         for finding in advised.layers

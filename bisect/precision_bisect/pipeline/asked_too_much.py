@@ -1,6 +1,7 @@
 """Which of the layers that the user asked for low break the tolerance, every other one high.
 
-A search tells: over these layers alone, all others fixed in the high type.
+A search tells, as a case of the same run: over these layers alone, all others fixed in the high
+type.
 """
 
 from dataclasses import dataclass, replace
@@ -13,9 +14,10 @@ from precision_bisect.pipeline.loading import Loaded
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Ending, Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.trial import CaseName
 
 _NAMED = 3
+LOW_ONLY: CaseName = "low-only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +70,17 @@ class AskedLow:
         loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
         return assemble(loaded, ignore, self.work, executor=self.executor)
 
-    def blamed(self, result: Result, error: float | None) -> Ending:
-        """Return the ending of the run, whose search of these layers had this `result`.
+    def blamed(self, prepared: Prepared, ended: Ending, error: float | None) -> Ending:
+        """Return the ending of the run, whose search of these layers has `ended` so.
 
         The `error` is that with all of them low.
         """
-        if result.status is Status.NOT_PRECISION:
-            return Ending(status=Status.NOT_PRECISION, message=result.message)
-        options, named = self.loaded.options, [printable(name) for name in result.kept]
+        if ended.status is Status.NOT_PRECISION:
+            return Ending(status=Status.NOT_PRECISION, message=ended.message)
+        options, names = self.loaded.options, prepared.model.table.names
         which = f"the {counted(len(self.names), 'layer')} of --low-only"
-        if result.status is Status.FOUND:
+        if ended.status is Status.FOUND and ended.plan is not None:
+            named = [printable(names[i]) for i in ended.plan.indices]
             which = f"{first_of(named, _NAMED)} of --low-only"
         figure = "" if error is None else f" (error {error:.4g})"
         return Ending(

@@ -25,7 +25,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import input_ranges, other_targets, with_tf32
+from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -82,7 +82,6 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
-from precision_bisect.trial import Kind
 
 
 class _Ended(NamedTuple):
@@ -170,20 +169,19 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explained = explained_in_time(prepared, subject, budget)
+            explained = explained_in_time(prepared, run.driver, subject, budget)
             explanation.findings = explained.findings
         explanation.findings = explanation.findings.of_answer(
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
             if answer is not None:
-                explanation.other_targets = other_targets(
-                    prepared, answer, run.answer.samples, late=budget.late
+                explanation.other_targets, explanation.tf32, explanation.ranges = (
+                    run.driver.run_to_end(
+                        judged_elsewhere(prepared, run.driver.cases, answer, run.answer.samples)
+                    )
                 )
-                explanation.tf32 = with_tf32(
-                    prepared, answer, run.answer.samples, late=budget.late
-                )
-                explanation.ranges = input_ranges(prepared, answer, late=budget.late)
+                prepared.rest()
                 explanation.born = born_inside(prepared, answer, late=budget.late)
                 explanation.sums = sums_inside(prepared, answer, late=budget.late)
                 explanation.hidden = hidden_rows(prepared)
@@ -213,9 +211,9 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
     """Return the result: each field says where it comes from."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, backend, table = prepared.options, prepared.backend, prepared.model.table
-    judged = [trial for trial in driver.trials if trial.proposal.kind is not Kind.PREDICT]
+    judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
     # Without an emulator beside it the backend is the only one that was asked.
-    builds = len(driver.trials if prepared.emulator is None else judged)
+    builds = len(driver.every_trial if prepared.emulator is None else judged)
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
@@ -259,7 +257,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         trials=len(judged),
         unresolved=without_verdict(judged),
         builds=builds,
-        evaluations=len(driver.trials) - builds,
+        evaluations=len(driver.every_trial) - builds,
         wall_s=round(run.budget.elapsed_s(), 3),
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,

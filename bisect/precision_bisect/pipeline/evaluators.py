@@ -10,9 +10,14 @@ from precision_bisect.execution.executor import TrialTask
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
+from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.monitoring.events import Observer
+from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
 from precision_bisect.search.evaluation import Evaluator
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.search.workers import Evaluate, Workers, forecasting
+from precision_bisect.search.workers import Evaluate, Workers, forecasting, threads
 
 
 @contextmanager
@@ -49,6 +54,18 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
                 evaluate = forecasting(workers.evaluate, forecasts)
             workers = replace(workers, evaluate=evaluate)
         yield workers
+
+
+@contextmanager
+def reopened(
+    prepared: Prepared, path: Path, budget: Budget, observer: Observer
+) -> Iterator[Driver]:
+    """Yield a driver of forecasts and other cases, over the ledger of a search that has ended."""
+    emulator = prepared.emulator
+    forecasts: Evaluate = Cases() if emulator is None else evaluator(prepared, emulator)
+    with open_ledger(path, prepared.fingerprint, resume=True) as ledger:
+        yield Driver(threads(forecasts), ledger, budget, observer)
+    prepared.rest()
 
 
 def evaluator(

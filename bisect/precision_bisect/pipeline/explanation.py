@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import onnx
 
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import Allowance, DiagnosedModel, Variants
+from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
@@ -25,12 +26,13 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.protocols import Backend, BackendFailure
+from precision_bisect.pipeline.stability import one
+from precision_bisect.protocols import Search
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import inference_work
-from precision_bisect.trial import Kind, Phase, SampleSet, Trial, Verdict
+from precision_bisect.trial import Kind, Phase, SampleSet, Trial
 
 NEAR_MISSES = 5
 """Near misses that are explained, at most: those that take most. A bound for readers."""
@@ -176,18 +178,20 @@ class Explained(NamedTuple):
     culprits: Sequence[Finding] = ()
 
 
-def explained_in_time(prepared: Prepared, answer: Answer, budget: Budget) -> Explained:
+def explained_in_time(
+    prepared: Prepared, driver: Driver, answer: Answer, budget: Budget
+) -> Explained:
     """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
     if not budget.late:
         with suppress(Stopped), until(lambda: budget.late):
-            return explained(prepared, answer)
+            return explained(prepared, driver, answer)
     with suppress(Stopped), until(budget.overdue):
-        return explained(prepared, replace(answer, late=True))
+        return explained(prepared, driver, replace(answer, late=True))
     return Explained(Findings(low=prepared.options.low))
 
 
-def explained(prepared: Prepared, answer: Answer) -> Explained:
-    """Explain the kept layers, the near misses and the culprits, and advise.
+def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
+    """Explain the kept layers, the near misses and the culprits, and advise by trials.
 
     The answer stands without an explanation: where explaining fails, nothing is found. Raises
     Stopped where the time ends.
@@ -226,7 +230,9 @@ def explained(prepared: Prepared, answer: Answer) -> Explained:
     if answer.late:
         return Explained(findings, others)
     with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(prepared, findings, watched, answer.trials, answer.allowance)
+        findings = with_advice(
+            prepared, driver, findings, watched, answer.trials, answer.allowance
+        )
     return Explained(findings, others)
 
 
@@ -261,6 +267,7 @@ def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Al
 
 def with_advice(
     prepared: Prepared,
+    driver: Driver,
     findings: Findings,
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
@@ -269,7 +276,7 @@ def with_advice(
     """Return the findings with advice. Raises as loading and running models do."""
     builds = [trial.outcome.evidence for trial in trials]
     with tempfile.TemporaryDirectory(dir=prepared.work) as work:
-        return advised(
+        advice = advised(
             DiagnosedModel(
                 model=prepared.model,
                 pair=prepared.pair,
@@ -280,6 +287,8 @@ def with_advice(
                 reference=prepared.reference,
                 comparator=prepared.comparator,
                 work=Path(work),
+                driver=driver,
+                own=prepared.emulator,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
                 threads=prepared.options.threads,
@@ -294,6 +303,9 @@ def with_advice(
                 ),
             ),
         )
+    driver.cases.clear()
+    prepared.rest()
+    return advice
 
 
 def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
@@ -335,19 +347,18 @@ def squares(model: Model) -> list[str]:
     ]
 
 
-def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
+def worst_layers(prepared: Prepared, count: int) -> Search[list[tuple[str, float]]]:
     """Return the worst layers with their errors on the tolerance's scale, the worst first.
 
     A check that only passes or fails gives 0 or infinity; NaN counts as infinity. Raises
     RuntimeError without an emulator.
     """
-    backend = prepared.emulator
-    if backend is None:
+    if prepared.emulator is None:
         raise RuntimeError("this run has no emulator")
     names = prepared.model.table.names
     layers: list[tuple[str, float]] = []
     # Negated: `heapq` gives the smallest first.
-    groups = [(-_error(prepared, backend, range(len(names))), 0, len(names))]
+    groups = [(-(yield from _error(prepared, range(len(names)))), 0, len(names))]
     while groups and len(layers) < count:
         # A single layer at the top is at least as bad as every group that is left.
         error, start, end = heapq.heappop(groups)
@@ -356,18 +367,16 @@ def worst_layers(prepared: Prepared, count: int) -> list[tuple[str, float]]:
             continue
         middle = (start + end) // 2
         for part in ((start, middle), (middle, end)):
-            measured = _error(prepared, backend, range(*part))
+            measured = yield from _error(prepared, range(*part))
             heapq.heappush(groups, (-measured, *part))
     return layers
 
 
-def _error(prepared: Prepared, backend: Backend, lowered: Sequence[int]) -> float:
+def _error(prepared: Prepared, lowered: Sequence[int]) -> Search[float]:
     plan = prepared.everything.without(lowered)
-    feeds, reference = prepared.sets[SampleSet.RANKING]
-    try:
-        judgement = judged_once(backend, plan, feeds, reference, prepared.comparator)
-    except BackendFailure:
-        return math.inf
-    if judgement.error is None:
-        return 0.0 if judgement.verdict is Verdict.PASS else math.inf
-    return judgement.error
+    outcome = yield from one(
+        plan, Phase.RANKING, "the worst", samples=SampleSet.RANKING, kind=Kind.PREDICT
+    )
+    if outcome.error is None:
+        return 0.0 if outcome.passed else math.inf
+    return outcome.error

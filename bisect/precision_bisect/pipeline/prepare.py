@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS
+from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import (
@@ -59,6 +61,8 @@ from precision_bisect.search.speed.costs import base_ms, cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
 from precision_bisect.settings.targets import TargetName
 
+HELD_BYTES = 2**25
+"""Bytes up to which sessions stay open from the search to the explanation. A limit on memory."""
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
@@ -195,10 +199,21 @@ class Prepared(Loaded):
         )
 
     def rest(self) -> None:
-        """Free what the emulator and the reference hold; it is taken again when they are asked."""
+        """Free what the emulator and the reference hold, if it is much, until they are asked."""
+        if self._held_bytes() <= HELD_BYTES:
+            return
         self.refer.rest()
         if isinstance(self.emulator, EmulatedBackend):
             self.emulator.rest()
+
+    def _held_bytes(self) -> int:
+        """Return about how many bytes a session takes: weights, and all values of a sample."""
+        sample = {name: array.shape for name, array in self.samples[0].items()}
+        shapes = tensor_shapes(self.model, sample)
+        names = [name for layer in self.model.table.layers for name in layer.outputs]
+        # Nobody knows what is missing: it may be large.
+        values = sum(4 * prod(shapes[name]) if name in shapes else HELD_BYTES for name in names)
+        return total_bytes(self.model.weights) + values
 
 
 def prepare(

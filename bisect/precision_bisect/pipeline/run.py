@@ -16,7 +16,7 @@ from precision_bisect.judging.comparators.comparison_remarks import limits_in_wo
 from precision_bisect.machine.plain_files import whole
 from precision_bisect.machine.stopping import Stopped, past_deadline, until
 from precision_bisect.options import DEFAULT_STRATEGY, Options
-from precision_bisect.pipeline.asked_too_much import AskedLow
+from precision_bisect.pipeline.asked_too_much import LOW_ONLY, AskedLow
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, outcome_of_answer, retraced
 from precision_bisect.pipeline.choosing import (
@@ -35,6 +35,7 @@ from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -42,7 +43,6 @@ from precision_bisect.runs.monitoring.events import (
     RunStarted,
     TrialsEnded,
     Warned,
-    ignore,
     tell_all,
 )
 from precision_bisect.runs.results.certificates import Uncertified
@@ -52,11 +52,12 @@ from precision_bisect.runs.results.saved import read_result, result_file
 from precision_bisect.runs.runfolder import REFERENCE, RunFolder
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import Kind, Outcome
+from precision_bisect.trial import CaseName, Outcome
 
 _Run = TypeVar("_Run", Loaded, Prepared)
 
@@ -133,7 +134,7 @@ def run_prepared(
             recorded = ledger.trials()
             # A resumed run has one budget with its earlier sessions.
             budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
-            budget.trials += sum(trial.proposal.kind is not Kind.PREDICT for trial in recorded)
+            budget.trials += sum(not trial.proposal.forecast for trial in recorded)
             budget.space = prepared.space
             store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
             driver = Driver(workers, ledger, budget, tell_all(observer, store))
@@ -141,16 +142,13 @@ def run_prepared(
                 write_layers(prepared.model, folder)
             observer(_started(prepared, len(recorded)))
             with until(budget.overdue):
-                ending = _search(prepared, driver, part=part)
-                if not part:
-                    ending = _charted(prepared, driver, ending)
-                    ending = _by_modules(prepared, driver, ending)
-                    ending = _with_fastest(prepared, driver, ending)
+                ending = driver.run(_whole_course(prepared, driver, part=part))
         asked_low = None if prepared.model.rounds_ends else asked_low
         if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
             observer(Warned(message="looking for the layers of --low-only that break it alone"))
             high = driver.outcome_of(prepared.everything, searched(driver.trials))
-            ending = _blamed(asked_low, budget, high)
+            with until(budget.overdue):
+                ending = _blamed(asked_low, driver, high)
         if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
             # More time might have found a faster plan: what was timed is not all there is.
             ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
@@ -167,12 +165,14 @@ def run_prepared(
             return conclude(prepared, driver, ending, budget, folder, part=part)
 
 
-def _blamed(asked_low: AskedLow, budget: Budget, high: Outcome | None) -> Ending:
+def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Ending:
     """Return the ending of a run in which the plan of every layer high has failed."""
     prepared = asked_low.prepared()
-    folder = RunFolder(asked_low.work.with_name(f"{asked_low.work.name}-run"))
-    result = run_prepared(prepared, ignore, budget, folder, part=True)
-    return asked_low.blamed(result, None if high is None else high.error)
+    with evaluators(prepared, asked_low.work) as workers:
+        driver.cases.add(LOW_ONLY, lambda: workers.evaluate)
+        ended = driver.run(_search(prepared, part=True, case=LOW_ONLY))
+        driver.cases.clear()
+    return asked_low.blamed(prepared, ended, None if high is None else high.error)
 
 
 def _keep_answer(options: Options) -> None:
@@ -192,7 +192,17 @@ def _keep_answer(options: Options) -> None:
         )
 
 
-def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[Ending]:
+    """Search, and complete what is told of an answer, unless the run is `part` of another."""
+    ending = yield from _search(prepared, part=part)
+    if not part:
+        ending = yield from _charted(prepared, driver, ending)
+        ending = yield from _by_modules(prepared, driver, ending)
+        ending = yield from _with_fastest(prepared, driver, ending)
+    return ending
+
+
+def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Complete the curve; return the ending, with a better plan of the curve if there is one."""
     options = prepared.options
     is_answer = ending.status is Status.FOUND and options.until == "answer"
@@ -202,20 +212,20 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         while True:
             curve = prepared.curve
-            driver.run(chart(prepared, driver, curve, ending))
+            yield from chart(prepared, driver, curve, ending)
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
             # widened for unseen inputs, and one of whole modules.
             named = prepared.strategy.name != DEFAULT_STRATEGY
             if not is_answer or named or options.risk is not None or options.by == "module":
                 break
-            better = _better(prepared, driver, curve, ending)
+            better = yield from _better(prepared, driver, curve, ending)
             if better is None:
                 break
             ending = better
     return ending
 
 
-def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with its answer as whole modules of PyTorch, if they hold."""
     by_module = prepared.options.by == "module"
     if ending.status is not Status.FOUND or not (by_module or prepared.model.pytorch):
@@ -226,18 +236,18 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         assert ending.plan is not None
         judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
-        modules = driver.run(on_samples(ending.samples, judged))
+        modules = yield from on_samples(ending.samples, judged)
         if modules is None:
             return ending
         plan = prepared.modules.whole(modules.names)
-        if _passes_others(prepared, driver, plan, ending):
+        if (yield from _passes_others(prepared, plan, ending)):
             others = error_of_others(driver.trials, plan)
             error = None if modules.error is None else max(modules.error, others)
             return replace(ending, by_modules=replace(modules, error=error))
     return ending
 
 
-def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
+def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with the plan to deploy, where there is one beside the answer."""
     answer, options = ending.plan, prepared.options
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
@@ -265,23 +275,27 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Ending:
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         search = fastest(prepared.problem, rivals, answer, copies=prepared.copies is not None)
-        deployable = driver.run(on_samples(ending.samples, search))
-        if deployable is not None and _passes_others(prepared, driver, deployable.plan, ending):
+        deployable = yield from on_samples(ending.samples, search)
+        if deployable is not None and (
+            yield from _passes_others(prepared, deployable.plan, ending)
+        ):
             return replace(ending, deploy=deployable)
     return ending
 
 
-def _passes_others(prepared: Prepared, driver: Driver, plan: Plan, ending: Ending) -> bool:
+def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
     """Judge a plan by all other samples than those that an answer was searched with, if any."""
     if not prepared.sets.others:
         return True
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
-    judged = judged_by_others(plan, holding, ending.samples, widen=False)
-    return driver.run(judged).outcome.passed
+    judged = yield from judged_by_others(plan, holding, ending.samples, widen=False)
+    return judged.outcome.passed
 
 
-def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Ending | None:
+def _better(
+    prepared: Prepared, driver: Driver, curve: Curve, ending: Ending
+) -> Search[Ending | None]:
     """Judge plans of the curve that are better than the answer; None where none holds."""
     assert ending.plan is not None
     outcome = outcome_of_answer(driver, ending.plan, ending.samples)
@@ -302,45 +316,27 @@ def _better(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) ->
         certify=prepared.certify,
         seen=trials.having(driver.trials),
     )
-    better = driver.run(on_samples(ending.samples, best_known(problem, curve, standing)))
+    better = yield from on_samples(ending.samples, best_known(problem, curve, standing))
     if better is None or better.plan is None:
         return None
-    if not _passes_others(prepared, driver, better.plan, ending):
+    if not (yield from _passes_others(prepared, better.plan, ending)):
         return None
     if options.holdout:
-        driver.run(judged_by_held_out(better.plan, builds=problem.builds))
+        yield from judged_by_held_out(better.plan, builds=problem.builds)
     return better
 
 
-def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
+def _search(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
+    """Search in a case, and return how that ends, whatever ends it."""
     if trouble := non_finite(prepared.reference):
         return Ending(
             status=Status.NOT_PRECISION,
             message=f"the FP32 reference itself is not finite: {trouble}; "
             "mend the model or the inputs first",
         )
-    by_module = prepared.options.by == "module"
     try:
-        return driver.run(
-            flow(
-                prepared.problem,
-                prepared.strategy,
-                Course(
-                    certify=prepared.certify,
-                    pool=prepared.sets.pool if prepared.sets.others else (),
-                    others=prepared.sets.others > 0,
-                    held_out=prepared.options.holdout > 0,
-                    risk=None if selecting(prepared.model) else prepared.options.risk,
-                    copies=prepared.copies is not None,
-                    copies_failing=prepared.options.copies_failing,
-                    # Only the default strategy begins at the curve's plan; one rung of a ladder
-                    # has no curve to show.
-                    curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
-                    modules=prepared.modules if by_module else None,
-                    until=prepared.options.until,
-                ),
-            )
-        )
+        course = _course(prepared, part=part)
+        return (yield from mapped(course, ask=lambda proposal: replace(proposal, case=case)))
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:
@@ -349,6 +345,26 @@ def _search(prepared: Prepared, driver: Driver, *, part: bool) -> Ending:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)
+
+
+def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
+    """Return the search of a run, which may be `part` of a larger one."""
+    options, by_module = prepared.options, prepared.options.by == "module"
+    course = Course(
+        certify=prepared.certify,
+        pool=prepared.sets.pool if prepared.sets.others else (),
+        others=prepared.sets.others > 0,
+        held_out=options.holdout > 0,
+        risk=None if selecting(prepared.model) else options.risk,
+        copies=prepared.copies is not None,
+        copies_failing=options.copies_failing,
+        # Only the default strategy begins at the curve's plan; one rung of a ladder has no curve
+        # to show.
+        curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+        modules=prepared.modules if by_module else None,
+        until=options.until,
+    )
+    return flow(prepared.problem, prepared.strategy, course)
 
 
 def _started(prepared: Prepared, recorded: int) -> RunStarted:

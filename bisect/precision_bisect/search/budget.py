@@ -23,8 +23,9 @@ class BudgetSpent(Exception):
 class Budget:
     """Counts trials and seconds against their limits; None is no limit.
 
-    Forecasts, and trials that the ledger already knows, are not counted. `spent_s` is the time in
-    seconds that earlier sessions of the same run have taken. `space` watches the disks.
+    Forecasts, trials that explain, and those that the ledger already knows are not counted.
+    `spent_s` is the time in seconds that earlier sessions of the same run have taken. `space`
+    watches the disks.
     """
 
     max_trials: int | None = None

@@ -15,11 +15,19 @@ Outcomes: TypeAlias = tuple[Outcome, ...]
 
 
 def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
-    """Run a search to its end with the outcomes that `answer` gives; return its result."""
+    """Run a search to its end with the outcomes that `answer` gives; return its result.
+
+    What `answer` raises arrives in the search, which may end with what it has.
+    """
     try:
         batch = next(search)
         while True:
-            batch = search.send(answer(batch))
+            try:
+                outcomes = answer(batch)
+            except BaseException as error:  # such as Ctrl-C: an answer that stands is kept
+                batch = search.throw(error)
+            else:
+                batch = search.send(outcomes)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -14,6 +14,7 @@ driver's thread only.
 from collections import deque
 from collections.abc import Sequence
 
+from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
 from precision_bisect.runs.monitoring.events import (
@@ -23,9 +24,10 @@ from precision_bisect.runs.monitoring.events import (
     TrialStarted,
     Warned,
 )
-from precision_bisect.search.budget import Budget
+from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.in_flight import InFlight
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.workers import Workers
 from precision_bisect.trial import (
@@ -37,6 +39,7 @@ from precision_bisect.trial import (
     Proposal,
     SampleSet,
     Trial,
+    TrialStatus,
 )
 
 MOST_LOST = 5
@@ -49,7 +52,11 @@ class CrashLoop(Exception):
 
 
 class Driver:
-    """Runs searches with some workers, a ledger and a budget."""
+    """Runs searches with some workers, a ledger and a budget.
+
+    `cases` evaluate the trials of other cases than the run's own. Those that explain an answer
+    count as forecasts do: in time and effort, and not among the trials that a user limits.
+    """
 
     def __init__(
         self,
@@ -61,13 +68,19 @@ class Driver:
         self._budget = budget
         self._observer = observer
         self._known = {trial.proposal.identity: trial for trial in ledger.trials()}
-        self._flights = InFlight(ledger, workers)
+        self.cases = Cases()
+        self._flights = InFlight(ledger, workers, self.cases)
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """Every trial that has ended, of earlier sessions too."""
+        """Every trial of the run's own case that has ended, of earlier sessions too."""
+        return tuple(trial for trial in self._known.values() if not trial.proposal.case)
+
+    @property
+    def every_trial(self) -> Sequence[Trial]:
+        """Every trial of all cases that has ended: what the run has cost."""
         return tuple(self._known.values())
 
     @property
@@ -78,6 +91,31 @@ class Driver:
     def run(self, search: Search[T]) -> T:
         """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
         return feed(search, self.consider_all)
+
+    def run_to_end(self, search: Search[T]) -> T:
+        """Feed a search that tells more of an answer, and return its result, whatever happens.
+
+        Once the run is to end nothing more is evaluated: what the ledger lacks has an outcome then
+        that says why, and is tried when the run is resumed. Raises RunFolderError.
+        """
+        why = ""
+
+        def answer(batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
+            nonlocal why
+            try:
+                if not why:
+                    return self.consider_all(batch)
+            except KeyboardInterrupt:
+                why = "interrupted"
+            except (BudgetSpent, CrashLoop, Stopped) as end:
+                why = "the time was up" if self._budget.late else str(end)
+            left_out = Outcome(status=TrialStatus.TIMED_OUT, message=why)
+            return tuple(self.recorded(proposal) or left_out for proposal in batch)
+
+        try:
+            return feed(search, answer)
+        finally:
+            self.cases.clear()
 
     def retrace(self, search: Search[object]) -> None:
         """Feed a search from the ledger alone, until it ends or asks for what the ledger lacks."""
@@ -195,7 +233,10 @@ class Driver:
         self, plan: Plan, samples: SampleSet, kind: Kind = Kind.JUDGE
     ) -> Outcome | None:
         """Return the outcome of a plan on a sample set, without copies, if it was tried."""
-        proposal = Proposal(plan=plan, samples=samples, kind=kind)
+        return self.recorded(Proposal(plan=plan, samples=samples, kind=kind))
+
+    def recorded(self, proposal: Proposal) -> Outcome | None:
+        """Return the outcome of a proposal, None if it has not been evaluated."""
         trial = self._known.get(proposal.identity)
         return trial.outcome if trial else None
 
@@ -279,7 +320,7 @@ class Driver:
 
     def _launch(self, proposal: Proposal) -> None:
         self._enter(proposal.phase)
-        self._budget.admit(counted=proposal.kind is not Kind.PREDICT)
+        self._budget.admit(counted=not proposal.forecast)
         self._flights.launch(proposal, lambda: self._observer(TrialStarted(proposal=proposal)))
 
     def _ended(self, trial: Trial) -> None:

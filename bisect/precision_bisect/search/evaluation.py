@@ -15,7 +15,7 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
-from precision_bisect.judging.inputs.copies import Copies, Samples
+from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
 from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
@@ -82,7 +82,7 @@ class Evaluator:
     engines: Path | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     at_once: int = 1
-    copies: Copies | None = None
+    copies: Draws | None = None
     _last: _Run | None = field(init=False, default=None)
 
     def __call__(self, proposal: Proposal) -> Outcome:
@@ -130,7 +130,7 @@ class Evaluator:
                     numbers = samples.numbers(proposal.samples)
                     errors = [replace(one, sample=numbers[one.sample]) for one in errors]
                 evidence = replace(evidence, output_errors=errors)
-            if proposal.draw and self.copies is not None:
+            if proposal.draw and self.copies is not None and _tells(self.copies, judgement):
                 judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
                 evidence = replace(evidence, stability=stability)
             if proposal.timed:
@@ -195,7 +195,7 @@ class Evaluator:
             return _outcome(judgement, evidence)
 
     def _copied(
-        self, engine: Engine, draw: int, number: int, copies: Copies
+        self, engine: Engine, draw: int, number: int, copies: Draws
     ) -> Sequence[float | None]:
         """Return the errors on copies of one sample."""
         draws = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
@@ -205,7 +205,7 @@ class Evaluator:
         ]
 
     def _on_copies(
-        self, engine: Engine, proposal: Proposal, copies: Copies, on_samples: Judgement
+        self, engine: Engine, proposal: Proposal, copies: Draws, on_samples: Judgement
     ) -> tuple[Judgement, Stability]:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
@@ -215,10 +215,7 @@ class Evaluator:
         parallel = self.at_once if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
         if proposal.phase in FEW_COPIES:
-            count = min(CURVE_COPIES, copies.count)
-            # The allowed failures shrink in proportion, rounded down: fewer copies are never more
-            # lenient.
-            allowed = copies.allowed * count // copies.count
+            count, allowed = fewer(copies, CURVE_COPIES)
         least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         judgements: list[Judgement] = []
         failed = 0
@@ -267,20 +264,9 @@ def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
     )
 
 
-def judged_once(
-    backend: Backend,
-    plan: Plan,
-    feeds: Sequence[Sample],
-    reference: Sequence[Sample],
-    comparator: Comparator,
-    count: int = 1,
-) -> Judgement:
-    """Return the verdict on a plan that is built once, `count` samples run side by side.
-
-    Raises BackendFailure.
-    """
-    with backend.build(plan) as engine:
-        return _judge(comparator, _outputs(engine, feeds, count), [reference])
+def _tells(copies: Draws, on_samples: Judgement) -> bool:
+    """Tell whether copies are worth a run: where all may fail they decide nothing of a failure."""
+    return on_samples.verdict is Verdict.PASS or copies.allowed < copies.count
 
 
 def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Judgement:

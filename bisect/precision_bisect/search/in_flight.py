@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.protocols import Ledger
-from precision_bisect.search.workers import Workers
+from precision_bisect.search.other_cases import Cases
+from precision_bisect.search.workers import InPlace, Workers
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 
 _TICK_S = 0.5
@@ -31,11 +32,12 @@ class _Flight:
 
 
 class InFlight:
-    """Starts trials on the workers and records how they end."""
+    """Starts trials on the workers, those of other `cases` here, and records how they end."""
 
-    def __init__(self, ledger: Ledger, workers: Workers) -> None:
+    def __init__(self, ledger: Ledger, workers: Workers, cases: Cases) -> None:
         self._ledger = ledger
         self._workers = workers
+        self._cases = Workers(evaluate=cases, executor=InPlace())
         self._broken_off = ledger.orphans()
         self._flying: dict[Identity, _Flight] = {}
         self._shared_until = 0.0
@@ -67,7 +69,8 @@ class InFlight:
             # next session knows which trial did.
             self._ledger.start(proposal)
             started()
-            flight.future = self._workers.executor.submit(self._workers.evaluate, proposal)
+            workers = self._cases if proposal.case else self._workers
+            flight.future = workers.executor.submit(workers.evaluate, proposal)
         except BaseException:
             self._withdraw(flight)
             raise

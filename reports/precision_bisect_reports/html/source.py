@@ -192,7 +192,7 @@ def columns(trials: Sequence[Trial]) -> dict[str, Any]:
 
 def candidates_of(recorded: Recorded) -> int:
     """Return how many layers a search decides on, 0 where its preflight has not begun."""
-    return max((len(trial.proposal.plan) for trial in recorded.trials), default=0)
+    return max((len(trial.proposal.plan) for trial in recorded.own), default=0)
 
 
 def best(recorded: Recorded) -> tuple[Plan, float | None] | None:
@@ -200,7 +200,7 @@ def best(recorded: Recorded) -> tuple[Plan, float | None] | None:
 
     The plan that keeps every layer is none: it is what there was before the search.
     """
-    outcomes = judged_outcomes(recorded.trials, searched(recorded.trials))
+    outcomes = judged_outcomes(recorded.own, searched(recorded.own))
     every = candidates_of(recorded)
     passed = sorted(p for p, outcome in outcomes.items() if outcome.passed and len(p) < every)
     return (passed[0], outcomes[passed[0]].error) if passed else None
@@ -213,7 +213,7 @@ def sensitivities(recorded: Recorded) -> dict[int, tuple[float, int]]:
     """
     every = Plan.all_high(candidates_of(recorded))
     errors_by_candidate: dict[int, tuple[float, int]] = {}
-    for trial in recorded.trials:
+    for trial in recorded.own:
         error = trial.outcome.error
         if not _ranks(trial) or error is None:
             continue

@@ -3,11 +3,11 @@
 Beside the samples, what took no part in the search judges: samples held out, and copies.
 """
 
-import math
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import hashlib
+import pickle
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
+from precision_bisect.explaining.advice.variants import Variants
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
-from precision_bisect.graphs.fp32_outputs import reference_outputs
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.fusing.norms import Decomposed, find_decomposed
 from precision_bisect.graphs.graph import Names, copied, refill
 from precision_bisect.graphs.load import Model
@@ -28,16 +29,16 @@ from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.model_files import save_rewritten
-from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.layer_table import FIXED_BY_RUNG
 from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import BackendFailure, Comparator, Judgement, Sample
+from precision_bisect.protocols import Backend, Comparator, Sample
 from precision_bisect.runs.results.advised import Tried
-from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
-from precision_bisect.trial import Listed, SampleSet, Verdict
+from precision_bisect.trial import Listed, Outcome, Phase, Proposal, SampleSet
 
 
 class Editor:
@@ -120,98 +121,37 @@ class Editor:
         return self._names(f"precision_bisect/advised/{what}_{self._number}")
 
 
-COPIES_PER_CHANGE = 8
-"""Copies that judge one change, at most: half of an answer's. A bound on inferences."""
-FEWEST_VARIANTS = 2
-"""Variants that judge a change however late it is. Half and double change nothing in
-benchmarks/constants.py."""
 ADVICE_DRAW = 2 * 10**6
 """The draw of copies that advice is judged on; searches count theirs from 1."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Allowance:
-    """The inferences that are left for trying advice: counted, so that no machine's speed decides.
-
-    Only where the user limits the time they end `until` then, by `time.monotonic`, too.
-    """
-
-    inferences: float = math.inf
-    until: float = math.inf
-
-    @property
-    def spent(self) -> bool:
-        """Whether nothing more may be tried."""
-        return self.inferences <= 0 or time.monotonic() > self.until
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variants:
-    """Samples that took no part, with their reference outputs, and `copies`, None for none.
-
-    No further ones are made once the `allowance` is spent.
-    """
-
-    unseen: tuple[Sequence[Sample], Sequence[Sample]] = ((), ())
-    copies: Copies | None = None
-    allowance: Allowance = field(default_factory=Allowance)
-
-    @property
-    def factors(self) -> bool:
-        """Whether copies change what layers compute instead of the inputs."""
-        return self.copies is not None and self.copies.layers > 0
-
-    def pairs(
-        self, layers: int, refer: Callable[[Sample], Sample] | None = None
-    ) -> Iterator[tuple[Sequence[Sample], Sequence[Sample]]]:
-        """Yield feeds and reference outputs of each variant for a model of so many layers.
-
-        A changed model that has a reference of its own computes it by `refer`.
-        """
-        for number, (feed, outputs) in enumerate(zip(*self.unseen, strict=True)):
-            if self._late(number):
-                return
-            yield [feed], [outputs if refer is None else refer(feed)]
-        if self.copies is None:
-            return
-        before = len(self.unseen[0])
-        copies = self.copies
-        if copies.layers or refer:
-            of_layers = layers if copies.layers else 0
-            copies = replace(copies, layers=of_layers, refer=refer or copies.refer)
-        for number in range(min(COPIES_PER_CHANGE, self.copies.count)):
-            if self._late(before + number):
-                return
-            feeds, reference = copies.make(SampleSet.JUDGED, ADVICE_DRAW, number)
-            yield (
-                feeds,
-                [refer(sample) for sample in feeds] if refer and copies.layers else reference,
-            )
-
-    def _late(self, number: int) -> bool:
-        return number >= FEWEST_VARIANTS and self.allowance.spent
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChange:
-    """What is tried: another model, pair, reference, scales or judge; None for the case's own."""
+    """What is tried: another model, pair, scales or judge; None for the case's own.
 
+    The FP32 outputs of the model judge it, if it is to have `own_reference`.
+    """
+
+    what: str
     model: Model | None = None
     pair: Pair | None = None
     scales: Scales | None = None
-    reference: Sequence[Sample] | None = None
     comparator: Comparator | None = None
+    own_reference: bool = False
+
+
+UNCHANGED = ModelChange(what="control")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosedModel:
     """A diagnosed model; `samples` and `reference` judge, `calibrating` set scales.
 
-    `notes` are the builder's remarks, `listed` the names that came with them, `work` an empty
-    folder for models that are tried out, `threads` ONNX Runtime's for one of the samples that are
-    run `at_once`; `scales` those of everything
-    that is quantized, found by `calibration`; a change has to pass on all `targets`, and on the
-    `variants`, too.
+    `driver` has trials evaluated; the run's `own` emulator serves those without a change, if there
+    is one. `notes` are the builder's remarks, `listed` the names that came with them, `work` an
+    empty folder for models that are tried out, `threads` ONNX Runtime's for one of the samples
+    that are run `at_once`; `scales` those of everything that is quantized, found by `calibration`;
+    a change has to pass on all `targets`, and on the `variants`, too.
     """
 
     model: Model
@@ -223,6 +163,8 @@ class DiagnosedModel:
     reference: Sequence[Sample]
     comparator: Comparator
     work: Path
+    driver: Driver
+    own: Backend | None = None
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     threads: int = 0
@@ -269,7 +211,7 @@ class DiagnosedModel:
             return None
         unchanged = frozenset(kept).difference(low or ())
         if unchanged not in self._controls:
-            self._controls[unchanged] = self._emulated(unchanged, ModelChange())
+            self._controls[unchanged] = self._emulated(unchanged, UNCHANGED)
         control = self._controls[unchanged]
         return None if control is None else replace(outcome, control=control)
 
@@ -279,8 +221,7 @@ class DiagnosedModel:
         return {}
 
     def _emulated(self, kept: Collection[str], change: ModelChange) -> Tried | None:
-        model, pair = change.model or self.model, change.pair or self.pair
-        scales = change.scales or self.scales
+        model = change.model or self.model
         if not emulates(model):
             return None
         # A changed file computes as this one if it has neither scales nor fixed layers.
@@ -291,75 +232,72 @@ class DiagnosedModel:
         model = replace(model, table=model.table.asking(self.model.table.asked))
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
-        try:
-            backend = self.emulator(model, pair, scales, factors=self.variants.factors)
-            reference = change.reference or self.reference
-            judge = change.comparator or self.comparator
-            judgement = self.judged(backend, plan, (self.samples, reference), judge)
-            passed = judgement.verdict is Verdict.PASS
-            failing = self._on_variants(backend, plan, model, change) if passed else []
-        except (PrecisionBisectError, BackendFailure):
+        outcome = self.judged(model, change, plan, draw=ADVICE_DRAW)
+        if outcome.verdict is None:
             return None
+        stability = outcome.evidence.stability
         return Tried(
-            error=judgement.error,
-            on_samples=passed,
+            error=outcome.error,
+            on_samples=outcome.passed,
             kept=len(plan),
             before=len(self.kept),
-            variants=len(failing),
-            failed=sum(failing),
+            variants=0 if stability is None else stability.copies,
+            failed=0 if stability is None else stability.failed,
         )
 
-    def emulator(
-        self, model: Model, pair: Pair, scales: Scales, *, factors: bool = False
-    ) -> EmulatedBackend:
-        """Return the emulator of a model, for some plans; raises as `EmulatedBackend` does."""
-        return EmulatedBackend(
-            model,
-            pair.low,
-            self.threads,
-            pair.high,
-            scales,
-            targets=self.targets,
-            factors=factors,
-            whole=True,
+    def judged(self, model: Model, change: ModelChange, plan: Plan, draw: int = 0) -> Outcome:
+        """Have a plan of a changed model tried, which takes of the allowance.
+
+        Raises as `Driver.consider_all` does.
+        """
+        # The digest: answers may differ when a run is resumed, and the changes with them.
+        settings = (change.comparator or self.comparator).settings()
+        content = pickle.dumps((model.digest, change.pair, change.scales, settings))
+        case = f"advice:{change.what}:{hashlib.sha256(content).hexdigest()[:12]}"
+        self.driver.cases.add(case, partial(self._evaluator, model, change))
+        outcome = self.driver.consider(
+            Proposal(plan=plan, phase=Phase.EXPLANATION, draw=draw, case=case, reason=change.what)
         )
+        stability = outcome.evidence.stability
+        variants = self.variants.of_model(len(self.samples), 0, None)
+        variants.pay(0 if stability is None else stability.copies)
+        return outcome
 
-    def _on_variants(
-        self, backend: EmulatedBackend, plan: Plan, model: Model, change: ModelChange
-    ) -> list[bool]:
-        """Return which variants a change fails on that has passed on the samples."""
-
-        def refer(feed: Sample) -> Sample:
-            inputs = {name: array for name, array in feed.items() if name != FACTORS}
-            return reference_outputs(model, [inputs], self.threads)[0]
-
-        judge = change.comparator or self.comparator
-        pairs = self.variants.pairs(
-            len(model.table.candidates), None if change.reference is None else refer
+    def _evaluator(self, model: Model, change: ModelChange) -> Evaluator:
+        backend: Backend
+        if change is UNCHANGED and self.own is not None:
+            backend = self.own
+        else:
+            pair, scales = change.pair or self.pair, change.scales or self.scales
+            backend = EmulatedBackend(
+                model,
+                pair.low,
+                self.threads,
+                pair.high,
+                scales,
+                targets=self.targets,
+                factors=self.variants.factors,
+                whole=True,
+            )
+        refer = ReferenceSession(model, self.threads) if change.own_reference else None
+        reference = self.reference if refer is None else [*map(refer, self.samples)]
+        layers = len(model.table.candidates)
+        return Evaluator(
+            backend=backend,
+            emulator=backend,
+            comparator=change.comparator or self.comparator,
+            samples={SampleSet.JUDGED: (self.samples, reference)},
+            keep=self.work,
+            at_once=self.at_once,
+            copies=self.variants.of_model(len(self.samples), layers, refer),
         )
-        return [
-            self.judged(backend, plan, variant, judge).verdict is not Verdict.PASS
-            for variant in pairs
-        ]
-
-    def judged(
-        self,
-        backend: EmulatedBackend,
-        plan: Plan,
-        on: tuple[Sequence[Sample], Sequence[Sample]],
-        judge: Comparator,
-    ) -> Judgement:
-        """Judge a plan on feeds and reference outputs, which takes of the allowance."""
-        feeds, reference = on
-        self.variants.allowance.inferences -= len(feeds)
-        return judged_once(backend, plan, feeds, reference, judge, self.at_once)
 
     @property
     def on_ladder(self) -> bool:
         """Whether other rungs of a ladder have fixed layers of the model."""
         return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
 
-    def applied(self, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
+    def applied(self, what: str, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
         """Try a changed graph with these layers no longer kept; None where it cannot be tried."""
         if not emulates(self.model):
             return None
@@ -367,7 +305,7 @@ class DiagnosedModel:
             model = self.loaded(proto, "applied")
         except PrecisionBisectError:
             return None
-        change = ModelChange(model=model)
+        change = ModelChange(what=what, model=model)
         # Where nothing was searched no layer is kept, and the change may do without any.
         if not any(one.kept for one in self.findings.layers):
             tried = self.tried((), change)

@@ -15,7 +15,6 @@ from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, Mode
 from precision_bisect.explaining.diagnosis.extremes import extremes
 from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
-from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, QUANTIZED
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
@@ -26,11 +25,11 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import BackendFailure, Problem, Sample
+from precision_bisect.protocols import Problem, Sample
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, Tried
 from precision_bisect.search.combinators import feed
 from precision_bisect.settings.check_words import READY_MADE
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.trial import Outcome
 
 MOST_SEARCHED = 256
 """Candidates of a form that is searched, at most. A limit of what the user waits."""
@@ -105,17 +104,16 @@ def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
     editor.without_quantization()
     try:
         model = case.loaded(editor.edited(), "unrounded")
-        reference = reference_outputs(model, case.samples, case.threads)
     except PrecisionBisectError:
         return None
-    change = ModelChange(model=model, reference=reference)
+    change = ModelChange(what=ALREADY_ROUNDED, model=model, own_reference=True)
     tried = case.tried(case.kept.difference(layers), change)
     if tried is not None and tried.holds:
         return tried
-    return _searched(case, model, reference) or tried
+    return _searched(case, model, change) or tried
 
 
-def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -> Tried | None:
+def _searched(case: DiagnosedModel, model: Model, change: ModelChange) -> Tried | None:
     """Search a changed model by the default strategy; return what its answer comes to.
 
     `before` is the number of its candidates then. None where it cannot be tried, or takes more
@@ -128,16 +126,7 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
     def judged(plan: Plan) -> Outcome:
         if case.variants.allowance.spent:
             raise _Late
-        try:
-            judgement = case.judged(backend, plan, (case.samples, reference), case.comparator)
-        except BackendFailure as failure:
-            return failure.outcome
-        return Outcome(
-            status=TrialStatus.FINISHED,
-            verdict=judgement.verdict,
-            error=judgement.error,
-            message=judgement.message,
-        )
+        return case.judged(model, change, plan)
 
     def beyond() -> Plan | None:
         measure = partial(extremes, model, case.samples, case.threads)
@@ -151,14 +140,12 @@ def _searched(case: DiagnosedModel, model: Model, reference: Sequence[Sample]) -
         beyond_range=beyond,
     )
     try:
-        backend = case.emulator(model, pair, case.scales)
         plan = Plan.of(())
         if not judged(plan).passed:
             search = load_strategy(DEFAULT_STRATEGY).search(problem)
             plan = feed(search, lambda batch: tuple(judged(candidate.plan) for candidate in batch))
     except (PrecisionBisectError, _Late):
         return None
-    change = ModelChange(model=model, reference=reference)
     tried = case.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
 
@@ -303,11 +290,10 @@ def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
     editor.end_at(outputs, fresh)
     try:
         model = case.loaded(editor.edited(), "before")
-        reference = reference_outputs(model, case.samples, case.threads)
         judge = judge.of_outputs([*outputs, *fresh])
     except PrecisionBisectError:
         return None
-    change = ModelChange(model=model, reference=reference, comparator=judge)
+    change = ModelChange(what="before-choice", model=model, own_reference=True, comparator=judge)
     behind = {
         n for selection in case.findings.selections for n in case.view.behind(selection.layer)
     }
@@ -363,7 +349,7 @@ def _fitting(
         except PrecisionBisectError:
             continue
         for kept in ((), behind):
-            tried = case.tried(kept, ModelChange(comparator=judge))
+            tried = case.tried(kept, ModelChange(what=name, comparator=judge))
             if tried is not None and tried.helps:
                 unjudged = [name for name in case.view.outputs if name not in outputs]
                 return _Fitting(flags, unjudged, tried)

@@ -38,7 +38,7 @@ def masks(case: DiagnosedModel) -> Iterator[Advice]:
     if layers:
         name, value = max(mask_values.items(), key=lambda item: abs(item[1]))
         mask, beyond = np.copysign(_MASK, value), np.copysign(np.inf, value)
-        tried = case.applied(clamped(case, mask_values), layers)
+        tried = case.applied("mask", clamped(case, mask_values), layers)
         becomes = (
             ""
             if np.isinf(value)
@@ -106,9 +106,9 @@ def _least_that_passes(
     Hardware may flush what is smaller to 0, but a larger epsilon changes more of what is computed.
     """
     normal = case.low.smallest_normal
-    tried = case.applied(raised(case, names, normal), layers)
+    tried = case.applied("epsilon", raised(case, names, normal), layers)
     if tried and not tried.holds:
-        other = case.applied(raised(case, names, smallest), layers)
+        other = case.applied("epsilon", raised(case, names, smallest), layers)
         if other and other.holds:
             return smallest, other
     return normal, tried

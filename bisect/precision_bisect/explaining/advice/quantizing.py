@@ -79,7 +79,7 @@ def calibration(case: DiagnosedModel) -> Iterator[Advice]:
         if method == case.calibration:
             continue
         scales = _scales(case, case.model, case.pair, method)
-        tried = case.tried(case.kept.difference(hit), ModelChange(scales=scales))
+        tried = case.tried(case.kept.difference(hit), ModelChange(what=method, scales=scales))
         if tried is not None and tried.on_samples:
             yield Advice(
                 id="calibration",
@@ -98,7 +98,8 @@ def fp16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     if case.pair.high != "fp32" or not case.kept:
         return
     pair = Pair(low=case.pair.low, high="fp16")
-    change = ModelChange(pair=pair, scales=_scales(case, case.model, pair, case.calibration))
+    scales = _scales(case, case.model, pair, case.calibration)
+    change = ModelChange(what="fp16-kept", pair=pair, scales=scales)
     tried = case.tried(case.kept, change, low=case.kept)
     if tried is not None and tried.on_samples:
         yield Advice(
@@ -121,7 +122,8 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         return
     layers = [finding.layer for finding in kept]
     how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"
-    high = case.tried(layers, ModelChange(pair=Pair(low="fp16", high="bf16")), low=layers)
+    kept_so = ModelChange(what="bf16-kept", pair=Pair(low="fp16", high="bf16"))
+    high = case.tried(layers, kept_so, low=layers)
     if high is not None and high.on_samples:
         yield Advice(
             id="bf16-kept",
@@ -133,7 +135,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
         )
     if case.on_ladder:
         return
-    low = case.tried([], ModelChange(pair=Pair(low="bf16", high="fp32")))
+    low = case.tried([], ModelChange(what=EVERYWHERE, pair=Pair(low="bf16", high="fp32")))
     if low is not None and low.on_samples:
         yield Advice(
             id=EVERYWHERE,
@@ -209,7 +211,7 @@ def _with_smoothed(case: DiagnosedModel, smoothed: list[_Smoothed]) -> Tried | N
     except PrecisionBisectError:
         return None
     kept_layers = case.kept.difference(layer.layer for layer in smoothed)
-    return case.tried(kept_layers, ModelChange(model=model, scales=scales))
+    return case.tried(kept_layers, ModelChange(what="smooth", model=model, scales=scales))
 
 
 def _scales(case: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:

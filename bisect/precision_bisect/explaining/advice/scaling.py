@@ -40,7 +40,7 @@ def in_pieces(case: DiagnosedModel) -> Iterator[Advice]:
             fused, _ = fuse(case.model, case.samples, case.reference, case.work)
     if fused is not None:
         kept_layers = [name for name in case.kept if name in fused.table.names]
-        tried = case.tried(kept_layers, ModelChange(model=fused))
+        tried = case.tried(kept_layers, ModelChange(what="pieces", model=fused))
     flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
     measured = tried.clause("put together") if tried else ""
     for kind, every in hit.items():
@@ -98,7 +98,7 @@ def scaling(case: DiagnosedModel) -> Iterator[Advice]:
     back = f"multiply what comes out by 2^{bits * worst.degree}, at {worst.end}"
     if worst.norm:
         back = f"multiply the norm's epsilon by 2^-{2 * bits}, which cancels it"
-    tried = case.applied(scaled(case, folds, bits), covered)
+    tried = case.applied("scale", scaled(case, folds, bits), covered)
     others = f", and likewise in all {len(folds)} such places" if len(folds) > 1 else ""
     yield Advice(
         id="scale",

@@ -3,7 +3,8 @@
 One pass over all samples notes magnitudes where they are asked for, NaN and Inf everywhere.
 
 Values are held for one sample and one group of tensors at a time. A session cannot reuse the
-memory of tensors that are outputs, so each group has a session of its own.
+memory of tensors that are outputs, so each group has a session of its own. That of the latest
+group serves those inside it, if the model is small.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.layer_table import Exclusion, forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -39,6 +41,9 @@ take as much again. A limit on memory: findings are the same with half and doubl
 (`benchmarks/constants.py`)."""
 _UNKNOWN_BYTES = 2**22
 """Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`."""
+
+_HELD_BYTES = 2**25
+"""Bytes of weights up to which the latest sessions stay open. A limit on memory."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -74,6 +79,7 @@ class Instrument:
         self.threads = threads
         self._scales = scales or Scales()
         self._target = distinct(model, pair, targets)[-1]
+        self._latest: dict[str, tuple[frozenset[str], Session]] = {}
         forms = forms_of(model.table, pair)
         self.index = {str(name): i for i, name in enumerate(model.table.names)}
         self.stored = {
@@ -82,6 +88,20 @@ class Instrument:
             if layer.name in forms
             for out in layer.outputs
         }
+
+    def session(
+        self, kind: str, proto: onnx.ModelProto, weights: Arrays, names: Sequence[str]
+    ) -> Session:
+        """Return a session of a graph with these tensors among its outputs."""
+        shown, session = self._latest.pop(kind, (frozenset(), None))
+        if session is None or not shown.issuperset(names):
+            # One session after the other: each holds the model's weights.
+            del session
+            shown = frozenset(names)
+            session = Session(showing(proto, names, self.model.elem_types), weights, self.threads)
+        if total_bytes(weights) <= _HELD_BYTES:
+            self._latest[kind] = shown, session
+        return session
 
     @cached_property
     def view(self) -> View:
@@ -142,8 +162,7 @@ class Instrument:
         Graph inputs may be among the tensors.
         """
         for group in self.groups(names, samples[0]):
-            proto = showing(self.model.proto, group, self.model.elem_types)
-            session = Session(proto, self.model.weights, self.threads)
+            session = self.session("exact", self.model.proto, self.model.weights, group)
             emulator = None if plan is None else Emulator(self, group)
             for number, sample in enumerate(samples):
                 computed = [name for name in group if name not in sample]
@@ -163,8 +182,7 @@ class Emulator:
         self._of = instrument
         graph = instrument.graph
         raw = [graph.raw.get(name, name) for name in names]
-        proto = showing(graph.proto, raw, instrument.model.elem_types)
-        self._session = Session(proto, graph.weights, instrument.threads)
+        self._session = instrument.session("emulated", graph.proto, graph.weights, raw)
 
     def run(
         self, sample: Sample, plan: Plan, names: Sequence[str] | None = None

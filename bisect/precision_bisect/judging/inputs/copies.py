@@ -48,6 +48,20 @@ class Refers(Protocol):
     def rest(self) -> None: ...
 
 
+class Draws(Protocol):
+    """What judges a plan beside the samples: `count` times, of which `allowed` may fail."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def allowed(self) -> int: ...
+
+    def make(self, where: SampleSet, draw: int, number: int) -> Pair: ...
+
+    def rest(self) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Copies:
     """Makes copies of the samples, each with its own reference; the same for the same numbers.
@@ -101,6 +115,15 @@ class Copies:
                 f"FP32 does not run on a copy of the samples: {error}",
                 "judge on the samples alone by --copies 0",
             ) from error
+
+
+def fewer(draws: Draws, most: int) -> tuple[int, int]:
+    """Return the count of at most so many draws, and of those that may fail of them.
+
+    These shrink in proportion, rounded down: fewer copies are never more lenient.
+    """
+    count = min(most, draws.count)
+    return count, draws.allowed * count // draws.count
 
 
 def _nbytes(pair: Pair) -> int:

@@ -77,7 +77,7 @@ def climb(
     climbed = course.run(folder, budget)
     write_layers(loaded.model, folder)
     observer(TrialsEnded())
-    return conclude_ladder(climbed, budget, folder)
+    return conclude_ladder(climbed, budget, folder, observer)
 
 
 class _Climb:

@@ -13,6 +13,7 @@ from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
 from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
+from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.judged_answer import asked_layers
@@ -21,6 +22,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.endings import Status
@@ -145,7 +147,9 @@ class Climbed:
         return next(searches, None)
 
 
-def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Result:
+def conclude_ladder(
+    climbed: Climbed, budget: Budget, folder: RunFolder, observer: Observer
+) -> Result:
     """Return the result of a ladder's run, and write the run folder's files."""
     last = climbed.steps[-1]
     results = [step.result for step in climbed.steps]
@@ -158,15 +162,19 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
     options = part or deployed_session(last.prepared.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     point = ExportedPoint(kept=last.kept) if last.answered else None
-    others = []
+    others, before = [], _effort(climbed)
     whole = replace(last.prepared, comparator=climbed.comparator)
     check = not climbed.interrupted
     with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
         if last.answered:
-            findings = explain_ladder(climbed, budget)
+            findings = explain_ladder(climbed, budget, observer)
         if last.answered and last.result.status.answers and not climbed.interrupted:
-            with until(budget.overdue):
-                others = other_targets(whole, _plan(last), SampleSet.JUDGED, late=budget.late)
+            with (
+                until(budget.overdue),
+                reopened(last.prepared, last.ledger, budget, observer) as driver,
+            ):
+                search = other_targets(whole, driver.cases, _plan(last), SampleSet.JUDGED)
+                others = driver.run_to_end(search)
         diagnosis = [
             finding.short for name, finding in nearest(findings).items() if name in chosen
         ]
@@ -196,7 +204,7 @@ def conclude_ladder(climbed: Climbed, budget: Budget, folder: RunFolder) -> Resu
         certificate=_certificate(climbed, kept),
         trials=sum(result.trials for result in results),
         builds=sum(result.builds for result in results),
-        evaluations=sum(result.evaluations for result in results),
+        evaluations=sum(result.evaluations for result in results) + _effort(climbed) - before,
         unresolved=dict(sum((Counter(result.unresolved) for result in results), Counter[str]())),
         non_monotone=[row for result in results for row in result.non_monotone],
         wall_s=round(budget.elapsed_s(), 3),
@@ -306,14 +314,23 @@ def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | 
 _NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
 
 
-def explain_ladder(climbed: Climbed, budget: Budget) -> Findings:
+def _effort(climbed: Climbed) -> int:
+    """Return how many trials the ledgers of all searches hold."""
+    return sum(len(read_ledger(step.ledger).trials) for step in climbed.steps)
+
+
+def explain_ladder(climbed: Climbed, budget: Budget, observer: Observer) -> Findings:
     """Return the findings of all rungs, in network order: why a layer is kept comes first.
 
     A layer has one entry for each rung below its type on which it has a form. The one for the next
     lower type rests on trials, those further down on its values alone. A near miss of one rung may
     be kept by the next. Rungs without an answer are left out. A budget that is late tries nothing.
     """
-    parts = [part for rung in reversed(climbed.rungs) for part in _of_rung(climbed, rung, budget)]
+    parts = [
+        part
+        for rung in reversed(climbed.rungs)
+        for part in _of_rung(climbed, rung, budget, observer)
+    ]
     order = {str(name): i for i, name in enumerate(climbed.composition.levels)}
     layers = [layer for part in parts for layer in part.layers]
     return Findings(
@@ -333,7 +350,9 @@ def nearest(findings: Findings) -> Mapping[str, Finding]:
     return highest
 
 
-def _of_rung(climbed: Climbed, rung: int, budget: Budget) -> Iterator[Findings]:
+def _of_rung(
+    climbed: Climbed, rung: int, budget: Budget, observer: Observer
+) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
     step = next((step for step in reversed(climbed.steps) if step.rung == rung), None)
     if step is None or not step.result.status.answers:
@@ -345,10 +364,11 @@ def _of_rung(climbed: Climbed, rung: int, budget: Budget) -> Iterator[Findings]:
     answer = Answer(
         kept=[*own, *above],
         proof=step.result.certificate,
-        trials=read_ledger(step.ledger).trials,
+        trials=read_ledger(step.ledger).own,
         error=step.result.error,
     )
-    findings = explained_in_time(step.prepared, answer, budget).findings
+    with reopened(step.prepared, step.ledger, budget, observer) as driver:
+        findings = explained_in_time(step.prepared, driver, answer, budget).findings
     pair = climbed.composition.pair(rung)
     yield replace(
         findings,

@@ -37,7 +37,7 @@ def evidence_of(text: str) -> Evidence:
     return typed(Evidence, plain_json.parse(text))
 
 
-LEDGER_SCHEMA = 3
+LEDGER_SCHEMA = 4
 TABLES = """
 CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE trials (
@@ -46,6 +46,7 @@ CREATE TABLE trials (
     samples TEXT NOT NULL,
     kind TEXT NOT NULL,
     draw INTEGER NOT NULL,
+    case_name TEXT NOT NULL,
     phase TEXT NOT NULL,
     kept INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -56,20 +57,21 @@ CREATE TABLE trials (
     message TEXT NOT NULL DEFAULT '',
     wall_s REAL NOT NULL DEFAULT 0,
     evidence TEXT NOT NULL DEFAULT '{}',
-    UNIQUE (plan, samples, kind, draw)
+    UNIQUE (plan, samples, kind, draw, case_name)
 ) STRICT;
 """
 
 ENDED = (
-    "SELECT plan, samples, kind, draw, phase, reason, status, verdict, error, message, "
-    "wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
+    "SELECT plan, samples, kind, draw, case_name, phase, reason, status, verdict, error, "
+    "message, wall_s, evidence FROM trials WHERE status IS NOT NULL ORDER BY id"
 )
 """Selects the trials that have ended, in the order they were started."""
 
 
 def trial_of(row: tuple[Any, ...]) -> Trial:
     """Return the trial of one row of `ENDED`. Raises ValueError for what is none."""
-    plan, samples, kind, draw, phase, reason, status, verdict, error, message, wall_s, text = row
+    plan, samples, kind, draw, case, phase, reason, status, verdict, error, *others = row
+    message, wall_s, text = others
     return Trial(
         proposal=Proposal(
             plan=Plan.from_key(plan),
@@ -77,6 +79,7 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
             samples=SampleSet.read(samples),
             kind=Kind(kind),
             draw=draw,
+            case=case,
             reason=reason,
         ),
         outcome=Outcome(
@@ -96,6 +99,11 @@ class Recorded:
 
     header: Mapping[str, Any]
     trials: Sequence[Trial]
+
+    @property
+    def own(self) -> Sequence[Trial]:
+        """The trials of the run's own case, which decide what is its answer."""
+        return [trial for trial in self.trials if not trial.proposal.case]
 
 
 def read_ledger(path: Path) -> Recorded:
@@ -139,12 +147,12 @@ def _read(path: Path) -> Recorded:
     address = f"{path.absolute().as_uri()}?mode=ro{'' if at_work else '&immutable=1'}"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.execute("BEGIN")
-        header = connection.execute("SELECT key, value FROM header").fetchall()
-        trials = connection.execute(ENDED).fetchall()
-    return Recorded(
-        header={key: plain_json.parse(value) for key, value in header},
-        trials=[trial_of(row) for row in trials],
-    )
+        rows = connection.execute("SELECT key, value FROM header").fetchall()
+        header = {key: plain_json.parse(value) for key, value in rows}
+        # Former schemas have other columns.
+        readable = header.get("schema") == LEDGER_SCHEMA
+        trials = connection.execute(ENDED).fetchall() if readable else ()
+    return Recorded(header=header, trials=[trial_of(row) for row in trials])
 
 
 def _unreadable(path: Path, why: str) -> RunFolderError:

@@ -37,7 +37,7 @@ SYNC_S = 1.0
 """A machine that stops may cost the trials of so many seconds, and predictions."""
 MOST_STARTS = 3
 """How often a trial may be started before it counts as crashed."""
-_THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ?"
+_THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ? AND case_name = ?"
 """Selects the trial of an identity."""
 _ANEW = "choose another --out, or replace it with --overwrite"
 
@@ -87,8 +87,9 @@ class SqliteLedger:
         """Record that a trial begins."""
         with self._transaction(synced=self._due(proposal)) as connection:
             connection.execute(
-                "INSERT INTO trials (plan, samples, kind, draw, phase, kept, reason) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1",
+                "INSERT INTO trials (plan, samples, kind, draw, case_name, phase, kept, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET attempts = attempts + 1",
                 (*proposal.identity, proposal.phase, len(proposal.plan), proposal.reason),
             )
 
@@ -118,9 +119,9 @@ class SqliteLedger:
         """Return the trials that have begun and not ended."""
         with self._transaction() as connection:
             rows = connection.execute(
-                "SELECT plan, samples, kind, draw FROM trials WHERE status IS NULL"
-            ).fetchall()
-            return frozenset((plan, samples, kind, draw) for plan, samples, kind, draw in rows)
+                "SELECT plan, samples, kind, draw, case_name FROM trials WHERE status IS NULL"
+            )
+            return frozenset(rows.fetchall())
 
     def withdraw(self, proposal: Proposal) -> None:
         """Take back one start of a trial that has not ended, as if it had not been made."""
@@ -145,7 +146,7 @@ class SqliteLedger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE trials SET status = ?, message = ? "
-                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?, ?)",
+                "WHERE status IS NULL AND attempts >= ? AND phase IN (?, ?, ?, ?, ?)",
                 (
                     TrialStatus.CRASHED,
                     f"ended the process {MOST_STARTS} times",
@@ -154,6 +155,7 @@ class SqliteLedger:
                     Phase.SEARCH,
                     Phase.CERTIFICATE,
                     Phase.SPEED,
+                    Phase.EXPLANATION,
                 ),
             )
 

@@ -38,6 +38,7 @@ SHARES: Mapping[Phase, tuple[float, float]] = {
     Phase.SPEED: (0.64, 0.76),
     Phase.CERTIFICATE: (0.68, 0.76),
     Phase.RECHECK: (0.74, 0.79),
+    Phase.EXPLANATION: (0.8, 1.0),
 }
 TRIALS_SHARE = 0.8
 """Where each phase, and all trials, begin and end in a run, by their time on the example."""
@@ -180,6 +181,8 @@ class Progress:
         self.step = max(self.step, _STEP_OF.get(phase, 3 if phase is Phase.RECHECK else 1))
 
     def _propose(self, proposal: Proposal) -> None:
+        if proposal.case:
+            return
         if proposal.narrowed_to is not None and proposal.kind is not Kind.PREDICT:
             self.narrowed_to = min(proposal.narrowed_to, self.narrowed_to or self.candidates)
         self.about_left = proposal.about_left
@@ -192,14 +195,16 @@ class Progress:
             self.speedup = latency.speedup
         if not event.recalled:
             self.took.append(outcome.wall_s)
-            if proposal.kind is Kind.PREDICT:
+            if proposal.forecast:
                 self.predictions += 1
             else:
                 self.trials += 1
                 self.last.append(Trial(proposal=proposal, outcome=outcome))
-        if outcome.verdict is None and proposal.kind is not Kind.PREDICT:
+        if outcome.verdict is None and not proposal.forecast:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)
+        if proposal.case:
+            return
         if outcome.passed and proposal.phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE):
             self.narrowed_to = min(len(proposal.plan), self.narrowed_to or self.candidates)
         self._weigh(Trial(proposal=proposal, outcome=outcome))

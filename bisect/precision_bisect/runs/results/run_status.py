@@ -30,6 +30,7 @@ class Asked:
     samples: str
     kind: Kind
     draw: Count
+    case: str = ""
     timed: bool
     reason: str
     narrowed_to: int | None
@@ -45,6 +46,7 @@ class Asked:
             samples=proposal.samples,
             kind=proposal.kind,
             draw=proposal.draw,
+            case=proposal.case,
             timed=proposal.timed,
             reason=proposal.reason,
             narrowed_to=proposal.narrowed_to,

@@ -1,6 +1,6 @@
 // The trials of each search: as it narrowed, error against size, error against latency, a table.
 const FRAME = { left: 62, right: 16, outerBoundsMode: "none" }; // so that charts below each other align
-const COSTLESS = ["ranking", "prediction"]; // forecasts: hidden at first, there are so many
+const COSTLESS = ["ranking", "prediction", "explanation"]; // hidden at first: no plans of the search
 
 function trialsOf(columns) {
   return columns.kept.map((kept, place) => ({
