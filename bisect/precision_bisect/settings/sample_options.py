@@ -107,7 +107,7 @@ class SampleOptions(ImageOptions):
     quantile: float = _verdict(
         0.99, "for --metric quantile ({})", metavar="Q", positive=True, most=1
     )
-    check: str | Callable[..., Any] | None = _verdict(
+    check: str | Callable[..., float | bool] | None = _verdict(
         None,
         f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
         "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "

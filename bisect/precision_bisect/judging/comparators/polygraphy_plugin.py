@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.metrics import DIFFERENCES, multiple
+from precision_bisect.judging.comparators.metrics import METRICS, multiple
 from precision_bisect.judging.comparators.tolerance import Tolerance, tolerance_from
 from precision_bisect.options import Options
 from precision_bisect.protocols import Judgement, Sample
@@ -54,7 +54,7 @@ class PolygraphyComparator:
     def __post_init__(self) -> None:
         measured = self.measured
         self.atol.check_outputs(self.outputs, measured)
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             self.rtol.check_outputs(self.outputs, measured)
             for name in measured:
                 if not self.atol.of(name) and not self.rtol.of(name):
@@ -82,7 +82,7 @@ class PolygraphyComparator:
         Outputs that must be exact have no limit of their own, and take the scale of the others.
         """
         limits = {*(self.atol.of(name) for name in self.measured), *self.shares.values()}
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             limits |= {self.rtol.of(name) for name in self.measured}
         limits.discard(0.0)
         return limits.pop() if len(limits) == 1 else 1.0
@@ -104,7 +104,7 @@ class PolygraphyComparator:
             "metric": self.metric,
             "atol": {name: self.atol.of(name) for name in self.measured},
         }
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             settings["rtol"] = {name: self.rtol.of(name) for name in self.measured}
         if self.shares:
             settings["classes"] = dict(self.shares)
@@ -150,7 +150,7 @@ class PolygraphyComparator:
             return _differing(got, want, self.shares[name])
         limits = {"metric": self.metric, "quantile": self.quantile}
         atol, rtol = self.atol.of(name), 0.0
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             rtol = self.rtol.of(name)
         error = multiple(limits, atol, rtol, got, want)
         # Finite outputs have a finite error, where there is a limit, also if the metric overflows.
@@ -226,10 +226,11 @@ def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:
     Raises UsageError for limits that are missing, or that the metric does not have.
     """
     tol = options.tol
-    if options.metric not in DIFFERENCES and options.rtol is not None:
+    has_relative = METRICS[str(options.metric)].has_relative
+    if not has_relative and options.rtol is not None:
         raise UsageError(f"--metric {options.metric} has no relative limit", "give --tol")
     if tol is None and options.atol is None and options.rtol is None:
-        if options.metric not in DIFFERENCES:
+        if not has_relative:
             raise UsageError(f"--metric {options.metric} has no default tolerance", "give --tol")
         tol = DEFAULT_TOLERANCE
     both = Tolerance(default=0.0) if tol is None else tolerance_from(tol)
