@@ -17,7 +17,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.types import shape_inputs
-from precision_bisect.judging.inputs.true_shapes import with_true_shapes
+from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER

@@ -24,8 +24,7 @@ from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.judging.inputs.copies import can_change
-from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
+from precision_bisect.judging.inputs.copies import at_ends, can_change, range_by_type
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
