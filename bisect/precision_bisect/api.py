@@ -1,11 +1,13 @@
 """The same job as the command line's, from Python."""
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,7 +18,8 @@ from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
-from precision_bisect.settings.keywords import in_keywords
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
 from precision_bisect.settings.sample_options import Limits
 
 if TYPE_CHECKING:
@@ -228,3 +231,44 @@ def layers(model: str | Path) -> Sequence[Layer]:
     from precision_bisect.graphs.load import load_model
 
     return load_model(Path(model)).table.layers
+
+
+_FLAG = re.compile(
+    r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: ([a-z][\w-]*|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w/%]|[.:]\w))?"
+)
+"""A flag, and the word or number behind it, which may be its value."""
+
+
+def in_keywords(text: str, options: type) -> str:
+    """Return a sentence with the keywords of `options` in place of their flags.
+
+    Those of engines are fields of the keyword `engine`. Flags that no field has, such as those of
+    other tools, stay as they are.
+    """
+    keywords = _keywords(options)
+
+    def keyword(match: re.Match[str]) -> str:
+        name, word = match.groups()
+        if name not in keywords:
+            return match[0]
+        keyword, setting, flag = keywords[name]
+        if flag.const is not None or bool in kinds(setting):
+            return f"{keyword}={flag.const or True!r}{f' {word}' if word else ''}"
+        choices = flag.choices() if flag.choices else choices_of(setting)
+        if word and (word in choices or word.lstrip("-")[0].isdigit()):
+            number = not {int, float}.isdisjoint(kinds(setting))
+            return f"{keyword}={word if number else repr(word)}"
+        return f"{keyword} {word}" if word else keyword
+
+    return _FLAG.sub(keyword, text)
+
+
+@cache
+def _keywords(options: type) -> Mapping[str, tuple[str, Field[Any], Flag]]:
+    """Return the keyword of each flag, the field that it sets, and the flag itself."""
+    return {
+        flag.name or flag_name(setting.name): (f"{prefix}{setting.name}", setting, flag)
+        for settings, prefix in ((options, ""), (EngineSettings, "engine."))
+        for setting in fields(settings)
+        for flag in flags_of(setting)
+    }

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.machine.signals import turn_away
+from precision_bisect.machine.stopping import turn_away
 from precision_bisect.runs.monitoring.attend import command_line
 from precision_bisect.runs.monitoring.events import (
     Event,

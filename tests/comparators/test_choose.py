@@ -9,8 +9,11 @@ import pytest
 
 from precision_bisect.errors import UsageError
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance, tolerance_from
+from precision_bisect.judging.comparators.polygraphy_plugin import (
+    PolygraphyComparator,
+    Tolerance,
+    tolerance_from,
+)
 from precision_bisect.options import Options
 from precision_bisect.settings.reading import parse_limits
 from precision_bisect.trial import Verdict

@@ -14,8 +14,7 @@ from polygraphy import comparator as pg
 
 from effort import examples
 from precision_bisect.judging.comparators.metrics import METRICS, multiple
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict

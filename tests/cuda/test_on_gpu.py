@@ -24,8 +24,7 @@ from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import pin_formless, pin_unbuildable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.options import Options
 from precision_bisect.pipeline.deploying import deployed_session
 from precision_bisect.plan import Plan

@@ -12,6 +12,7 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, parse, save, with_weights
+from precision_bisect.api import in_keywords
 from precision_bisect.commandline.main import main
 from precision_bisect.find_options import FindOptions
 from precision_bisect.options import Options
@@ -27,7 +28,6 @@ from precision_bisect.runs.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import choices_of, flag_name, flags_of
-from precision_bisect.settings.keywords import in_keywords
 
 GIVEN = (
     "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"

@@ -30,8 +30,8 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
+from precision_bisect.judging.comparators.polygraphy_plugin import by_size
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
-from precision_bisect.judging.comparators.tolerance import by_size
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.given_outputs import read_outputs

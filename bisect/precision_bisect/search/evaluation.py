@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
-from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
+from precision_bisect.judging.comparators.script import numbered
 from precision_bisect.judging.inputs.copies import Copies, Samples
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.threads import side_by_side
