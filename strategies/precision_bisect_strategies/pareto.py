@@ -102,7 +102,7 @@ class _Scale:
             return None if pace is None else pace.latency_ms(self.high_ms)
         if self.problem.graph is not None:
             return self.problem.graph.cost(plan.kept)
-        return float(len(plan))
+        return float(self.problem.cost(plan))
 
 
 class Pareto:
@@ -238,10 +238,7 @@ def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
         [start, *(start.with_(part) for part in parts)], "what keeping more would save"
     )
     worth = [
-        (
-            _saved(now, outcome) / sum(problem.costs[i] if problem.costs else 1.0 for i in part),
-            part,
-        )
+        (_saved(now, outcome) / problem.cost(Plan.of(part)), part)
         for part, outcome in zip(parts, outcomes, strict=True)
     ]
     ranked = [part for _, part in sorted(worth, key=lambda entry: (-entry[0], entry[1]))]
