@@ -7,8 +7,7 @@ from typing import Any, TypedDict
 from precision_bisect.options import CalibrationName, Certify, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.image_options import Channels, Layout
-from precision_bisect.settings.sample_options import Limits
+from precision_bisect.settings.sample_options import Channels, Layout, Limits
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 

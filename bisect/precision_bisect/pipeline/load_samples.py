@@ -17,8 +17,7 @@ from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
 from precision_bisect.settings.flags import flag_name
-from precision_bisect.settings.image_options import given_image_flags
-from precision_bisect.settings.sample_options import ENGINE_REFERENCE
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE, given_image_flags
 
 
 def refuse_inputs(options: Options, model: Model) -> None:

@@ -12,7 +12,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import InputRead, SamplesRead
-from precision_bisect.settings.image_options import RGB, ImageOptions
+from precision_bisect.settings.sample_options import RGB, ImageOptions
 
 MOST_LOOKED_AT = 64
 """Samples whose values are looked at, at most: a bound, as reading them takes time."""

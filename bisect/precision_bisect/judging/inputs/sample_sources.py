@@ -35,7 +35,7 @@ from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.flags import flag_name
-from precision_bisect.settings.image_options import ImageOptions, given_image_flags
+from precision_bisect.settings.sample_options import ImageOptions, given_image_flags
 
 RAW = ".bin"
 
