@@ -14,8 +14,8 @@ from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits
 from precision_bisect.trial import Kind, Trial, Verdict
 
-_WITH_RELATIVE = [name for name, metric in METRICS.items() if metric.has_relative]
-_ABSOLUTE = [*_WITH_RELATIVE, "l2"]
+_DIFFERENCES = [name for name, metric in METRICS.items() if metric.has_relative]
+_ABSOLUTE = [*_DIFFERENCES, "l2"]
 """Metrics with a limit in the unit of the outputs."""
 _OTHERWISE = "give inputs that reach larger values, or judge relatively by"
 
@@ -44,10 +44,7 @@ def wide_remark(comparator: Comparator, options: Options) -> str:
 
     Beside --atol a limit of --tol would be the relative one.
     """
-    judges_relatively = (
-        isinstance(comparator, PolygraphyComparator) and comparator.metric in _WITH_RELATIVE
-    )
-    if not judges_relatively:
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in _DIFFERENCES:
         return ""
     absolute, relative = (
         {name for name, limit in _by_name(limits).items() if limit is not None}
