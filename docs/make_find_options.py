@@ -1,4 +1,4 @@
-"""Writes what `find` takes from the fields of Options: python docs/make_find_options.py.
+"""Writes FindOptions of api.py from the fields of Options: python docs/make_find_options.py.
 
 A TypedDict cannot be derived from a dataclass in a way that type checkers follow.
 """
@@ -6,6 +6,7 @@ A TypedDict cannot be derived from a dataclass in a way that type checkers follo
 import ast
 import builtins
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,40 +16,35 @@ from types import ModuleType
 from precision_bisect import options
 from precision_bisect.options import Options
 
-KEYWORDS = Path(options.__file__).with_name("find_options.py")
+API = Path(options.__file__).with_name("api.py")
+"""Not imported: it may lack what is new."""
 OF_FIND = ("model", "tol", "inputs", "out")
 """What `find` takes in types of its own."""
-_HEAD = '''\
-"""The keyword arguments of `find`, written by docs/make_find_options.py from fields of Options."""
-
-from typing import TypedDict
-'''
+_FIELDS = re.compile(r'(class FindOptions\(.*\):\n    """.*"""\n\n)(?:    \w+: .*\n)+')
 
 
-def find_options() -> str:
-    """Return the source of the module."""
-    imports, keywords = set[str](), list[str]()
+def with_fields(source: str) -> str:
+    """Return the source of api.py with the fields of Options, and with imports of their types."""
+    imports, fields = set[str](), list[str]()
     for settings in reversed(Options.__mro__[:-1]):
         module = sys.modules[settings.__module__]
         declared = ast.parse(inspect.getsource(settings)).body[0]
         assert isinstance(declared, ast.ClassDef)
         for field in declared.body:
-            if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) not in OF_FIND:
-                imports |= {*_imports(field.annotation, module)}
-                keywords.append(
-                    f"    {ast.unparse(field.target)}: {ast.unparse(field.annotation)}"
-                )
-    about = '    """Further keyword arguments of `find`, which says what they mean."""\n'
-    head = "\n".join((_HEAD, *sorted(imports), "", "class FindOptions(TypedDict, total=False):"))
-    return "\n".join((head, about, *keywords, ""))
+            if not isinstance(field, ast.AnnAssign) or ast.unparse(field.target) in OF_FIND:
+                continue
+            imports |= {*_imports(field.annotation, module)}
+            fields.append(f"    {ast.unparse(field.target)}: {ast.unparse(field.annotation)}\n")
+    head, first, rest = source.partition("\nfrom ")
+    imported = "".join(f"\n{line}" for line in sorted(imports))
+    return _FIELDS.sub(lambda match: match[1] + "".join(fields), head + imported + first + rest)
 
 
 def _imports(annotation: ast.expr, module: ModuleType) -> Iterator[str]:
     """Yield an import for each name of an annotation: as in the module, or from it."""
-    body = ast.parse(inspect.getsource(module)).body
     homes = {
         name.name: str(node.module)
-        for node in body
+        for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.ImportFrom)
         for name in node.names
     }
@@ -58,6 +54,6 @@ def _imports(annotation: ast.expr, module: ModuleType) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    KEYWORDS.write_text(find_options(), encoding="utf-8")
-    for work in (("check", "--select", "I", "--fix"), ("format",)):
-        subprocess.run([sys.executable, "-m", "ruff", *work, str(KEYWORDS)], check=True)
+    API.write_text(with_fields(API.read_text(encoding="utf-8")), encoding="utf-8")
+    for work in (("check", "--select", "I,F401", "--fix"), ("format",)):
+        subprocess.run([sys.executable, "-m", "ruff", *work, str(API)], check=True)

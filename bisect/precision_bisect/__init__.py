@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precision_bisect.api import find, layers, load
+    from precision_bisect.api import FindOptions, find, layers, load
     from precision_bisect.errors import ExitCode, PrecisionBisectError
-    from precision_bisect.find_options import FindOptions
     from precision_bisect.layer_table import Layer
     from precision_bisect.runs.results.certificates import Certificate
     from precision_bisect.runs.results.result import Diagnosis, Result
@@ -39,7 +38,7 @@ _HOMES = {
     "Diagnosis": "precision_bisect.runs.results.result",
     "EngineSettings": "precision_bisect.settings.engine_settings",
     "ExitCode": "precision_bisect.errors",
-    "FindOptions": "precision_bisect.find_options",
+    "FindOptions": "precision_bisect.api",
     "Layer": "precision_bisect.layer_table",
     "PrecisionBisectError": "precision_bisect.errors",
     "Result": "precision_bisect.runs.results.result",

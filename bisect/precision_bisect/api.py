@@ -3,29 +3,92 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, Field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from precision_bisect.errors import PrecisionBisectError, UsageError, shortened
-from precision_bisect.find_options import FindOptions
 from precision_bisect.layer_table import Layer
-from precision_bisect.options import Options
+from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
+from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
-from precision_bisect.settings.sample_options import Limits
+from precision_bisect.settings.sample_options import Channels, Layout, Limits
+from precision_bisect.settings.targets import TargetChoice
+from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
 if TYPE_CHECKING:
     import onnx
 
     from precision_bisect.protocols import Sample
+
+
+class FindOptions(TypedDict, total=False):
+    """Further keyword arguments of `find`, which says what they mean."""
+
+    image_size: tuple[int, int] | None
+    scale: float | None
+    mean: Sequence[float]
+    std: Sequence[float]
+    layout: Layout | None
+    channels: Channels | None
+    reference: Path | None
+    input_shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+    synthetic: int
+    holdout: int
+    atol: Limits
+    rtol: Limits
+    metric: str | Callable[..., Any]
+    quantile: float
+    check: str | Callable[..., float | bool] | None
+    gpus: Sequence[str]
+    executor_address: str | None
+    workers: int
+    executor: str
+    mixed_gpus: bool
+    isolate: Isolate
+    forecast_on: ForecastOn
+    trial_timeout_s: float | None
+    trial_memory_mib: float | None
+    threads: int
+    keep_engines: bool
+    disk_cap_mib: float
+    engine: EngineSettings
+    until: Until
+    fuse_norms: bool
+    take_branches: bool
+    low: LowName
+    high: HighName
+    ladder: Sequence[PrecisionName]
+    keep: Sequence[str]
+    low_only: Sequence[str]
+    start: str | Path | None
+    calibration: CalibrationName
+    backend: str
+    target: TargetChoice
+    strategy: str | Callable[..., Any]
+    by: Unit
+    certify: Certify | None
+    copies: int
+    copies_failing: int
+    risk: float | None
+    max_trials: int | None
+    max_time_s: float | None
+    seed: int
+    max_latency_ms: float | None
+    min_speedup: float | None
+    optuna_storage: str | None
+    resume: bool
+    overwrite: bool
+    export_point: str
 
 
 def find(

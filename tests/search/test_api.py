@@ -12,9 +12,8 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, parse, save, with_weights
-from precision_bisect.api import in_keywords
+from precision_bisect.api import FindOptions, in_keywords
 from precision_bisect.commandline.main import main
-from precision_bisect.find_options import FindOptions
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.runfolder import (

@@ -10,7 +10,7 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, parse, save
-from precision_bisect.find_options import FindOptions
+from precision_bisect.api import FindOptions
 from precision_bisect.options import Options
 from precision_bisect.plugins import STRATEGIES, load
 from precision_bisect.protocols import Judgement, Sample

@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from precision_bisect.api import FindOptions
 from precision_bisect.api import find as find_in_file
 from precision_bisect.errors import InputError, ModelError, PluginError
-from precision_bisect.find_options import FindOptions
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
 from precision_bisect.settings.sample_options import Limits
