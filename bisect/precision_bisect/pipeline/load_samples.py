@@ -8,9 +8,10 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.input_check import (
     CheckedSamples,
     check_samples,
+    figures,
+    oddities,
     own_sample,
 )
-from precision_bisect.judging.inputs.input_figures import figures, oddities
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.options import Options
