@@ -49,25 +49,25 @@ def polygraphy_command(
 
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
     """Yield the flags of the metric and its limits. Raises NotWritable."""
-    metric = limits.get("metric")
+    name = limits.get("metric")
     exact: Mapping[str, float] = limits.get("classes", {})
-    if exact and (metric != "elementwise" or any(exact.values())):
+    if exact and (name != "elementwise" or any(exact.values())):
         raise NotWritable("Polygraphy does not judge classes by a share, or beside this metric")
-    if metric not in METRICS:
-        raise NotWritable(f"Polygraphy does not judge by {limits.get('check', metric)}")
-    called = METRICS[metric].called
-    if not METRICS[metric].has_relative:
+    metric = METRICS.get(str(name))
+    if metric is None or metric.called is None:
+        raise NotWritable(f"Polygraphy does not judge by {limits.get('check', name)}")
+    if not metric.has_relative:
         bounds: Mapping[str, float] = limits["atol"]
-        if metric == "cosine":
+        if name == "cosine":
             bounds = {output: 1.0 - limit for output, limit in bounds.items()}
-        flag = f"--{called.replace('_', '-')}-threshold"
-        yield from ("--compare", called, flag, *_by_output(bounds))
+        flag = f"--{metric.called.replace('_', '-')}-threshold"
+        yield from ("--compare", metric.called, flag, *_by_output(bounds))
         return
     for key in ("atol", "rtol"):
         yield from (f"--{key}", *_by_output({**limits[key], **exact}))
-    if called:
-        yield from ("--check-error-stat", called)
-    if metric == "quantile":
+    if metric.called:
+        yield from ("--check-error-stat", metric.called)
+    if name == "quantile":
         yield from ("--error-quantile", f"{limits['quantile']:.10g}")
 
 

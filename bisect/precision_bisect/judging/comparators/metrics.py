@@ -119,11 +119,11 @@ class Metric(NamedTuple):
     Where it `has_relative` limits beside absolute ones, `error` is a statistic of the errors of an
     array, by those and the run's limits. Else it takes both arrays, flat, and the limit, and gives
     a multiple of that. `called` is Polygraphy's name of the statistic or comparison, "" for its
-    default.
+    default, None where Polygraphy has none.
     """
 
     error: Callable[..., Any]
-    called: str
+    called: str | None = None
     has_relative: bool = False
 
 
