@@ -9,7 +9,7 @@ import pytest
 
 from kernel_sessions import CpuTimes
 from models import keeping, load_text, normal
-from precision_bisect.backends.cuda import cuda_backend as node_times
+from precision_bisect.backends.cuda import node_times
 from precision_bisect.backends.timing import WARM_UP_RUNS
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.rewrite import TypedWriter
