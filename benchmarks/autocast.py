@@ -25,7 +25,7 @@ import onnx
 import onnxruntime
 
 from precision_bisect.exports.autocast import write_autocast
-from precision_bisect.exports.mixed import LAYERS_KEY, METADATA_PREFIX
+from precision_bisect.exports.write import LAYERS_KEY, METADATA_PREFIX
 from precision_bisect.runs.runfolder import AUTOCAST, MIXED_MODEL
 from zoo.__main__ import Tool
 from zoo.judge import Limit, Sample, error, evaluator, load, plain

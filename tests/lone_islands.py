@@ -14,7 +14,7 @@ import onnx
 
 from exports_models import export_of
 from models import parse, save, with_weights
-from precision_bisect.exports.mixed import mixed_model
+from precision_bisect.exports.write import mixed_model
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.settings.engine_settings import EngineSettings
 

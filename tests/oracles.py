@@ -8,7 +8,7 @@ from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.search.certificate.certifying import certify
 from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.search.combinators import feed
-from precision_bisect.testing.oracles import (
+from precision_bisect.testing.cases import (
     TOLERANCE,
     Oracle,
     additive,

@@ -1,6 +1,5 @@
-"""The metrics that are Polygraphy's, of all that are installed."""
+"""The metrics that are Polygraphy's, of those that come along."""
 
-from precision_bisect.judging.comparators.polygraphy_plugin import by_polygraphy
-from precision_bisect.plugins import COMPARATORS, installed
+from precision_bisect.judging.comparators import metrics
 
-METRICS = [name for name, each in installed(COMPARATORS).items() if each.load() is by_polygraphy]
+METRICS = [name for name, metric in metrics.METRICS.items() if metric.called is not None]

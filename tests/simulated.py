@@ -9,8 +9,7 @@ import numpy as np
 
 import oracles
 from oracles import Oracle
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.judging.inputs.copies import Copies
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan

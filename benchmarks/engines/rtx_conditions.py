@@ -37,7 +37,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.build import Recipe
 from precision_bisect.backends.tensorrt.build import build as build_engine
 from precision_bisect.backends.tensorrt.flavour import load_flavour
-from precision_bisect.exports import mixed
+from precision_bisect.exports import write as mixed
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.graphs import interface
 from precision_bisect.graphs.graph import opset

@@ -1,11 +1,13 @@
 """The same job as the command line's, from Python."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -17,9 +19,8 @@ from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ign
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.image_options import Channels, Layout
-from precision_bisect.settings.keywords import in_keywords
-from precision_bisect.settings.sample_options import Limits
+from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
+from precision_bisect.settings.sample_options import Channels, Layout, Limits
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
@@ -32,26 +33,38 @@ if TYPE_CHECKING:
 class FindOptions(TypedDict, total=False):
     """Further keyword arguments of `find`, which says what they mean."""
 
-    resume: bool
-    overwrite: bool
-    reference: Path | None
-    fuse_norms: bool
-    take_branches: bool
-    input_shapes: Mapping[str, tuple[int, ...]]
-    ranges: Mapping[str, tuple[float, float]]
     image_size: tuple[int, int] | None
     scale: float | None
     mean: Sequence[float]
     std: Sequence[float]
     layout: Layout | None
     channels: Channels | None
+    reference: Path | None
+    input_shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
     synthetic: int
     holdout: int
-    metric: str | Callable[..., Any]
     atol: Limits
     rtol: Limits
+    metric: str | Callable[..., Any]
     quantile: float
     check: str | Callable[..., float | bool] | None
+    gpus: Sequence[str]
+    executor_address: str | None
+    workers: int
+    executor: str
+    mixed_gpus: bool
+    isolate: Isolate
+    forecast_on: ForecastOn
+    trial_timeout_s: float | None
+    trial_memory_mib: float | None
+    threads: int
+    keep_engines: bool
+    disk_cap_mib: float
+    engine: EngineSettings
+    until: Until
+    fuse_norms: bool
+    take_branches: bool
     low: LowName
     high: HighName
     ladder: Sequence[PrecisionName]
@@ -61,33 +74,21 @@ class FindOptions(TypedDict, total=False):
     calibration: CalibrationName
     backend: str
     target: TargetChoice
-    engine: EngineSettings
     strategy: str | Callable[..., Any]
     by: Unit
     certify: Certify | None
     copies: int
     copies_failing: int
     risk: float | None
-    until: Until
-    export_point: str
-    workers: int
-    gpus: Sequence[str]
-    mixed_gpus: bool
-    executor: str
-    executor_address: str | None
-    isolate: Isolate
-    forecast_on: ForecastOn
-    trial_timeout_s: float | None
-    trial_memory_mib: float | None
-    keep_engines: bool
-    disk_cap_mib: float
-    max_latency_ms: float | None
-    min_speedup: float | None
-    optuna_storage: str | None
     max_trials: int | None
     max_time_s: float | None
     seed: int
-    threads: int
+    max_latency_ms: float | None
+    min_speedup: float | None
+    optuna_storage: str | None
+    resume: bool
+    overwrite: bool
+    export_point: str
 
 
 def find(
@@ -293,3 +294,44 @@ def layers(model: str | Path) -> Sequence[Layer]:
     from precision_bisect.graphs.load import load_model
 
     return load_model(Path(model)).table.layers
+
+
+_FLAG = re.compile(
+    r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: ([a-z][\w-]*|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w/%]|[.:]\w))?"
+)
+"""A flag, and the word or number behind it, which may be its value."""
+
+
+def in_keywords(text: str, options: type) -> str:
+    """Return a sentence with the keywords of `options` in place of their flags.
+
+    Those of engines are fields of the keyword `engine`. Flags that no field has, such as those of
+    other tools, stay as they are.
+    """
+    keywords = _keywords(options)
+
+    def keyword(match: re.Match[str]) -> str:
+        name, word = match.groups()
+        if name not in keywords:
+            return match[0]
+        keyword, setting, flag = keywords[name]
+        if flag.const is not None or bool in kinds(setting):
+            return f"{keyword}={flag.const or True!r}{f' {word}' if word else ''}"
+        choices = flag.choices() if flag.choices else choices_of(setting)
+        if word and (word in choices or word.lstrip("-")[0].isdigit()):
+            number = not {int, float}.isdisjoint(kinds(setting))
+            return f"{keyword}={word if number else repr(word)}"
+        return f"{keyword} {word}" if word else keyword
+
+    return _FLAG.sub(keyword, text)
+
+
+@cache
+def _keywords(options: type) -> Mapping[str, tuple[str, Field[Any], Flag]]:
+    """Return the keyword of each flag, the field that it sets, and the flag itself."""
+    return {
+        flag.name or flag_name(setting.name): (f"{prefix}{setting.name}", setting, flag)
+        for settings, prefix in ((options, ""), (EngineSettings, "engine."))
+        for setting in fields(settings)
+        for flag in flags_of(setting)
+    }

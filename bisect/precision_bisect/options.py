@@ -22,11 +22,11 @@ from precision_bisect.precisions import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import check, flag, flag_name, objects
-from precision_bisect.settings.image_options import check_images
 from precision_bisect.settings.reading import check_ranges, duration, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
     SampleOptions,
+    check_images,
     check_limits,
 )
 from precision_bisect.settings.targets import (

@@ -91,6 +91,10 @@ class Problem:
         """The number of candidate layers."""
         return len(self.names)
 
+    def cost(self, plan: Plan) -> float:
+        """Return what searches make small: the costs of the kept layers, else their number."""
+        return sum(self.costs[layer] for layer in plan.indices) if self.costs else len(plan)
+
     @property
     def first_plans(self) -> Sequence[tuple[Plan, str]]:
         """The plans to try before any ranking, each with the reason; all-high is none of them."""

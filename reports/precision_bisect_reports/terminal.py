@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.machine.signals import turn_away
+from precision_bisect.machine.stopping import turn_away
 from precision_bisect.runs.monitoring.attend import command_line
 from precision_bisect.runs.monitoring.events import (
     Event,
@@ -34,7 +34,7 @@ from precision_bisect.runs.monitoring.events import (
 from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
 from precision_bisect.runs.monitoring.run_watch import spent, spoken
 from precision_bisect.runs.results.result import Result
-from precision_bisect.settings.image_options import ImageOptions
+from precision_bisect.settings.sample_options import ImageOptions
 from precision_bisect.trial import Identity, Outcome, Phase, Proposal, Trial
 from precision_bisect_reports.promise import names_of
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen

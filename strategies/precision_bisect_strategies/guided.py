@@ -3,7 +3,6 @@
 Nested adaptive group testing (Hwang, JASA 1972), with beliefs in place of one known probability.
 """
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from precision_bisect.plan import Plan
@@ -29,11 +28,4 @@ class Guided:
         # Imported here: numpy takes longer to load than `--help` may take.
         from precision_bisect_strategies.beginning import demoted
 
-        return (yield from cheapest(unrepeated(demoted(problem)), _cost(problem)))
-
-
-def _cost(problem: Problem) -> Callable[[Plan], float]:
-    """Return the cost of a plan: the sum over its layers, or their number if none is known."""
-    if not problem.costs:
-        return len
-    return lambda plan: sum(problem.costs[layer] for layer in plan.indices)
+        return (yield from cheapest(unrepeated(demoted(problem)), problem.cost))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from precision_bisect.errors import first_of
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Problem, Search
@@ -16,13 +17,40 @@ from precision_bisect.search.speed.forecast import emulated_outcomes
 from precision_bisect.search.speed.measuring import all_high_ms, judge_timed
 from precision_bisect.trial import Outcome, Proposal
 from precision_bisect_strategies.asking import unrepeated
-from precision_bisect_strategies.grouping import few_groups, label
 from precision_bisect_strategies.guided import Guided
-from precision_bisect_strategies.modules import Group
+from precision_bisect_strategies.modules import Group, levels
 from precision_bisect_strategies.optuna_study import Mirror, Study, load_optuna, open_storage
 
 if TYPE_CHECKING:
     import optuna
+
+
+def few_groups(layers: Sequence[int], problem: Problem, most: int) -> list[Group]:
+    """Cut layers into groups, as many as there are layers but at most `most`.
+
+    They are the modules of the deepest level with few enough of them. If that leaves room, the
+    largest are halved.
+    """
+    chosen = frozenset(layers)
+    parts = [tuple(sorted(chosen))] if chosen else []
+    for level in levels(problem):
+        cut = [part for group in level if (part := tuple(i for i in group if i in chosen))]
+        if len(cut) > most:
+            break
+        parts = cut
+    while len(parts) < min(most, len(chosen)):
+        # `-place`: of equally large groups the first, so that the same layers give the same
+        # groups.
+        place = max(range(len(parts)), key=lambda place: (len(parts[place]), -place))
+        part, middle = parts[place], len(parts[place]) // 2
+        parts[place : place + 1] = [part[:middle], part[middle:]]
+    return parts
+
+
+def label(number: int, group: Group, names: Sequence[str]) -> str:
+    """Return a name for a group: unique by its number, with its first layer."""
+    return f"{number:02d} {first_of([names[layer] for layer in group])}"
+
 
 FURTHER_TRIALS = 40
 """Plans that are tried beyond those of the guided search. A bound on builds. Half: builds -37%;
@@ -74,7 +102,7 @@ class _Scale:
             return None if pace is None else pace.latency_ms(self.high_ms)
         if self.problem.graph is not None:
             return self.problem.graph.cost(plan.kept)
-        return float(len(plan))
+        return float(self.problem.cost(plan))
 
 
 class Pareto:
@@ -210,10 +238,7 @@ def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
         [start, *(start.with_(part) for part in parts)], "what keeping more would save"
     )
     worth = [
-        (
-            _saved(now, outcome) / sum(problem.costs[i] if problem.costs else 1.0 for i in part),
-            part,
-        )
+        (_saved(now, outcome) / problem.cost(Plan.of(part)), part)
         for part, outcome in zip(parts, outcomes, strict=True)
     ]
     ranked = [part for _, part in sorted(worth, key=lambda entry: (-entry[0], entry[1]))]

@@ -9,8 +9,7 @@ import pytest
 
 from models import load_text, parse, save
 from precision_bisect import find
-from precision_bisect.backends.emulation.dropped_nan import DROPPING, watch_dropped
-from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.emulator import DROPPING, EmulatedBackend, watch_dropped
 from precision_bisect.backends.emulation.segments import FEWEST_SEGMENTS, Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
 from precision_bisect.graphs.fp32_outputs import in_fp32

@@ -14,7 +14,7 @@ from effort import examples
 from models import keeping, load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
-from precision_bisect.backends.emulation.stored_sums import adjacent
+from precision_bisect.backends.emulation.semantics import adjacent
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES
 from precision_bisect.graphs.quantization.scales import Scales

@@ -9,9 +9,15 @@ import pytest
 
 from precision_bisect.errors import UsageError
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance, tolerance_from
+from precision_bisect.judging.comparators.metrics import METRICS
+from precision_bisect.judging.comparators.polygraphy_plugin import (
+    PolygraphyComparator,
+    Tolerance,
+    by_polygraphy,
+    tolerance_from,
+)
 from precision_bisect.options import Options
+from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.settings.reading import parse_limits
 from precision_bisect.trial import Verdict
 
@@ -21,6 +27,12 @@ def chosen(**flags: Any) -> PolygraphyComparator:
     comparator = choose_comparator(Options(model=Path("m.onnx"), **flags), ["y", "z"])
     assert isinstance(comparator, PolygraphyComparator)
     return comparator
+
+
+def test_every_metric_can_be_asked_for() -> None:
+    """A metric is its entry in METRICS and one of the entry points: no flag misses it."""
+    entries = installed(COMPARATORS).items()
+    assert METRICS.keys() == {name for name, entry in entries if entry.load() is by_polygraphy}
 
 
 @pytest.mark.parametrize(

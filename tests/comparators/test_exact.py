@@ -16,9 +16,8 @@ from precision_bisect.graphs.fp32_outputs import class_outputs, sized_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.comparison_remarks import exact_remark
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.share import shared
-from precision_bisect.judging.comparators.tolerance import by_size
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, by_size
+from precision_bisect.judging.comparators.steadiness import shared
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.protocols import Judgement, Sample

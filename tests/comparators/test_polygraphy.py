@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
 from effort import examples
-from polygraphy_metrics import METRICS
-from precision_bisect.judging.comparators.metrics import DIFFERENCES, multiple
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.metrics import METRICS, multiple
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement
 from precision_bisect.trial import Verdict
@@ -249,7 +247,7 @@ def test_an_error_that_overflows_stays_finite() -> None:
     """Finite outputs far beyond any metric's range fail with a finite figure."""
     want = np.array([1e38, -1e38], np.float32)
     for metric in METRICS:
-        for atol, rtol in [(0.4, 0.0), (0.0, 0.4)][: 1 + (metric in DIFFERENCES)]:
+        for atol, rtol in [(0.4, 0.0), (0.0, 0.4)][: 1 + METRICS[metric].has_relative]:
             judgement = judge(metric, -3 * want, want, atol, rtol)
             assert judgement.verdict is Verdict.FAIL
             assert judgement.error is not None

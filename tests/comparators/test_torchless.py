@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import Tolerance
 from precision_bisect.machine.polygraphy_quiet import without_torch
 
 limit = Tolerance(default=1.0)

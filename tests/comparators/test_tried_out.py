@@ -14,8 +14,7 @@ import precision_bisect
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import PluginError, UsageError
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
-from precision_bisect.judging.comparators.guarded import Guarded
-from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.comparators.script import Guarded, ScriptComparator
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed

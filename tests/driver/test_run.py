@@ -223,7 +223,7 @@ def test_an_answer_survives_a_typed_model_that_cannot_be_written(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("precision_bisect.exports.mixed.save_typed", full)
+    monkeypatch.setattr("precision_bisect.exports.write.save_typed", full)
     result = tiny.search(model, tmp_path)
     assert (result.status, result.kept) == (Status.FOUND, tiny.KEPT)
     (note,) = result.notes

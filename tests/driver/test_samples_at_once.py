@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.threads import samples_at_once, usable
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare

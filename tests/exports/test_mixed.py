@@ -11,8 +11,7 @@ from exports_models import chain, export_of, mixed_selects
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.errors import RunFolderError
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.mixed import not_as_planned
-from precision_bisect.exports.write import remove_exports, write_exports
+from precision_bisect.exports.write import not_as_planned, remove_exports, write_exports
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.runfolder import (

@@ -19,7 +19,7 @@ from models import load_text, normal, parse, save
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import deployed_provider
 from precision_bisect.errors import ExitCode
-from precision_bisect.exports import mixed
+from precision_bisect.exports import write as mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
 from precision_bisect.exports.recheck import Check, from_script, judging

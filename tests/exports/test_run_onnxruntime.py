@@ -26,8 +26,7 @@ from precision_bisect.exports.judging import Judge, write_run_script
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CPU, Session
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.deployment import SessionOptions

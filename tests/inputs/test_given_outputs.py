@@ -26,7 +26,7 @@ from precision_bisect.errors import (
 from precision_bisect.execution import local_executor
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.judging.inputs.given_outputs import read_outputs
+from precision_bisect.judging.inputs.reference import read_outputs
 from precision_bisect.options import Options
 from precision_bisect.pipeline.verifying import one_build
 from precision_bisect.pipeline.verifying.one_build import engine_outputs, run_in_child

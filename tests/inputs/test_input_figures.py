@@ -12,7 +12,7 @@ from PIL import Image
 from models import load_text
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
-from precision_bisect.judging.inputs.input_figures import figures, oddities
+from precision_bisect.judging.inputs.input_check import figures, oddities
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import InputRead, SamplesRead
 from precision_bisect_reports.terminal import TerminalReport

@@ -11,7 +11,7 @@ import models
 import precision_bisect
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
-from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
+from precision_bisect.judging.inputs.copies import at_ends, range_by_type
 from precision_bisect.pipeline.input_ranges import sized_inputs
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.result import Result

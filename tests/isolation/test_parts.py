@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from faults import subject
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.execution.deaths import oom_kills, raised_outcome, terminated
+from precision_bisect.execution.child import oom_kills, raised_outcome, terminated
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.process_evaluator import TAIL_BYTES, Logs
-from precision_bisect.judging.comparators.share import Shared
+from precision_bisect.judging.comparators.steadiness import Shared
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import COMPARATORS, installed

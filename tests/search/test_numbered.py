@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from precision_bisect.judging.comparators.guarded import numbered
+from precision_bisect.judging.comparators.script import numbered
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.search.evaluation import Evaluator

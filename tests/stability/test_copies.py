@@ -15,8 +15,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample

@@ -12,7 +12,7 @@ import oracles
 from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.plan import Plan
-from precision_bisect.testing.oracles import outcome
+from precision_bisect.testing.cases import outcome
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus, Verdict
 from precision_bisect_strategies.beliefs import Beliefs
 from precision_bisect_strategies.demotion import Demotion, ask_next

@@ -12,7 +12,7 @@ from effort import examples
 from oracles import Oracle, Simulation
 from precision_bisect.search.sensitivity import Sensitivity
 from precision_bisect.trial import Outcome
-from precision_bisect_strategies.units import Unit, in_units
+from precision_bisect_strategies.beginning import Unit, in_units
 
 FIVE = 5
 NONE: dict[int, int] = {}

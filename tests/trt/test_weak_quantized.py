@@ -10,7 +10,7 @@ from models import parse, save, with_weights
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.quantization.quantized_files import quantized_in_file
+from precision_bisect.graphs.quantization.scales import quantized_in_file
 from precision_bisect.graphs.typed.high_nodes import told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan

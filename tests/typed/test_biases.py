@@ -9,7 +9,7 @@ import pytest
 
 from exports_models import export_of
 from models import Arrays, normal, parse, save, with_weights
-from precision_bisect.exports.mixed import write_mixed
+from precision_bisect.exports.write import write_mixed
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.commandline.internal_errors import complain, internal_errors
 from precision_bisect.errors import ExitCode
-from precision_bisect.machine.signals import turn_away
+from precision_bisect.machine.stopping import turn_away
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
 from precision_bisect.runs.results.endings import Status
@@ -23,7 +23,7 @@ from os import _exit  # a script that is being run has another one
 from types import FrameType
 from typing import Any
 
-from precision_bisect.machine.signals import AnswersSignals, Interrupted, let_go
+from precision_bisect.machine.stopping import AnswersSignals, Interrupted, let_go
 from precision_bisect.machine.workdir import remove_all
 from precision_bisect.runs.monitoring.events import Event, RunStarted
 

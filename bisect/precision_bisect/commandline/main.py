@@ -19,7 +19,7 @@ from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
 from precision_bisect.commandline.job import TOO_EARLY, search
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
-from precision_bisect.machine.signals import turn_away
+from precision_bisect.machine.stopping import turn_away
 from precision_bisect.search.workers import still_working
 
 

@@ -60,7 +60,7 @@ class LocalExecutor:
             if own._asks_child(options):
                 # Imported here, as below.
                 from precision_bisect.execution import child
-                from precision_bisect.execution.deaths import Death
+                from precision_bisect.execution.child import Death
 
                 # Why it cannot begin is told when it is asked.
                 with suppress(Death):

@@ -9,7 +9,7 @@ from queue import LifoQueue
 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.execution import child
-from precision_bisect.execution.deaths import raised_outcome, unreadable
+from precision_bisect.execution.child import raised_outcome, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.options import Options

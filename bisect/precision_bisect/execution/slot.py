@@ -21,10 +21,10 @@ from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
 from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
-from precision_bisect.execution.deaths import Death, oom_kills, terminated, unreadable
+from precision_bisect.execution.child import Death, oom_kills, terminated, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.machine.plain_files import written
-from precision_bisect.machine.signals import kill_group
+from precision_bisect.machine.stopping import kill_group
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
 from precision_bisect.trial import TrialStatus

@@ -13,8 +13,7 @@ from precision_bisect.errors import PrecisionBisectError, UsageError, counted
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.quantization.quantized_files import quantized_in_file
-from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.quantization.scales import Scales, quantized_in_file
 from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned

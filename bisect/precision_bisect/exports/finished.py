@@ -17,7 +17,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.types import shape_inputs
-from precision_bisect.judging.inputs.true_shapes import with_true_shapes
+from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
@@ -49,7 +49,6 @@ class Finished:
     asked: Mapping[LayerName, Form]
     pinned: Mapping[LayerName, str]
     pair: Pair
-    status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
@@ -140,7 +139,6 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         asked=forms,
         pinned={LayerName(entry.layer): entry.reason for entry in pinned},
         pair=pair,
-        status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
         diagnosis=result.diagnosis,
         fingerprint=result.fingerprint,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from precision_bisect.backends.cuda.provider import CUDA
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.one_file import one_file
-from precision_bisect.exports.polygraphy_command import METRICS, polygraphy_command
+from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.recheck import Unfit, stored_samples
+from precision_bisect.judging.comparators.metrics import METRICS
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.deployment import Deployment, SessionOptions

@@ -12,6 +12,7 @@ from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.high_nodes import ToldNodes
 from precision_bisect.graphs.types import shape_inputs
+from precision_bisect.judging.comparators.metrics import METRICS
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import (
@@ -25,16 +26,6 @@ from precision_bisect.settings.reading import CONFIG_SCRIPT
 
 DECOMPOSABLE = "--decomposable-attentions"
 """Without this flag an Attention that has no fused kernel, such as one in FP32, is not built."""
-_STATISTICS = ("max", "mean", "quantile")
-_THRESHOLDS = {
-    "l2": ("l2", "--l2-threshold"),
-    "cosine": ("cosine_similarity", "--cosine-similarity-threshold"),
-    "psnr": ("psnr", "--psnr-threshold"),
-    "snr": ("snr", "--snr-threshold"),
-}
-"""By our name of a metric, Polygraphy's, and the flag of its limit."""
-METRICS = frozenset(("elementwise", *_STATISTICS, *_THRESHOLDS))
-"""Those that scripts on a target know; others are plug-ins'."""
 
 
 def polygraphy_command(
@@ -58,24 +49,25 @@ def polygraphy_command(
 
 def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
     """Yield the flags of the metric and its limits. Raises NotWritable."""
-    metric = limits.get("metric")
+    name = limits.get("metric")
     exact: Mapping[str, float] = limits.get("classes", {})
-    if exact and (metric != "elementwise" or any(exact.values())):
+    if exact and (name != "elementwise" or any(exact.values())):
         raise NotWritable("Polygraphy does not judge classes by a share, or beside this metric")
-    if metric in _THRESHOLDS:
-        name, flag = _THRESHOLDS[metric]
+    metric = METRICS.get(str(name))
+    if metric is None or metric.called is None:
+        raise NotWritable(f"Polygraphy does not judge by {limits.get('check', name)}")
+    if not metric.has_relative:
         bounds: Mapping[str, float] = limits["atol"]
-        if metric == "cosine":
+        if name == "cosine":
             bounds = {output: 1.0 - limit for output, limit in bounds.items()}
-        yield from ("--compare", name, flag, *_by_output(bounds))
+        flag = f"--{metric.called.replace('_', '-')}-threshold"
+        yield from ("--compare", metric.called, flag, *_by_output(bounds))
         return
-    if metric not in ("elementwise", *_STATISTICS):
-        raise NotWritable(f"Polygraphy does not judge by {limits.get('check', metric)}")
     for key in ("atol", "rtol"):
         yield from (f"--{key}", *_by_output({**limits[key], **exact}))
-    if metric in _STATISTICS:
-        yield from ("--check-error-stat", metric)
-    if metric == "quantile":
+    if metric.called:
+        yield from ("--check-error-stat", metric.called)
+    if name == "quantile":
         yield from ("--error-quantile", f"{limits['quantile']:.10g}")
 
 

@@ -1,20 +1,31 @@
 """All exports of a plan into a run folder: each is written whole, or gone with the reason.
 
 Those that are one text are entry points of the group `precision_bisect.exports`: under the name of
-the file a function from `Export` to the text, which raises NotWritable with the reason.
+the file a function from `Export` to the text, which raises NotWritable with the reason. A viewer
+of the typed model shows at each layer its precision, and why it needs it.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from precision_bisect.errors import PluginError, RunFolderError
+import onnx
+
+from precision_bisect.errors import PluginError, PrecisionBisectError, RunFolderError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.judging import Judge, write_judging
-from precision_bisect.exports.mixed import write_causes, write_fp32, write_mixed
+from precision_bisect.graphs.graph import HALF_TYPES, refill
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.quantization.scales import write_scales
+from precision_bisect.graphs.typed.model_files import save_typed
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.graphs.types import infer_elem_types
+from precision_bisect.layer_table import LayerName, forms_of
+from precision_bisect.plan import Plan
 from precision_bisect.plugins import EXPORTERS, load
+from precision_bisect.precisions import Pair
 from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.runfolder import (
@@ -25,6 +36,142 @@ from precision_bisect.runs.runfolder import (
     MIXED_MODEL,
     RunFolder,
 )
+
+METADATA_PREFIX = "precision_bisect"
+LAYERS_KEY = f"{METADATA_PREFIX}.layers"
+RUN_KEY = f"{METADATA_PREFIX}.run"
+POINT_KEY = f"{METADATA_PREFIX}.point"
+_KEYS = frozenset(f"{METADATA_PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
+_METADATA_SINCE = 10
+"""Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
+
+
+def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
+    """Write the typed model, with a data file beside it from 2 GiB on, in place of a former one.
+
+    Raises NotWritable where the model cannot be typed, where the types that ONNX infers for the
+    typed graph are not those of the plan, and where the folder has no room for it.
+    """
+    folder.remove(MIXED_MODEL)
+    folder.remove(MIXED_DATA)
+    typed = mixed_model(export)
+    save_mixed(folder, typed)
+    return typed
+
+
+def mixed_model(export: Export) -> TypedGraph:
+    """Return the typed model of a plan. Raises NotWritable where there is none."""
+    try:
+        writer = TypedWriter(export.model, export.pair, export.scales)
+        typed = writer.write(export.plan, export.settings.guard_islands)
+    except PrecisionBisectError as error:
+        raise NotWritable(error.one_line()) from error
+    for name in not_as_planned(export, typed):
+        why = writer.not_low.get(name, "its types say otherwise than the plan")
+        raise NotWritable(f"layer {name!r} of the typed model: {why}")
+    annotate(typed.proto, export)
+    return typed
+
+
+def write_fp32(folder: RunFolder, export: Export) -> None:
+    """Write the FP32 form that exports by layer name are for, in place of a former one.
+
+    Raises NotWritable where the folder has no room for it.
+    """
+    folder.remove(FP32_MODEL)
+    folder.remove(FP32_DATA)
+    every = Plan.all_high(len(export.model.table.candidates))
+    typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(every, False)
+    save_mixed(folder, typed, FP32_MODEL)
+
+
+def save_mixed(folder: RunFolder, typed: TypedGraph, name: str = MIXED_MODEL) -> None:
+    """Write a typed model into a folder. Raises NotWritable where that has no room for it."""
+    try:
+        with folder.writing(name) as path:
+            save_typed(typed, path)
+    except RunFolderError as error:
+        folder.remove(f"{name}.data")
+        raise NotWritable(error.message) from error
+
+
+def write_causes(folder: RunFolder, export: Export, typed: TypedGraph) -> None:
+    """Write a model that `write_mixed` has written once more, with the diagnosis in its nodes.
+
+    Raises RunFolderError, and the former one stays.
+    """
+    if export.diagnosis:
+        annotate(typed.proto, export)
+        with folder.writing(MIXED_MODEL) as path:
+            save_typed(typed, path, again=True)
+
+
+def not_as_planned(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
+    """Yield the layers that the typed graph computes in another type than the plan asks for.
+
+    What counts is the type of a layer's outputs, and whether it reads what was quantized for it;
+    the model's own quantization is none. Layers whose types ONNX cannot infer are passed over.
+    """
+    types = infer_elem_types(typed.proto, {})
+    forms = forms_of(export.model.table, export.pair)
+    kept = frozenset(export.kept)
+    own = {layer.name for layer in export.model.table.layers}
+    quantized: set[str] = set()
+    for node in typed.proto.graph.node:
+        if node.op_type == "DequantizeLinear" and node.name not in own:
+            quantized.update(node.output)
+        if node.name not in forms:
+            continue
+        name = LayerName(node.name)
+        form = forms[name].high if name in kept else forms[name].low
+        output_types = {types[output] for output in node.output if output in types}
+        halves = [LOW_TYPES[form.stored].onnx_type] if form.stored in LOW_TYPES else []
+        wrong = bool(output_types) and output_types.intersection(HALF_TYPES) != set(halves)
+        if wrong or quantized.isdisjoint(node.input) == (form.quantized is not None):
+            yield name
+
+
+def annotate(proto: onnx.ModelProto, export: Export) -> None:
+    """Write the keys `precision_bisect.precision`, `.cause` and `.evidence` into nodes of a graph.
+
+    The model has `precision_bisect.point`, the point of the curve that its plan is, and
+    `precision_bisect.run`, what judged it (the run's fingerprint, with tolerance and versions), as
+    JSON. Files too old for metadata of nodes keep their version, which tools go by, and have
+    `precision_bisect.layers`, the nodes' keys by name. The documentation of nodes is left alone:
+    TensorRT 8.6 and 9 take it for a part of their names.
+
+    Layers above the lowest precision have the first, diagnosed ones all. The evidence of a layer
+    that was no candidate is why. Nodes keep what they had, but for these keys.
+    """
+    diagnoses = {diagnosis.layer: diagnosis for diagnosis in export.diagnosis}
+    metadata: dict[str, dict[str, str]] = {}
+    for layer in export.high_layers:
+        values = {"precision": str(export.precisions[layer.name])}
+        if layer.name in diagnoses:
+            diagnosis = diagnoses[layer.name]
+            values |= {"cause": diagnosis.cause, "evidence": diagnosis.evidence}
+        elif layer.detail:
+            values["evidence"] = layer.detail
+        metadata[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
+    model = {POINT_KEY: export.point, RUN_KEY: json.dumps(export.run)}
+    if proto.ir_version < _METADATA_SINCE:
+        model[LAYERS_KEY] = json.dumps(metadata)
+    _set(proto, model, {POINT_KEY, RUN_KEY, LAYERS_KEY})
+    if proto.ir_version >= _METADATA_SINCE:
+        for node in proto.graph.node:
+            _set(node, metadata.get(node.name, {}), _KEYS)
+
+
+def _set(
+    owner: onnx.ModelProto | onnx.NodeProto, values: Mapping[str, str], instead: Set[str]
+) -> None:
+    """Give values to keys of an owner, whose keys `instead` are dropped."""
+    kept = [prop for prop in owner.metadata_props if prop.key not in instead]
+    if len(kept) < len(owner.metadata_props):
+        refill(owner.metadata_props, kept)
+    for key, value in values.items():
+        # A result.json may have halves of surrogate pairs, which are no text.
+        owner.metadata_props.add(key=key, value=value.encode("utf-8", "replace").decode())
 
 
 def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]:

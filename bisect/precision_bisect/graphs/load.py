@@ -19,12 +19,18 @@ import onnx.version_converter
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
 from precision_bisect.graphs.fp32_form import StoredLow, fp32_form
-from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, subgraphs
-from precision_bisect.graphs.ill_typed import IllTyped, ill_typed_nodes
+from precision_bisect.graphs.graph import (
+    Names,
+    all_graphs,
+    copied,
+    opset,
+    refill,
+    sort_nodes,
+    subgraphs,
+)
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import module_names
-from precision_bisect.graphs.node_order import sort_nodes
 from precision_bisect.graphs.ort import half_typed
 from precision_bisect.graphs.soundness import (
     check_expansion,
@@ -32,7 +38,13 @@ from precision_bisect.graphs.soundness import (
     check_opsets,
     check_types,
 )
-from precision_bisect.graphs.types import TensorSpec, declared_low, infer_elem_types
+from precision_bisect.graphs.types import (
+    IllTyped,
+    TensorSpec,
+    declared_low,
+    ill_typed_nodes,
+    infer_elem_types,
+)
 from precision_bisect.graphs.weights import (
     Part,
     Weights,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from precision_bisect.errors import UsageError
-from precision_bisect.machine.signals import AnswersSignals, Interrupted
+from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
 _RUNNING = threading.RLock()
 _exit = os._exit

@@ -13,7 +13,7 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
-from precision_bisect.judging.comparators.tolerance import tolerance_of
+from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.machine.stopping import until
 from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced

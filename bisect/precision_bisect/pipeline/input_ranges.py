@@ -20,7 +20,7 @@ from precision_bisect.graphs.classify import FOLLOWERS
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import View
-from precision_bisect.judging.inputs.made_variants import at_ends, range_by_type
+from precision_bisect.judging.inputs.copies import at_ends, range_by_type
 from precision_bisect.pipeline.evaluators import evaluator
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan

@@ -8,17 +8,17 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.input_check import (
     CheckedSamples,
     check_samples,
+    figures,
+    oddities,
     own_sample,
 )
-from precision_bisect.judging.inputs.input_figures import figures, oddities
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
 from precision_bisect.settings.flags import flag_name
-from precision_bisect.settings.image_options import given_image_flags
-from precision_bisect.settings.sample_options import ENGINE_REFERENCE
+from precision_bisect.settings.sample_options import ENGINE_REFERENCE, given_image_flags
 
 
 def refuse_inputs(options: Options, model: Model) -> None:

@@ -30,13 +30,17 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
+from precision_bisect.judging.comparators.polygraphy_plugin import by_size
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
-from precision_bisect.judging.comparators.tolerance import by_size
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
-from precision_bisect.judging.inputs.given_outputs import read_outputs
-from precision_bisect.judging.inputs.reference import Reference, find_reference, given_reference
-from precision_bisect.judging.inputs.true_shapes import with_true_shapes
+from precision_bisect.judging.inputs.input_shapes import with_true_shapes
+from precision_bisect.judging.inputs.reference import (
+    Reference,
+    find_reference,
+    given_reference,
+    read_outputs,
+)
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable

@@ -20,8 +20,8 @@ from precision_bisect.protocols import Comparator, Described, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
-from precision_bisect.settings.image_options import given_image_flags
 from precision_bisect.settings.reading import digests, script_and_function
+from precision_bisect.settings.sample_options import given_image_flags
 
 _CHOSEN = (None, Exclusion.ASKED)
 """Of layers whose type the search or the user chooses."""

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
-from precision_bisect.judging.comparators.guarded import numbered
 from precision_bisect.judging.comparators.output_errors import output_errors, together
+from precision_bisect.judging.comparators.script import numbered
 from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
-from precision_bisect.machine.side_by_side import side_by_side
 from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.threads import side_by_side
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
     Backend,

@@ -1,14 +1,76 @@
-"""Problems for contract tests, drawn by a seed: small networks under every kind of oracle."""
+"""Problems for contract tests, drawn by a seed: small networks under every kind of oracle.
+
+Oracles say what a plan, given as the set of kept layers, comes to. The tolerance of all is
+`TOLERANCE`; each passes all-high and fails all-low unless its arguments say otherwise.
+"""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from precision_bisect.layer_table import scope_of
 from precision_bisect.protocols import Problem
-from precision_bisect.testing import oracles
-from precision_bisect.testing.oracles import Oracle
+from precision_bisect.trial import Outcome, TrialStatus, Verdict
+
+TOLERANCE = 1.0
+Oracle = Callable[[frozenset[int]], Outcome]
+
+
+def outcome(error: float) -> Outcome:
+    """Return the finished outcome with this error."""
+    verdict = Verdict.PASS if error <= TOLERANCE else Verdict.FAIL
+    return Outcome(status=TrialStatus.FINISHED, verdict=verdict, error=error)
+
+
+def monotone(culprits: Collection[int]) -> Oracle:
+    """Pass exactly when every culprit is kept; else the outputs overflow."""
+    needed = frozenset(culprits)
+    return lambda kept: outcome(0.0 if needed <= kept else float("inf"))
+
+
+def additive(errors: Sequence[float]) -> Oracle:
+    """Let the errors of the layers that are not kept add up."""
+    return lambda kept: outcome(sum(e for i, e in enumerate(errors) if i not in kept))
+
+
+def clustered(clusters: Sequence[Collection[int]]) -> Oracle:
+    """Let each cluster cost an error of 2 unless all of it is kept: no member helps alone."""
+    whole = [frozenset(cluster) for cluster in clusters]
+    return lambda kept: outcome(sum(2.0 for cluster in whole if not cluster <= kept))
+
+
+def interacting(pairs: Sequence[tuple[int, int]]) -> Oracle:
+    """Fail when both of a pair run low: each alone is harmless, one of the two must be kept."""
+    return lambda kept: outcome(0.1 + 2.0 * sum(a not in kept and b not in kept for a, b in pairs))
+
+
+def non_monotone(size: int, seed: int) -> Oracle:
+    """Pass and fail as a hash of the plan says; all-high passes and all-low fails."""
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        if len(kept) in (0, size):
+            return outcome(0.0 if kept else 2.0)
+        return outcome(random.Random(f"{seed}:{sorted(kept)}").uniform(0.0, 2.0))
+
+    return judge
+
+
+def flaky(oracle: Oracle, size: int, seed: int, share: float = 0.2) -> Oracle:
+    """Let a share of the plans, always the same ones, fail to build: no verdict."""
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        luck = random.Random(f"{seed}:{sorted(kept)}").random()
+        if 0 < len(kept) < size and luck < share:
+            return Outcome(status=TrialStatus.BUILD_FAILED, message="no implementation")
+        return oracle(kept)
+
+    return judge
+
+
+def without_figures(oracle: Oracle) -> Oracle:
+    """Take the figure away: a check that only says yes or no."""
+    return lambda kept: replace(oracle(kept), error=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +98,22 @@ def cases(seed: int, largest: int) -> Iterator[Case]:
     is 1 there is the single layer alone.
     """
     rng = random.Random(f"cases:{seed}")
-    yield _case("single layer", seed, 1, oracles.monotone([0]))
+    yield _case("single layer", seed, 1, monotone([0]))
     if largest < 2:
         return
     size = rng.randint(2, largest)
     needed = rng.sample(range(size), rng.randint(1, size))
-    yield _case(f"culprits {sorted(needed)}", seed, size, oracles.monotone(needed))
+    yield _case(f"culprits {sorted(needed)}", seed, size, monotone(needed))
     few = sorted(rng.sample(range(largest), min(2, largest)))
-    yield _case(f"culprits {few}", seed, largest, oracles.monotone(few))
+    yield _case(f"culprits {few}", seed, largest, monotone(few))
     clusters = [range(at, min(at + 3, size)) for at in rng.sample(range(size), min(2, size))]
-    yield _case("clusters", seed, size, oracles.clustered(clusters))
+    yield _case("clusters", seed, size, clustered(clusters))
     pairs = [(rng.randrange(size), rng.randrange(size)) for _ in range(3)]
-    yield _case(f"pairs {pairs}", seed, size, oracles.interacting(pairs))
+    yield _case(f"pairs {pairs}", seed, size, interacting(pairs))
     errors = [rng.lognormvariate(0, 2) for _ in range(largest)]
     share = rng.uniform(0.05, 0.95)
-    errors = [error * oracles.TOLERANCE / (share * sum(errors)) for error in errors]
-    yield _case(f"errors that add up to {1 / share:.3g}", seed, largest, oracles.additive(errors))
+    errors = [error * TOLERANCE / (share * sum(errors)) for error in errors]
+    yield _case(f"errors that add up to {1 / share:.3g}", seed, largest, additive(errors))
 
 
 def as_it_is(case: Case) -> Case:
@@ -65,8 +127,8 @@ def pass_fail(case: Case) -> Case:
         case,
         name=f"{case.name}, pass or fail alone",
         problem=replace(case.problem, tolerance=None),
-        oracle=oracles.without_figures(case.oracle),
-        emulator=oracles.without_figures(case.emulator),
+        oracle=without_figures(case.oracle),
+        emulator=without_figures(case.emulator),
     )
 
 
@@ -76,14 +138,14 @@ def unresolved(case: Case) -> Case:
     return replace(
         case,
         name=f"{case.name}, a third of the plans without a verdict",
-        oracle=oracles.flaky(case.oracle, size, case.seed, 1 / 3),
-        emulator=oracles.flaky(case.emulator, size, case.seed + 1, 1 / 3),
+        oracle=flaky(case.oracle, size, case.seed, 1 / 3),
+        emulator=flaky(case.emulator, size, case.seed + 1, 1 / 3),
     )
 
 
 def unsteady(case: Case) -> Case:
     """Let plans pass and fail at random, the same plan always the same."""
-    oracle = oracles.non_monotone(case.problem.size, case.seed)
+    oracle = non_monotone(case.problem.size, case.seed)
     return replace(case, name="passing at random", oracle=oracle, emulator=oracle)
 
 
@@ -98,7 +160,7 @@ def unforeseen_builds(case: Case) -> Case:
         case,
         name=f"{case.name}, a wrong emulator",
         problem=replace(case.problem, builds=True),
-        emulator=oracles.non_monotone(case.problem.size, case.seed),
+        emulator=non_monotone(case.problem.size, case.seed),
     )
 
 
@@ -123,7 +185,7 @@ def _case(what: str, seed: int, size: int, oracle: Oracle) -> Case:
         problem=Problem(
             names=names,
             modules=[scope_of(name) for name in names] if seed % 2 else (),
-            tolerance=oracles.TOLERANCE,
+            tolerance=TOLERANCE,
             seed=seed,
         ),
         oracle=oracle,

@@ -1,24 +1,41 @@
 """What one target stores inside the layers of a model, and the nodes that compute it so.
 
-`settings.targets` has the table, `stored_sums` has the means. Other operators are computed in
-steps, each of which stores its result (`steps`).
+`settings.targets` has the table. Operators are computed in steps, each of which stores its result
+(`steps`), but for means as ONNX Runtime's CUDA provider computes them: the sum is stored before
+it is divided.
+
+Suppose the values of each mean lie side by side in memory, or those of all means take turns. Then
+the sum is accumulated in FP32 and stored in the layer's type, the number of values is stored in it
+too, and one is divided by the other. A mean that FP16 could hold becomes infinite if its sum
+leaves the range, and 0 or NaN if it is over 65520 values or more. In other layouts cuDNN reduces
+and stores nothing in between. Nor is anything stored if a norm becomes one kernel.
+
+Source: ONNX Runtime, core/providers/cuda/reduction, `get_applicable_matrix_reduction` in
+reduction_functions.cc and `ReduceComputeCore` in reduction_ops.cc; the norms as seen on an H200.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
+from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
-from precision_bisect.backends.emulation.stored_sums import StoredSums
+from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
-from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.node_views import Dims, View
 from precision_bisect.graphs.types import (
     declared_low,
     in_fp32,
     infer_elem_types,
+    round_trip,
     rounded_where_declared,
 )
 from precision_bisect.layer_table import LayerName, forms_of
@@ -33,6 +50,181 @@ from precision_bisect.settings.targets import (
     inside,
     parser_steps,
 )
+
+_FLOAT = onnx.TensorProto.FLOAT
+_FUSED = ("LayerNormalization", "RMSNormalization")
+
+
+class StoredSums:
+    """Knows the means of a model's main graph whose sums are stored."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def stores(self, node: onnx.NodeProto) -> bool:
+        """Tell whether the sum of a layer is stored, for inputs of some shapes at least."""
+        axes = self._axes(node)
+        if not axes:
+            return False
+        dims = self._view.shape(node.input[0])
+        return adjacent(dims or _of_any_rank(axes), axes, unknown=1 if dims else 2)
+
+    def summed(self, node: onnx.NodeProto, shape: Sequence[int] | None) -> int:
+        """Return the number of values in each sum that a layer stores, 0 if it stores none.
+
+        `shape` is that of its input, None if it is not known.
+        """
+        axes = self._axes(node)
+        if not axes or shape is None or not adjacent(tuple(shape), axes):
+            return 0
+        return math.prod(shape[axis] for axis in axes)
+
+    def norm(self, node: onnx.NodeProto) -> Sequence[LayerName]:
+        """Return the layers that become one kernel with a mean if all run in one type.
+
+        ONNX Runtime fuses norms along the last axes that divide by a root and have a scale, which
+        may be of another type. Such a kernel stores nothing in between.
+        """
+        return self._norms.get(node.name, ())
+
+    @cached_property
+    def _norms(self) -> Mapping[str, Sequence[LayerName]]:
+        nodes = {node.name: node for node in self._view.nodes}
+        cores: dict[str, Sequence[LayerName]] = {}
+        for norm in norms(self._view):
+            last = norm.axes == tuple(range(-len(norm.axes), 0))
+            quotients = [i for i, name in enumerate(norm.members) if self._divides(nodes[name])]
+            if norm.kind in _FUSED and last and norm.scale and quotients:
+                core = norm.members[: quotients[-1] + 1]
+                cores |= dict.fromkeys(core, core)
+        return cores
+
+    def _divides(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == "Div" and self._view.scalar(node.input[0]) is None
+
+    def written(
+        self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes of a layer that `stores`, with its sum stored in `low`.
+
+        `renamed` is the layer under the names that the nodes read and write. Their output is not
+        rounded yet. `fused` names a boolean scalar that is on if nothing is stored after all.
+        """
+        axes, out = self._axes(node), renamed.output[0]
+        shape = self._view.shape(node.input[0])
+        dims = shape or _of_any_rank(axes)
+        mean, count, total = f"{out}/mean", f"{out}/count", f"{out}/sum"
+        plain = copied(renamed)
+        plain.output[0] = mean
+        conditions: list[list[onnx.NodeProto]] = []
+        if not adjacent(dims, axes):
+            conditions.append(_whether_together(renamed.input[0], f"{out}/together", axes, dims))
+        if fused:
+            conditions.append([helper.make_node("Not", [fused], [f"{out}/apart"])])
+        divided = f"{out}/divided" if conditions else out
+        at = [axis + len(shape) if shape else axis for axis in axes]
+        return [
+            plain,
+            *_count(renamed.input[0], count, [dims[axis] for axis in axes], at),
+            # The sum is taken from the mean, so that both alternatives rest on one reduction.
+            helper.make_node("Mul", [mean, count], [f"{total}/exact"]),
+            *round_trip(f"{total}/exact", total, low.onnx_type),
+            *round_trip(count, f"{count}/stored", low.onnx_type),
+            helper.make_node("Div", [total, f"{count}/stored"], [divided]),
+            *_where(conditions, divided, mean, out),
+        ]
+
+    def _axes(self, node: onnx.NodeProto) -> tuple[int, ...]:
+        """Return the axes of a mean, from the last, -1; () if they are not known."""
+        axes = self._view.axes(node) if node.op_type == "ReduceMean" else None
+        if axes == ():
+            axes = tuple(range(-len(self._view.shape(node.input[0]) or ()), 0))
+        return axes or ()
+
+
+def adjacent(dims: Dims, axes: Sequence[int], unknown: int = 2) -> bool:
+    """Tell whether the reduced dimensions come before all others, or after them, apart from ones.
+
+    `axes` are negative; `unknown` stands for dimensions that are not known.
+    """
+    sizes = [unknown if size is None else size for size in dims]
+    reduced = {axis + len(sizes) for axis in axes}
+    first = [i in reduced for i, size in enumerate(sizes) if size != 1]
+    # A dimension of 1 may stand anywhere without moving a value in memory.
+    return first in (sorted(first), sorted(first, reverse=True))
+
+
+def _of_any_rank(axes: Sequence[int]) -> Dims:
+    """Return dimensions that stand for those of a tensor of unknown rank."""
+    return (None,) * (1 - min(axes))
+
+
+def _where(
+    conditions: Sequence[list[onnx.NodeProto]], stored: str, plain: str, out: str
+) -> list[onnx.NodeProto]:
+    """Return the nodes that give `stored` if all conditions hold, else `plain`.
+
+    A condition is the last output of its nodes. Without conditions there are no nodes.
+    """
+    flags = [nodes[-1].output[0] for nodes in conditions]
+    nodes = [node for condition in conditions for node in condition]
+    if len(flags) > 1:
+        nodes.append(helper.make_node("And", flags, [f"{out}/stored"]))
+        flags = [f"{out}/stored"]
+    return [*nodes, *(helper.make_node("Where", [flag, stored, plain], [out]) for flag in flags)]
+
+
+def _count(
+    source: str, out: str, sizes: Sequence[int | None], at: Sequence[int]
+) -> list[onnx.NodeProto]:
+    """Return the nodes that give the number of values of a mean, as a scalar in FP32.
+
+    `sizes` are those of the dimensions that the mean is taken over, `at` has their places.
+    """
+    static_sizes = [size for size in sizes if size is not None]
+    if len(static_sizes) == len(sizes):
+        return [_constant(out, np.array(math.prod(static_sizes), np.float32))]
+    return [
+        helper.make_node("Shape", [source], [f"{out}/shape"]),
+        _constant(f"{out}/axes", np.array(at, np.int64)),
+        helper.make_node("Gather", [f"{out}/shape", f"{out}/axes"], [f"{out}/sizes"]),
+        helper.make_node("ReduceProd", [f"{out}/sizes"], [f"{out}/whole"], keepdims=0),
+        helper.make_node("Cast", [f"{out}/whole"], [out], to=_FLOAT),
+    ]
+
+
+def _whether_together(
+    source: str, out: str, axes: Sequence[int], dims: Dims
+) -> list[onnx.NodeProto]:
+    """Return the nodes that compute `adjacent` at run time, when the shape is known.
+
+    They count the pairs of dimensions larger than 1 that are in the wrong order.
+    """
+    rank = len(dims)
+    reduced = np.isin(np.arange(rank), np.add(axes, rank))
+    after = np.triu(np.outer(reduced, ~reduced)).astype(np.float32)
+    before = np.tril(np.outer(reduced, ~reduced)).astype(np.float32)
+    large = f"{out}/large"
+    nodes = [
+        helper.make_node("Shape", [source], [f"{out}/shape"]),
+        _constant(f"{out}/one", np.array(1, np.int64)),
+        helper.make_node("Greater", [f"{out}/shape", f"{out}/one"], [f"{large}/bool"]),
+        helper.make_node("Cast", [f"{large}/bool"], [large], to=_FLOAT),
+        _constant(f"{out}/none", np.array(0.5, np.float32)),
+    ]
+    for side, pairs in (("after", after), ("before", before)):
+        part = f"{out}/{side}"
+        nodes += [
+            _constant(f"{part}/pairs", pairs),
+            helper.make_node("MatMul", [large, f"{part}/pairs"], [f"{part}/half"]),
+            helper.make_node("MatMul", [f"{part}/half", large], [f"{part}/count"]),
+            helper.make_node("Less", [f"{part}/count", f"{out}/none"], [part]),
+        ]
+    return [*nodes, helper.make_node("Or", [f"{out}/after", f"{out}/before"], [out])]
+
+
+def _constant(name: str, value: NDArray[np.generic]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(value))
 
 
 class Semantics:

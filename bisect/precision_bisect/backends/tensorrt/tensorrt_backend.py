@@ -25,7 +25,7 @@ from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.backends.tensorrt.tensorrt_engine import TensorRTEngine
 from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.graphs.quantization.quantized_files import quantized_in_file
+from precision_bisect.graphs.quantization.scales import quantized_in_file
 from precision_bisect.graphs.typed.high_nodes import told
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter

@@ -32,7 +32,7 @@ from precision_bisect.commandline.batch.job_process import Stop, check_job, run_
 from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.plain_files import remove_debris
-from precision_bisect.machine.side_by_side import side_by_side
+from precision_bisect.machine.threads import side_by_side
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
-from precision_bisect.machine.signals import AnswersSignals, kill_group, signal_name
+from precision_bisect.machine.stopping import AnswersSignals, kill_group, signal_name
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import RESULT

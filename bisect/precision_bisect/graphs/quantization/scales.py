@@ -14,9 +14,13 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
+from onnx import TensorProto
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.graphs.graph import all_graphs
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import QuantizedType
+from precision_bisect.precisions import QuantizedName
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.runfolder import SCALES, RunFolder
 from precision_bisect.runs.typed_json import Count, read_typed
@@ -148,3 +152,24 @@ def _weight(weight: _Weight) -> WeightScale:
     # One scale for the whole tensor has the shape (), not (1,).
     values = np.array(weight.values[0] if weight.axis is None else weight.values, np.float32)
     return WeightScale(axis=weight.axis, values=values)
+
+
+_TYPES: dict[int, QuantizedName] = {
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "int8",
+    TensorProto.FLOAT8E4M3FN: "fp8",
+    TensorProto.FLOAT8E5M2: "fp8",
+}
+
+
+def quantized_in_file(model: Model) -> tuple[QuantizedName, ...]:
+    """Return the types that weakly typed builds must be allowed for it, bodies included."""
+    kinds = set()
+    for graph in all_graphs(model.proto.graph):
+        for node in graph.node:
+            if node.op_type == "QuantizeLinear":
+                kinds.add(model.elem_types.get(node.output[0], 0))
+            elif node.op_type == "DequantizeLinear":
+                kinds.add(model.elem_types.get(node.input[0], 0))
+    names = {_TYPES[kind] for kind in kinds if kind in _TYPES}
+    return tuple(sorted(names))

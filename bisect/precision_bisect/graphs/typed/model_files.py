@@ -27,7 +27,7 @@ from precision_bisect.graphs.typed.typed_graph import (
 )
 from precision_bisect.graphs.weights import Part, external_parts, pointing_to, take_weights
 from precision_bisect.machine.plain_files import ROOM, whole, written
-from precision_bisect.machine.side_by_side import side_by_side
+from precision_bisect.machine.threads import side_by_side
 
 _WEIGHTS = "weights.bin"
 _ALIGNMENT = 4096

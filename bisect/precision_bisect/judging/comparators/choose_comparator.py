@@ -14,12 +14,18 @@ import numpy as np
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.guarded import Guarded, OfPython
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.script import FunctionComparator, ScriptComparator
+from precision_bisect.judging.comparators.polygraphy_plugin import (
+    PolygraphyComparator,
+    tolerance_from,
+)
+from precision_bisect.judging.comparators.script import (
+    FunctionComparator,
+    Guarded,
+    OfPython,
+    ScriptComparator,
+)
 from precision_bisect.judging.comparators.task_checks import judge_task
-from precision_bisect.judging.comparators.tolerance import tolerance_from
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, make, name_of
 from precision_bisect.protocols import Comparator, Judgement, Sample

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.metrics import DIFFERENCES
+from precision_bisect.judging.comparators.metrics import METRICS
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits
 from precision_bisect.trial import Kind, Trial, Verdict
 
-_ABSOLUTE = ("elementwise", "max", "mean", "quantile", "l2")
-"""Metrics with a limit that does not depend on how large the reference is."""
-
+_DIFFERENCES = [name for name, metric in METRICS.items() if metric.has_relative]
+_ABSOLUTE = [*_DIFFERENCES, "l2"]
+"""Metrics with a limit in the unit of the outputs."""
 _OTHERWISE = "give inputs that reach larger values, or judge relatively by"
 
 
@@ -44,7 +44,7 @@ def wide_remark(comparator: Comparator, options: Options) -> str:
 
     Beside --atol a limit of --tol would be the relative one.
     """
-    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in DIFFERENCES:
+    if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in _DIFFERENCES:
         return ""
     absolute, relative = (
         {name for name, limit in _by_name(limits).items() if limit is not None}

@@ -8,12 +8,11 @@ numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-DIFFERENCES = ("elementwise", "max", "mean", "quantile")
-"""The metrics with an absolute and a relative limit."""
 _EPSILON = 2.220446049250313e-16
 """What stands for a reference of zero in relative errors, as in Polygraphy."""
 _SAFE = 2**62
@@ -34,27 +33,17 @@ def multiple(limits: dict[str, Any], atol: float, rtol: float, got: Any, want: A
         return math.inf
     if not want.size:
         return 0.0
-    metric = limits["metric"]
-    if metric in DIFFERENCES:
-        got, want = widened(got, want, as_float=False)
-        absolute = np.abs(got - want)
-        is_float = want.dtype.kind == "f"
-        divisor = np.where(want == 0, want.dtype.type(_EPSILON), want) if is_float else want
-        relative = absolute / np.abs(divisor)
-        if metric == "elementwise":
-            return float(np.fmin(_over(absolute, atol), _over(relative, rtol)).max())
-        figures = [_statistic(limits, errors) for errors in (absolute, relative)]
-        return float(np.fmin(_over(figures[0], atol), _over(figures[1], rtol)))
-    got, want = widened(got, want, as_float=True)
-    if metric in ("psnr", "snr"):
-        value = _decibels(metric, got, want)
-        return float(_agreed(10.0 ** min((atol - value) / 20.0, 300.0), value >= atol))
-    if metric == "l2":
-        return float(_over(float(np.sqrt(np.sum((got - want) ** 2))), atol))
-    if metric == "cosine":
-        value = _cosine(got, want)
-        return float(_agreed((1.0 - value) / atol, value >= 1.0 - atol))
-    raise CannotJudge(f"the metric {metric!r} is not known here")
+    if limits["metric"] not in METRICS:
+        raise CannotJudge(f"the metric {limits['metric']!r} is not known here")
+    metric = METRICS[limits["metric"]]
+    got, want = widened(got, want, as_float=not metric.has_relative)
+    if not metric.has_relative:
+        return float(metric.error(got, want, atol))
+    absolute = np.abs(got - want)
+    is_float = want.dtype.kind == "f"
+    divisor = np.where(want == 0, want.dtype.type(_EPSILON), want) if is_float else want
+    statistics = (metric.error(part, limits) for part in (absolute, absolute / np.abs(divisor)))
+    return float(np.fmin(*map(_over, statistics, (atol, rtol))).max())
 
 
 def widened(got: Any, want: Any, *, as_float: bool) -> tuple[Any, Any]:
@@ -90,29 +79,63 @@ def _agreed(ratio: Any, passed: Any) -> Any:
     return np.where(passed, np.minimum(ratio, 1.0), np.maximum(ratio, _ABOVE))
 
 
-def _statistic(limits: dict[str, Any], errors: Any) -> float:
-    """Return the statistic of the errors that the metric is about."""
-    if limits["metric"] == "quantile":
-        return float(np.quantile(errors, limits["quantile"]))
-    return float(errors.max() if limits["metric"] == "max" else errors.mean(dtype=np.float32))
+def _l2(got: Any, want: Any, limit: float) -> Any:
+    """Return the L2 norm of the differences as a multiple of the limit."""
+    return _over(float(np.sqrt(np.sum((got - want) ** 2))), limit)
 
 
-def _decibels(metric: str, got: Any, want: Any) -> float:
-    """Return the ratio of the reference to the noise in decibels."""
-    noise = np.mean((want - got) ** 2)
-    if noise == 0:
-        return math.inf
-    if metric == "psnr":
-        peak = float(want.max())
-        return 20 * math.log10(peak if peak > 0 else 1.0) - 10 * math.log10(float(noise))
-    signal = np.mean(want**2)
-    return 10 * math.log10(float(signal / noise)) if signal else -math.inf
-
-
-def _cosine(got: Any, want: Any) -> float:
-    """Return the cosine of the angle between two arrays; two of zeros are alike."""
+def _cosine(got: Any, want: Any, limit: float) -> Any:
+    """Return 1 - cosine of two arrays as a multiple of the limit; two of zeros are alike."""
     sizes = [np.sqrt(np.sum(array**2)) for array in (got, want)]
-    if not all(sizes):
-        return 1.0 if not any(sizes) else 0.0
-    cosine = float(np.sum(got * want) / (sizes[0] * sizes[1]))
-    return cosine if math.isnan(cosine) else max(-1.0, min(1.0, cosine))
+    if all(sizes):
+        cosine = float(np.sum(got * want) / (sizes[0] * sizes[1]))
+        cosine = cosine if math.isnan(cosine) else max(-1.0, min(1.0, cosine))
+    else:
+        cosine = 0.0 if any(sizes) else 1.0
+    return _agreed((1.0 - cosine) / limit, cosine >= 1.0 - limit)
+
+
+def _psnr(got: Any, want: Any, limit: float) -> Any:
+    noise, peak = float(np.mean((want - got) ** 2)), float(want.max())
+    peak_db = 20 * math.log10(peak if peak > 0 else 1.0)
+    return _below(peak_db - 10 * math.log10(noise) if noise else math.inf, limit)
+
+
+def _snr(got: Any, want: Any, limit: float) -> Any:
+    noise, signal = np.mean((want - got) ** 2), np.mean(want**2)
+    if not noise or not signal:
+        return _below(-math.inf if noise else math.inf, limit)
+    return _below(10 * math.log10(float(signal / noise)), limit)
+
+
+def _below(decibels: float, limit: float) -> Any:
+    """Return the ratio of amplitudes by which a figure misses the least number of decibels."""
+    return _agreed(10.0 ** min((limit - decibels) / 20.0, 300.0), decibels >= limit)
+
+
+class Metric(NamedTuple):
+    """A metric, and what `polygraphy run` calls it.
+
+    Where it `has_relative` limits beside absolute ones, `error` is a statistic of the errors of an
+    array, by those and the run's limits. Else it takes both arrays, flat, and the limit, and gives
+    a multiple of that. `called` is Polygraphy's name of the statistic or comparison, "" for its
+    default, None where Polygraphy has none.
+    """
+
+    error: Callable[..., Any]
+    called: str | None = None
+    has_relative: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "elementwise": Metric(lambda errors, _: errors, "", has_relative=True),
+    "max": Metric(lambda errors, _: errors.max(), "max", has_relative=True),
+    "mean": Metric(lambda errors, _: errors.mean(dtype=np.float32), "mean", has_relative=True),
+    "quantile": Metric(
+        lambda errors, limits: np.quantile(errors, limits["quantile"]), "quantile", True
+    ),
+    "l2": Metric(_l2, "l2"),
+    "cosine": Metric(_cosine, "cosine_similarity"),
+    "psnr": Metric(_psnr, "psnr"),
+    "snr": Metric(_snr, "snr"),
+}

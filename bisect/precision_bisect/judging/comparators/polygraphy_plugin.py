@@ -1,7 +1,7 @@
 """Verdicts by Polygraphy's metrics, and one figure beside each that a search can rank by.
 
-The figure is on the tolerance's own scale. The options say the limits; one maker serves all
-metrics.
+The figure is on the tolerance's own scale: one number, or one per output. The options say the
+limits; one maker serves all metrics.
 
 Outputs that are classes are not Polygraphy's: what counts is how many elements differ. A
 difference between two class numbers says nothing of how wrong the choice is: 4000 for 4010 is as
@@ -18,12 +18,102 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.judging.comparators.metrics import DIFFERENCES, multiple
-from precision_bisect.judging.comparators.tolerance import Tolerance, tolerance_from
+from precision_bisect.judging.comparators.metrics import METRICS, multiple
 from precision_bisect.options import Options
-from precision_bisect.protocols import Judgement, Sample
-from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, Limits
+from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, Limits, relative_of
 from precision_bisect.trial import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """A default limit and limits of single outputs. Limits are finite and not negative."""
+
+    default: float | None = None
+    per_output: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, output: str) -> float:
+        """Return the limit for an output. Raises UsageError where there is none."""
+        limit = self.per_output.get(output, self.default)
+        if limit is None:
+            raise UsageError(
+                f"no tolerance is given for output {output!r}",
+                "add a bare number for the outputs not named, such as --tol 1e-2",
+            )
+        return limit
+
+    @property
+    def relative(self) -> "Tolerance":
+        """The relative limits of a tolerance that is for both kinds."""
+        return Tolerance(
+            default=None if self.default is None else relative_of(self.default),
+            per_output={name: relative_of(limit) for name, limit in self.per_output.items()},
+        )
+
+    def without(self, outputs: Collection[str]) -> "Tolerance":
+        """Return the tolerance whose default is not for these outputs: their limit is 0."""
+        return replace(self, per_output={**dict.fromkeys(outputs, 0.0), **self.per_output})
+
+    def only(self, outputs: Collection[str]) -> "Tolerance":
+        """Return the tolerance without limits of others than these outputs."""
+        kept = {name: limit for name, limit in self.per_output.items() if name in outputs}
+        return replace(self, per_output=kept)
+
+    def over(self, other: "Tolerance") -> "Tolerance":
+        """Return these limits, and where there are none those of `other`."""
+        if self.default is not None:
+            return self
+        return Tolerance(default=other.default, per_output={**other.per_output, **self.per_output})
+
+    def check_outputs(self, outputs: Sequence[str], needed: Sequence[str]) -> None:
+        """Raise UsageError for a limit of an unknown output, and for a needed one without any."""
+        for name in self.per_output:
+            if name not in outputs:
+                raise UsageError(
+                    f"a tolerance is given for {name!r}, which is no output of the model",
+                    f"its outputs are {', '.join(outputs)}",
+                )
+        for name in needed:
+            self.of(name)
+
+
+def tolerance_from(limits: Limits) -> Tolerance:
+    """Return the tolerance for limits as the options hold them."""
+    by_name = dict(limits) if isinstance(limits, Mapping) else {"": limits}
+    by_output = {name: float(limit) for name, limit in by_name.items() if limit is not None}
+    return Tolerance(default=by_output.pop("", None), per_output=by_output)
+
+
+STEP = 1.0
+"""The least limit that lets integers differ: those below say nothing of sizes."""
+
+
+def by_size(options: Options, integers: Collection[str]) -> Sequence[str]:
+    """Return the integer outputs that a limit is given for in their unit: one step, or more.
+
+    A limit by the output's name goes before one for all. Below a step --tol means the share of
+    elements that may differ, or the other outputs.
+    """
+    tolerances = (tolerance_from(limits) for limits in (options.tol, options.atol))
+    limits = [(tolerance.per_output, tolerance.default) for tolerance in tolerances]
+
+    def limit(name: str) -> float:
+        named = [some[name] for some, _ in limits if name in some]
+        return max(named or [default or 0.0 for _, default in limits])
+
+    return [name for name in integers if options.check is None and limit(name) >= STEP]
+
+
+def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
+    """Return the one limit if there is only one, else all as the comparator lists them."""
+    settings = comparator.settings()
+    limit = comparator.tolerance
+    kinds = ("atol", "rtol", "classes")
+    limits = {value for key in kinds for value in settings.get(key, {}).values()}
+    if limit is None or "atol" not in settings or limits - {0.0} == {limit}:
+        return limit
+    return {key: settings[key] for key in kinds if key in settings}
+
 
 _Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
@@ -54,7 +144,7 @@ class PolygraphyComparator:
     def __post_init__(self) -> None:
         measured = self.measured
         self.atol.check_outputs(self.outputs, measured)
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             self.rtol.check_outputs(self.outputs, measured)
             for name in measured:
                 if not self.atol.of(name) and not self.rtol.of(name):
@@ -82,7 +172,7 @@ class PolygraphyComparator:
         Outputs that must be exact have no limit of their own, and take the scale of the others.
         """
         limits = {*(self.atol.of(name) for name in self.measured), *self.shares.values()}
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             limits |= {self.rtol.of(name) for name in self.measured}
         limits.discard(0.0)
         return limits.pop() if len(limits) == 1 else 1.0
@@ -104,7 +194,7 @@ class PolygraphyComparator:
             "metric": self.metric,
             "atol": {name: self.atol.of(name) for name in self.measured},
         }
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             settings["rtol"] = {name: self.rtol.of(name) for name in self.measured}
         if self.shares:
             settings["classes"] = dict(self.shares)
@@ -150,7 +240,7 @@ class PolygraphyComparator:
             return _differing(got, want, self.shares[name])
         limits = {"metric": self.metric, "quantile": self.quantile}
         atol, rtol = self.atol.of(name), 0.0
-        if self.metric in DIFFERENCES:
+        if METRICS[self.metric].has_relative:
             rtol = self.rtol.of(name)
         error = multiple(limits, atol, rtol, got, want)
         # Finite outputs have a finite error, where there is a limit, also if the metric overflows.
@@ -226,10 +316,11 @@ def _absolute_and_relative(options: Options) -> tuple[Tolerance, Tolerance]:
     Raises UsageError for limits that are missing, or that the metric does not have.
     """
     tol = options.tol
-    if options.metric not in DIFFERENCES and options.rtol is not None:
+    has_relative = METRICS[str(options.metric)].has_relative
+    if not has_relative and options.rtol is not None:
         raise UsageError(f"--metric {options.metric} has no relative limit", "give --tol")
     if tol is None and options.atol is None and options.rtol is None:
-        if options.metric not in DIFFERENCES:
+        if not has_relative:
             raise UsageError(f"--metric {options.metric} has no default tolerance", "give --tol")
         tol = DEFAULT_TOLERANCE
     both = Tolerance(default=0.0) if tol is None else tolerance_from(tol)

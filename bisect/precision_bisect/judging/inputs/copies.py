@@ -8,6 +8,8 @@ lost, too: they change by one step of that type, and stay exact in it.
 
 Where no input is a float, only the emulator can draw again: it takes a factor for what each layer
 computes, before that is rounded.
+
+Samples with an input at the end of its range are made up, and called so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
-from precision_bisect.machine.side_by_side import side_by_side
+from precision_bisect.machine.threads import side_by_side
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.trial import SampleSet
@@ -197,3 +199,25 @@ def _share_exact(array: NDArray[Any], half: LowType) -> float:
     values = array[array != 0]
     with np.errstate(over="ignore"):
         return float((values.astype(half.numpy_type).astype(array.dtype) == values).mean())
+
+
+def range_by_type(array: NDArray[np.generic]) -> tuple[float, float] | None:
+    """Return the range that a data type suggests: that of 8-bit integers; None for others."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize > 1:
+        return None
+    limits = np.iinfo(str(array.dtype))
+    return float(limits.min), float(limits.max)
+
+
+def at_ends(feeds: Sequence[Sample], name: str, ends: tuple[float, float]) -> list[Sample]:
+    """Return samples with an input's largest value at the upper end, and its least at the lower.
+
+    All its values move by the same, within the range: positions stay as far apart.
+    """
+    variants: list[Sample] = []
+    for feed in feeds:
+        array = feed[name].astype(np.float64)
+        for end, edge in ((ends[1], array.max()), (ends[0], array.min())):
+            moved = np.asarray(np.clip(array + (end - edge), *ends))
+            variants.append({**feed, name: moved.astype(feed[name].dtype)})
+    return variants

@@ -19,8 +19,7 @@ from precision_bisect.judging.inputs.loader_script import NeedsLoader
 from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.protocols import Sample
-from precision_bisect.settings.image_options import RGB, ImageOptions, Layout
-from precision_bisect.settings.sample_options import SampleOptions
+from precision_bisect.settings.sample_options import RGB, ImageOptions, Layout, SampleOptions
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile

@@ -23,7 +23,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
-from precision_bisect.judging.comparators.share import shared
+from precision_bisect.judging.comparators.steadiness import shared
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow

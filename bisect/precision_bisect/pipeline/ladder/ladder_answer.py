@@ -8,7 +8,7 @@ from pathlib import Path
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin
-from precision_bisect.judging.comparators.tolerance import tolerance_of
+from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
 from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of

@@ -15,17 +15,15 @@ from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plai
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
-from precision_bisect.exports.mixed import mixed_model
-from precision_bisect.exports.polygraphy_command import METRICS
 from precision_bisect.exports.recheck import Unfit, stored_samples
-from precision_bisect.exports.write import gains
+from precision_bisect.exports.write import gains, mixed_model
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
+from precision_bisect.judging.comparators.metrics import METRICS
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.judging.comparators.script import ScriptComparator
-from precision_bisect.judging.comparators.tolerance import Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.verifying.verify import (

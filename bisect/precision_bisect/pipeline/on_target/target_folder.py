@@ -24,7 +24,6 @@ from precision_bisect.backends.trtexec.trtexec_results import (
 )
 from precision_bisect.errors import RunFolderError, UsageError, counted, printable, shortened
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.exports.mixed import save_mixed
 from precision_bisect.exports.trtexec import (
     KNOWS,
     READ_OPTIONS,
@@ -32,6 +31,7 @@ from precision_bisect.exports.trtexec import (
     decomposing,
     since,
 )
+from precision_bisect.exports.write import save_mixed
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point

@@ -29,7 +29,7 @@ from precision_bisect.exports.judging import Golden
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.types import shape_inputs
-from precision_bisect.judging.inputs.given_outputs import of_model, read_outputs
+from precision_bisect.judging.inputs.reference import of_model, read_outputs
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.machine.plain_files import whole
 from precision_bisect.options import DEFAULT_CALIBRATION, Options

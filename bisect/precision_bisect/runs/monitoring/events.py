@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from precision_bisect.settings.image_options import ImageOptions
+from precision_bisect.settings.sample_options import ImageOptions
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.trial import Figure, Outcome, Phase, Proposal
 

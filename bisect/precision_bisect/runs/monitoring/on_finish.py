@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.errors import UsageError
-from precision_bisect.machine.signals import kill_group, signal_name
+from precision_bisect.machine.stopping import kill_group, signal_name
 
 TIMEOUT_S = 600.0
 
