@@ -19,6 +19,7 @@ PATIENCE_S = 40.0
 HELD = 8
 NOTED = f"""
 import os, pathlib, time
+from precision_bisect.trial import Identity
 
 def error(outputs, reference):
     if os.getppid() != {os.getpid()}:
@@ -174,10 +175,10 @@ class Search:
         """Return the log of events."""
         return (self.out / "events.jsonl").read_text()
 
-    def verdicts(self) -> list[tuple[str, str, str, int]]:
+    def verdicts(self) -> list[Identity]:
         """Return what identifies each trial that ended and was not known before."""
         return [
-            (line["plan"], line["samples"], line["kind"], line["draw"])
+            (line["plan"], line["samples"], line["kind"], line["draw"], line["case"])
             for line in map(json.loads, self.events().splitlines())
             if line["event"] == "trial_finished" and not line["recalled"]
         ]
