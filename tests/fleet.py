@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import tiny
+from precision_bisect.trial import Identity
 
 PATIENCE_S = 40.0
 HELD = 8
 NOTED = f"""
 import os, pathlib, time
-from precision_bisect.trial import Identity
 
 def error(outputs, reference):
     if os.getppid() != {os.getpid()}:
