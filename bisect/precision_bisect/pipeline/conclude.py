@@ -82,6 +82,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
+from precision_bisect.trial import Phase
 
 
 class _Ended(NamedTuple):
