@@ -23,7 +23,7 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.trial import Evidence, Kind, Outcome, Proposal, Stability
+from precision_bisect.trial import Evidence, Identity, Kind, Outcome, Proposal, Stability
 from precision_bisect_strategies.guided import Guided
 
 STRUCTURES, NOISES, SEEDS = "ABC", (0.0, 0.03, 0.1), 8
@@ -50,7 +50,7 @@ class Bench:
     def __init__(self, truth: Network, emulator: Network) -> None:
         self._truth = truth
         self._emulator = emulator
-        self._known: dict[tuple[str, str, str, int], Outcome] = {}
+        self._known: dict[Identity, Outcome] = {}
         self._built: dict[Plan, int] = {}
         self.builds = 0
 

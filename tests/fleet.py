@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import tiny
+from precision_bisect.trial import Identity
 
 PATIENCE_S = 40.0
 HELD = 8
@@ -174,10 +175,10 @@ class Search:
         """Return the log of events."""
         return (self.out / "events.jsonl").read_text()
 
-    def verdicts(self) -> list[tuple[str, str, str, int]]:
+    def verdicts(self) -> list[Identity]:
         """Return what identifies each trial that ended and was not known before."""
         return [
-            (line["plan"], line["samples"], line["kind"], line["draw"])
+            (line["plan"], line["samples"], line["kind"], line["draw"], line["case"])
             for line in map(json.loads, self.events().splitlines())
             if line["event"] == "trial_finished" and not line["recalled"]
         ]

@@ -25,9 +25,9 @@ from precision_bisect.judging.comparators.choose_comparator import choose_compar
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import LowName, Pair
-from precision_bisect.search.evaluation import judged_once
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.settings.targets import TARGETS, TargetChoice, TargetName
-from precision_bisect.trial import Verdict
+from precision_bisect.trial import Proposal, SampleSet, Verdict
 
 Half = NDArray[np.float16]
 PAIR = Pair(low="fp16", high="fp32")
@@ -168,11 +168,20 @@ def test_a_plan_passes_on_all_if_it_passes_on_each(
     reference = [EmulatedBackend(model, threads=1).evaluate(Plan.all_high(6), feed)]
     comparator = choose_comparator(Options(model=model.path, atol=0.0, rtol=limit), ["y"], {})
     plan = Plan.of(kept)
-    *each, every = (
-        judged_once(
-            EmulatedBackend(model, threads=1, targets=some), plan, [feed], reference, comparator
-        )
+    samples = {SampleSet.JUDGED: ([feed], reference)}
+    backends = [
+        EmulatedBackend(model, threads=1, targets=some)
         for some in (*([one] for one in TARGETS), TARGETS)
+    ]
+    *each, every = (
+        Evaluator(
+            backend=backend,
+            emulator=backend,
+            comparator=comparator,
+            samples=samples,
+            keep=Path(folder),
+        )(Proposal(plan=plan))
+        for backend in backends
     )
     passed = all(one.verdict is Verdict.PASS for one in each)
     assert (passed, max(one.error or 0.0 for one in each)) == (

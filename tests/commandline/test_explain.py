@@ -13,9 +13,11 @@ from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
+from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.explanation import squares, worst_layers
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.search.budget import Budget
 
 
 @pytest.fixture
@@ -158,10 +160,11 @@ def test_halving_finds_what_trying_every_layer_finds(model: Path, tmp_path: Path
     """The worst layers come first, with the error that each has when it alone runs low."""
     options = Options(model=model, inputs=tiny.samples(), backend="emulated", threads=1)
     prepared = prepare(options, ignore, tmp_path)
-    everything = worst_layers(prepared, 20)
+    with reopened(prepared, tmp_path / "ledger.sqlite", Budget(), ignore) as driver:
+        everything, worst = (driver.run(worst_layers(prepared, count)) for count in (20, 4))
     assert set(prepared.model.table.names) == {name for name, _ in everything}
     errors = dict(everything)
-    assert worst_layers(prepared, 4) == everything[:4]
+    assert worst == everything[:4]
     assert set(tiny.KEPT) == {name for name in errors if errors[name] > 1e-2}
 
 

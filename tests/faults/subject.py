@@ -127,7 +127,7 @@ def rows(folder: Path) -> dict[str, tuple[Any, ...]]:
         return {}
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute(
-            "SELECT plan || '/' || samples || '/' || kind || '/' || draw, "
+            "SELECT plan || '/' || samples || '/' || kind || '/' || draw || '/' || case_name, "
             "status, verdict, error, message FROM trials WHERE status IS NOT NULL"
         ).fetchall()
     return {trial: tuple(about) for trial, *about in found}

@@ -34,7 +34,7 @@ def size(run: Path) -> int:
 def ended(run: Path) -> set[tuple[object, ...]]:
     """Return the trials of a ledger that have ended, with their verdicts and errors."""
     with closing(sqlite3.connect(run / "ledger.sqlite")) as ledger:
-        asked = "SELECT plan, samples, kind, draw, status, verdict, error FROM trials"
+        asked = "SELECT plan, samples, kind, draw, case_name, status, verdict, error FROM trials"
         return set(ledger.execute(f"{asked} WHERE status IS NOT NULL"))
 
 

@@ -168,7 +168,7 @@ def test_a_run_tells_each_trial_of_its_ledger_once(tmp_path: Path) -> None:
     tiny.search(model, out, resume=True)
     told = lines(out / EVENTS)
     keys = [
-        (line["plan"], line["samples"], line["kind"], line["draw"])
+        (line["plan"], line["samples"], line["kind"], line["draw"], line["case"])
         for line in told
         if line["event"] == "trial_finished"
     ]

@@ -82,6 +82,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
+from precision_bisect.trial import Phase
 
 
 class _Ended(NamedTuple):
@@ -212,8 +213,10 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, backend, table = prepared.options, prepared.backend, prepared.model.table
     judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
-    # Without an emulator beside it the backend is the only one that was asked.
-    builds = len(driver.every_trial if prepared.emulator is None else judged)
+    explaining = sum(t.proposal.phase is Phase.EXPLANATION for t in driver.every_trial)
+    # Without an emulator beside it the backend has forecast, too.
+    alone = prepared.emulator is None
+    builds = len(driver.every_trial) - explaining if alone else len(judged)
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
