@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from polygraphy import comparator as pg
 
 from effort import examples
-from precision_bisect.judging.comparators.metrics import METRICS, multiple
+from polygraphy_metrics import METRICS
+from precision_bisect.judging.comparators import metrics
+from precision_bisect.judging.comparators.metrics import multiple
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.polygraphy_quiet import quiet
 from precision_bisect.protocols import Judgement
@@ -247,7 +249,7 @@ def test_an_error_that_overflows_stays_finite() -> None:
     """Finite outputs far beyond any metric's range fail with a finite figure."""
     want = np.array([1e38, -1e38], np.float32)
     for metric in METRICS:
-        for atol, rtol in [(0.4, 0.0), (0.0, 0.4)][: 1 + METRICS[metric].has_relative]:
+        for atol, rtol in [(0.4, 0.0), (0.0, 0.4)][: 1 + metrics.METRICS[metric].has_relative]:
             judgement = judge(metric, -3 * want, want, atol, rtol)
             assert judgement.verdict is Verdict.FAIL
             assert judgement.error is not None

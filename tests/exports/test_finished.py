@@ -16,6 +16,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.precisions import Form, Pair
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Pinned
 from precision_bisect.runs.runfolder import RESULT
 from run_folders import result_of
@@ -62,7 +63,7 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
         from_file.pair.low,
         from_file.pair.high,
     )
-    assert tmp_path / "run" / RESULT == from_file.path
+    assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.status, from_file.path)
 
 
 def test_kept_layers_come_in_network_order(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.on_target.exchange import comparator_of
 from precision_bisect.precisions import Pair
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.endings import Status
 
 OUTPUTS = ("scores", "it's, $x", "ids")
 SCRIPT = """
@@ -41,6 +42,7 @@ def finished(comparator: object) -> Finished:
         asked={},
         pinned={},
         pair=Pair(low="fp16", high="fp32"),
+        status=Status.FOUND,
         shapes={},
         diagnosis=(),
         fingerprint={"comparator": comparator},

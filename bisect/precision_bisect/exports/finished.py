@@ -49,6 +49,7 @@ class Finished:
     asked: Mapping[LayerName, Form]
     pinned: Mapping[LayerName, str]
     pair: Pair
+    status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     diagnosis: Sequence[Diagnosis]
     fingerprint: Mapping[str, Any]
@@ -139,6 +140,7 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         asked=forms,
         pinned={LayerName(entry.layer): entry.reason for entry in pinned},
         pair=pair,
+        status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
         diagnosis=result.diagnosis,
         fingerprint=result.fingerprint,
