@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from final_screens import KEPT, RESULT, screen
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
@@ -95,7 +96,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         Rung(precision="int8", layers=None, count=3),
     )
     yield "a ladder", replace(RESULT, low="int8", rungs=rungs)
-    rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
+    rounded = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="") for name in KEPT[:2]]
     yield "rounding", replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded)
     passes = Recheck(outcome="pass", message="", error=0.0076, library_defaults=DEFAULTS)
     own = replace(passes, library_defaults=ByDefaults(outcome="pass", error=0.001))
@@ -138,7 +139,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
     yield "no faster", replace(ENGINE, latency_ms=slow)
     culprit = Culprit(
-        layer=KEPT[0], error_without=1.0, error_with=0.06, cause="overflow", evidence="1e5"
+        layer=KEPT[0], error_without=1.0, error_with=0.06, cause=Cause.OVERFLOW, evidence="1e5"
     )
     figures: list[tuple[int, float, PointName]] = [
         (0, 1.0, "all_low"),

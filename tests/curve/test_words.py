@@ -12,6 +12,7 @@ from rich.console import Console
 
 from precision_bisect.errors import counted
 from precision_bisect.runs.results.advised import Advised, Tried
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import (
@@ -36,7 +37,7 @@ def point(
     )
 
 
-ROUNDING = Diagnosis(layer="Conv_7", cause="rounding", evidence="")
+ROUNDING = Diagnosis(layer="Conv_7", cause=Cause.ROUNDING, evidence="")
 
 
 def culprit(layer: str, without: float, together: float) -> Culprit:
@@ -45,7 +46,7 @@ def culprit(layer: str, without: float, together: float) -> Culprit:
         layer=layer,
         error_without=without,
         error_with=together,
-        cause="overflow",
+        cause=Cause.OVERFLOW,
         evidence="reaches 1e5",
     )
 
@@ -174,7 +175,7 @@ def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
 def test_overflow_in_several_layers_is_not_called_rounding() -> None:
     """Where none is a culprit alone and all kept ones overflow, that is what breaks the type."""
     points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]
-    found = [Diagnosis(layer=name, cause="overflow", evidence="") for name in ("a", "b")]
+    found = [Diagnosis(layer=name, cause=Cause.OVERFLOW, evidence="") for name in ("a", "b")]
     result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], diagnosis=found)
     assert curve_words(result).startswith("No single layer breaks FP16; overflow in several")
 
