@@ -6,9 +6,6 @@ from precision_bisect.explaining.diagnosis.causes.observed import Observed
 from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.lowtypes import QuantizedType
 
-TOLD_GROWTH = 2.0
-"""Less than double is no growth of an error worth a word."""
-
 
 def find(observed: Observed) -> Iterator[Sign]:
     """Yield how fine the type is, and how an error grows in the layer."""
@@ -23,6 +20,7 @@ def find(observed: Observed) -> Iterator[Sign]:
     inside = ", after each step inside, too" if observed.steps else ""
     words = f"{{low}} rounds to {{digits}} significant bits{inside}"
     yield Sign(words, low=low.name.upper(), digits=low.digits, steps=observed.steps)
-    if growth is not None and growth >= TOLD_GROWTH:
+    # Less than double is no growth worth a word.
+    if growth is not None and growth >= 2.0:
         words = "an error of {before:.2g} in what it reads becomes {after:.2g}"
         yield Sign(words, before=observed.error_in, after=observed.error_out)
