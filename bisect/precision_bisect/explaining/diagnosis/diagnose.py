@@ -163,7 +163,7 @@ def _harmless(question: Question, layer: str, lowered: LoweredLayer | None) -> b
     """Tell whether outputs are only off by rounding while the layer runs low."""
     if question.pair.low in QUANTIZED or question.drop_errors.get(layer) is not None:
         return False
-    hurts, rounding = lowered and lowered.hurts, LOW_TYPES[question.pair.low].unit
+    hurts, rounding = lowered.hurts if lowered else None, LOW_TYPES[question.pair.low].unit
     return hurts is not None and hurts.error <= ROUNDINGS * rounding
 
 
