@@ -185,7 +185,7 @@ def caused(
     return replace(
         drawn,
         culprits=[
-            replace(culprit, cause=finding.cause, evidence=finding.evidence.first)
+            replace(culprit, cause=finding.cause, evidence=str(finding.evidence.signs[0]))
             if (finding := findings.get(culprit.layer))
             else culprit
             for culprit in drawn.culprits

@@ -116,7 +116,7 @@ def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
         proposal, error = trial.proposal, trial.outcome.error
         counts = proposal.phase is Phase.RANKING or proposal.kind is Kind.JUDGE
         if counts and size - len(proposal.plan) == 1 and error is not None:
-            yield _bit(everything ^ proposal.plan.mask), error
+            yield (everything ^ proposal.plan.mask).bit_length() - 1, error
 
 
 def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
@@ -132,12 +132,7 @@ def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
         # Of two plans that are one layer apart and both passed, the growth is that layer's.
         for (less, after), (more, before) in product(by_size[count], by_size.get(count + 1, ())):
             if less & more == less:
-                yield _bit(less ^ more), after - before
-
-
-def _bit(mask: int) -> int:
-    """Return the place of the only bit that is set."""
-    return mask.bit_length() - 1
+                yield (less ^ more).bit_length() - 1, after - before
 
 
 UNSEEN = 32

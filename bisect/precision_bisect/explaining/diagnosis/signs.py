@@ -30,8 +30,3 @@ class Signs(Text):
     def also(self, *signs: Sign) -> "Signs":
         """Return these signs with further ones behind them."""
         return Signs(*self.signs, *signs)
-
-    @property
-    def first(self) -> str:
-        """What shows the cause, without all that is known besides."""
-        return str(self.signs[0]) if self.signs else ""
