@@ -66,11 +66,14 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.pipeline.ladder.climb", "models", "RUNG_SHARE"),
     (f"{CORE}.judging.comparators.steadiness", "models", "SHARE"),
     (f"{CORE}.graphs.quantization.calibration", "models", "_PERCENTILE"),
-    (f"{CORE}.explaining.diagnosis.causes", "models", "FLUSHED_SHARE LOST_BITS"),
+    (f"{CORE}.explaining.diagnosis.causes.underflow", "models", "FLUSHED_SHARE"),
+    (f"{CORE}.explaining.diagnosis.causes.cancellation", "models", "LOST_BITS"),
     (f"{CORE}.explaining.diagnosis.diagnose", "models", "ROUNDINGS"),
     (f"{CORE}.pipeline.explanation", "models", "NEAR_SHARE"),
-    (f"{CORE}.explaining.diagnosis.causes", "models", "CUT_SHARE OUTLIER_RATIO"),
-    (f"{CORE}.explaining.diagnosis.causes", "models", "FLUSHED_OPERAND_SHARE CHANNEL_RATIO"),
+    (f"{CORE}.explaining.diagnosis.causes.clipping", "models", "CUT_SHARE"),
+    (f"{CORE}.explaining.diagnosis.causes.outliers", "models", "OUTLIER_RATIO"),
+    (f"{CORE}.explaining.diagnosis.causes.underflow", "models", "FLUSHED_OPERAND_SHARE"),
+    (f"{CORE}.explaining.diagnosis.causes.outliers", "models", "CHANNEL_RATIO"),
     (f"{CORE}.explaining.advice.variants", "models", "FEWEST_VARIANTS"),
 ]
 """Module, sets, and names; names joined by + are changed together."""

@@ -1,6 +1,5 @@
 """Models that are searched and diagnosed, for the tests of advice."""
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from models import save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
+from precision_bisect.explaining.diagnosis.findings import Advice, read_diagnosis
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
@@ -27,15 +27,19 @@ from simulated import Simulated, driver_of
 
 def searched(
     proto: onnx.ModelProto, feeds: Sequence[Any], folder: Path, name: str = "run", **options: Any
-) -> tuple[Result, dict[str, Any]]:
-    """Search a model; return the result and its advice by id."""
+) -> tuple[Result, dict[str, Advice]]:
+    """Search a model; return the result and its advice by id, as its file has it."""
     folder.mkdir(exist_ok=True)
     path = save(proto, folder, f"{name}.onnx")
     result = precision_bisect.find(
         path, inputs=feeds, out=folder / name, threads=1, **{"tol": 1e-2, **options}
     )
-    found = json.loads((folder / name / "diagnosis.json").read_text())
-    return result, {each["id"]: each for each in found["advice"]}
+    return result, {advice.id: advice for advice in read_diagnosis(folder / name).advice}
+
+
+def helps(advice: Advice, kept: int) -> bool:
+    """Tell whether a change was tried with so many layers kept, and holds."""
+    return advice.tried is not None and advice.holds and advice.tried.kept == kept
 
 
 def needs_nothing(

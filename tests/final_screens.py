@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, How, Need
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Result
@@ -32,7 +33,7 @@ RESULT = Result(
     wall_s=2.5,
     latency_ms=None,
     honoured=None,
-    diagnosis=(Diagnosis(layer="/a/norm/Pow", cause="overflow", evidence="reaches 1e5"),),
+    diagnosis=(Diagnosis(layer="/a/norm/Pow", cause=Cause.OVERFLOW, evidence="reaches 1e5"),),
     fingerprint={},
     message="4 of 10 layers",
     out=Path("my run"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from final_screens import KEPT, RESULT, screen
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
@@ -85,6 +86,7 @@ def cases() -> Iterator[tuple[str, Result]]:
     rtx: dict[str, Any] = {"message": unbuilt, "backend": "tensorrt-rtx", "emulated": False}
     yield "does not build in FP32", replace(RESULT, status=Status.NO_BASELINE, **rtx)
     yield from of_answers()
+    yield from of_curves()
 
 
 def of_answers() -> Iterator[tuple[str, Result]]:
@@ -95,7 +97,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         Rung(precision="int8", layers=None, count=3),
     )
     yield "a ladder", replace(RESULT, low="int8", rungs=rungs)
-    rounded = [Diagnosis(layer=name, cause="rounding", evidence="") for name in KEPT[:2]]
+    rounded = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="") for name in KEPT[:2]]
     yield "rounding", replace(RESULT, deployment=DEPLOYMENT, diagnosis=rounded)
     passes = Recheck(outcome="pass", message="", error=0.0076, library_defaults=DEFAULTS)
     own = replace(passes, library_defaults=ByDefaults(outcome="pass", error=0.001))
@@ -137,21 +139,6 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     )
     slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
     yield "no faster", replace(ENGINE, latency_ms=slow)
-    culprit = Culprit(
-        layer=KEPT[0], error_without=1.0, error_with=0.06, cause="overflow", evidence="1e5"
-    )
-    figures: list[tuple[int, float, PointName]] = [
-        (0, 1.0, "all_low"),
-        (1, 0.06, "culprits"),
-        (4, 5e-3, "answer"),
-    ]
-    points = [
-        CurvePoint(
-            kept_count=count, error_median=error, error_max=error, latency_ms=None, point=name
-        )
-        for count, error, name in figures
-    ]
-    yield "a culprit and the curve", replace(RESULT, culprits=[culprit], curve=points)
     plan = PlanToDeploy(
         kept=[*KEPT, "Sub"], error=0.00077, time=0.6, answer_time=0.62, estimated=True
     )
@@ -164,6 +151,56 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
     yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))
+
+
+def point(count: int, error: float | None, name: PointName = "") -> CurvePoint:
+    """Return a point whose copies agree."""
+    return CurvePoint(
+        kept_count=count, error_median=error, error_max=error, latency_ms=None, point=name
+    )
+
+
+def culprit(layer: str, without: float, together: float) -> Culprit:
+    """Return a culprit that overflows."""
+    return Culprit(
+        layer=layer,
+        error_without=without,
+        error_with=together,
+        cause=Cause.OVERFLOW,
+        evidence="1e5",
+    )
+
+
+def of_curves() -> Iterator[tuple[str, Result]]:
+    """Yield what is said of culprits, and where there are none, with its name."""
+    spread = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="11 bits") for name in KEPT]
+    points = [point(0, 1.0, "all_low"), point(1, 0.06, "culprits"), point(4, 5e-3, "answer")]
+    one = replace(RESULT, culprits=[culprit(KEPT[0], 1.0, 0.06)], curve=points)
+    yield "a culprit and the curve", one
+    looser = [*points[:2], point(2, 0.03), points[2]]
+    yield "a culprit, and rounding", replace(one, curve=looser, diagnosis=spread)
+    dead = [point(0, None, "all_low"), *points[1:]]
+    yield "the low model does not run", replace(one, curve=dead)
+    names = [f"m/n{i}" for i in range(6)]
+    points = [point(0, 0.12, "all_low"), point(4, 9e-3, "answer"), point(6, 7e-4, "culprits")]
+    several = replace(RESULT, culprits=[culprit(n, 0.2, 7e-4) for n in names], curve=points)
+    yield "fewer culprits suffice", replace(several, kept=names[:4])
+    yield "another layer suffices", replace(several, kept=["Top"])
+    yield "the answer is the culprits", replace(several, kept=names)
+    points = [point(0, 0.02, "all_low"), point(2, 0.012), point(4, 9e-3, "answer")]
+    none = replace(RESULT, curve=points, certificate=UNTESTED, diagnosis=())
+    yield "no culprit", none
+    yield "no culprit, and rounding", replace(none, diagnosis=spread)
+    beyond = [replace(diagnosis, cause=Cause.OVERFLOW) for diagnosis in spread]
+    yield "no culprit, and overflow in several", replace(none, diagnosis=beyond)
+    yield "no culprit beside a certificate", replace(none, certificate=RESULT.certificate)
+    rungs = [Rung(precision="fp32", layers=["a"], count=1)]
+    single = Certificate(minimal=True, checked=["a"], unchecked=())
+    curve = [points[0], point(1, 9e-3, "answer")]
+    yield (
+        "one layer of one",
+        replace(none, candidates=1, kept=["a"], rungs=rungs, certificate=single, curve=curve),
+    )
 
 
 def text() -> str:

@@ -12,6 +12,8 @@ from precision_bisect.explaining.diagnosis.findings import (
     Histogram,
     Hurt,
 )
+from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS
 from precision_bisect_reports.html.page import write_report
 
@@ -31,7 +33,7 @@ def write_report_of_80(folder: Path) -> Path:
             low="fp16",
             high="fp32",
             cause=cause,
-            evidence=f"evidence of {cause}",
+            evidence=Signs(f"evidence of {cause}"),
             figures={"largest": 141000.0},
             histogram=Histogram(lowest_exponent=14, counts=counts),
             hurts=Hurt(
@@ -41,7 +43,9 @@ def write_report_of_80(folder: Path) -> Path:
                 errors=[inf, 0.125],
             ),
         )
-        for layer, cause in zip(KEPT, ("overflow", "overflow", "underflow"), strict=True)
+        for layer, cause in zip(
+            KEPT, (Cause.OVERFLOW, Cause.OVERFLOW, Cause.UNDERFLOW), strict=True
+        )
     ]
     advice = [Advice(id="a", title="Do it", text=LONG, layers=[NAMES[3]], evidence="e")]
     spread = [Birth(layer=NAMES[3], born="inf", path=[NAMES[3], NAMES[4]], output=None)]

@@ -9,6 +9,7 @@ from beginning import STARTED
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
@@ -191,7 +192,7 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
             for name in chosen
         ],
         "diagnosis": [
-            Diagnosis(layer=name, cause="overflow", evidence="output reaches 1.41e+05")
+            Diagnosis(layer=name, cause=Cause.OVERFLOW, evidence="output reaches 1.41e+05")
             for name in chosen
         ],
         "fingerprint": FINGERPRINT,
@@ -215,7 +216,7 @@ def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Pat
                 layer=layers[index],
                 error_without=0.03,
                 error_with=0.007,
-                cause="overflow",
+                cause=Cause.OVERFLOW,
                 evidence="so",
             )
             for index in kept

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from precision_bisect.errors import first_of, printable
-from precision_bisect.runs.results.result import ROUNDING, Diagnosis, Result
+from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.result import Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")
@@ -82,10 +83,8 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
 def by_cause(result: Result, layers: Sequence[str]) -> str:
     """Return how many of some layers are kept for each cause."""
     causes = {diagnosis.layer: diagnosis.cause for diagnosis in result.diagnosis}
-    counts = Counter(causes.get(name, "") for name in layers)
-    return ", ".join(
-        f"{count} {printable(cause)}" for cause, count in counts.most_common() if cause
-    )
+    counts = Counter(causes.get(name, Cause.UNKNOWN) for name in layers)
+    return ", ".join(f"{count} {cause}" for cause, count in counts.most_common() if cause)
 
 
 def _places(result: Result, layers: Sequence[str]) -> Iterator[list[str]]:
@@ -109,7 +108,7 @@ def _group(
     where = layers if alone else [result.module_of(names[0]) for names in places]
     return Group(
         title=_title(result, places, where),
-        rounds=bool(diagnoses) and diagnoses[0].cause == ROUNDING,
+        rounds=bool(diagnoses) and diagnoses[0].cause is Cause.ROUNDING,
         cause=_cause(diagnoses),
         without=(min(known_errors.values()), max(known_errors.values())) if known_errors else None,
         places=where if len(where) > 1 else (),

@@ -8,8 +8,9 @@ from itertools import pairwise
 from precision_bisect.errors import UsageError, counted, first_of, printable
 from precision_bisect.options import ANSWER, DEPLOY, NEAR_MISS
 from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
-from precision_bisect.runs.results.result import ROUNDING, Culprit, CurvePoint, Result
+from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -83,12 +84,12 @@ def _several(result: Result, rounding: str) -> str:
     culprits = {culprit.layer for culprit in result.culprits}
     causes = {
         diagnosis.cause for diagnosis in result.diagnosis if diagnosis.layer not in culprits
-    } - {""}
+    } - {Cause.UNKNOWN}
     if not causes:
         return "several do together"
-    if ROUNDING in causes:
+    if Cause.ROUNDING in causes:
         return f"{rounding} over the network"
-    return f"{' and '.join(sorted(map(printable, causes)))} in several"
+    return f"{' and '.join(sorted(causes))} in several"
 
 
 def exported(result: Result) -> str:
@@ -135,7 +136,7 @@ def _named(culprits: Sequence[Culprit], low: str) -> str:
         return f"One layer, {printable(first.layer)}, breaks {low}{f' ({why})' if why else ''}"
     names = first_of([printable(culprit.layer) for culprit in culprits], CULPRITS_NAMED)
     causes = list(dict.fromkeys(culprit.cause for culprit in culprits if culprit.cause))
-    why = f" ({', '.join(map(printable, causes))})" if causes else ""
+    why = f" ({', '.join(causes)})" if causes else ""
     return f"{len(culprits)} layers break {low}{why}, {names}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.precisions import HALF_NAMES
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need, Uncertified
 from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
@@ -275,12 +276,8 @@ def _why(result: Result, on: OnTargets) -> str:
     return f"which stores {', '.join(stored)} in {half.upper()}"
 
 
-_ROUNDED = ("rounding", "cancellation", "indices")
-"""Causes that more digits cure, which TF32 does not have."""
-
-
 def deployed_rows(
-    deployment: Deployment | None, causes: Iterable[str]
+    deployment: Deployment | None, causes: Iterable[Cause]
 ) -> Iterator[tuple[str, str]]:
     """Yield what the last check of the exported files found, each with a label.
 
@@ -311,7 +308,7 @@ def _outcome(recheck: Recheck) -> str:
             return printable(recheck.message)
 
 
-def _by_defaults(defaults: ByDefaults, causes: Iterable[str]) -> str:
+def _by_defaults(defaults: ByDefaults, causes: Iterable[Cause]) -> str:
     """Say whether ONNX Runtime's own options keep the answer, and which of ours matters."""
     error = "" if defaults.error is None else f": error {defaults.error:.4g}"
     if defaults.outcome == "pass":
@@ -321,12 +318,12 @@ def _by_defaults(defaults: ByDefaults, causes: Iterable[str]) -> str:
     return f"ONNX Runtime's own options FAIL{error}{cure}{under_tf32(causes) if tf32 else ''}"
 
 
-def kept_for_rounding(causes: Iterable[str]) -> int:
+def kept_for_rounding(causes: Iterable[Cause]) -> int:
     """Return of how many layers TF32 takes what they are kept for."""
-    return sum(cause in _ROUNDED for cause in causes)
+    return sum(cause.digits for cause in causes)
 
 
-def under_tf32(causes: Iterable[str]) -> str:
+def under_tf32(causes: Iterable[Cause]) -> str:
     """Say what TF32 makes of layers kept for their rounding, "" where there are none."""
     rounded = kept_for_rounding(causes)
     if not rounded:

@@ -48,9 +48,8 @@ def test_the_control_is_the_same_plan(tmp_path: Path, kept: list[str]) -> None:
 def test_whatever_helps_has_a_control_that_does_not_hold(tmp_path: Path) -> None:
     """The figure of each piece of advice stands beside that of the plan without it."""
     _, advice = searched(parse(layer_norm()), large(), tmp_path)
-    tried = [each["tried"] for each in advice.values() if each["tried"]]
+    tried = [each.tried for each in advice.values() if each.tried]
     assert tried
     for each in tried:
-        assert each["kept"] == each["control"]["kept"] or each["control"]["kept"] == 0
-        assert not each["control"]["on_samples"]
-    assert all("; without it " in each["evidence"] for each in advice.values() if each["tried"])
+        assert each.control is not None and each.control.kept in (0, each.kept)
+        assert not each.control.on_samples

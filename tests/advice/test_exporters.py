@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advice_cases import searched
+from advice_cases import helps, searched
 from models import parse, with_weights
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Status
@@ -46,9 +46,8 @@ def test_an_epsilon_is_found_behind_what_exporters_put_between(
     """One that FP16 holds leaves nothing to keep, and is what helps first."""
     result, advice = searched(parse(text, opset=opset), with_empty_rows(), tmp_path)
     assert result.kept
-    assert "and becomes 0" in advice["epsilon"]["evidence"]
-    assert "applied, with 0 of the " in advice["epsilon"]["evidence"]
-    assert "which passes" in advice["epsilon"]["evidence"]
+    assert "and becomes 0" in advice["epsilon"].evidence
+    assert helps(advice["epsilon"], kept=0)
     helping = [each.id for each in result.advice if each.passed]
     assert "epsilon" == helping[0]
 
@@ -63,8 +62,7 @@ def test_squares_are_scaled_up_to_a_root_that_is_a_power(text: str, tmp_path: Pa
     x = np.random.default_rng(2).normal(0, 200, (2, 6, 8)).astype(np.float32)
     result, advice = searched(parse(text), [{"x": each} for each in x], tmp_path)
     assert result.kept
-    assert "applied, with 0 of the " in advice["scale"]["evidence"]
-    assert "which passes" in advice["scale"]["evidence"]
+    assert helps(advice["scale"], kept=0)
 
 
 def test_fusing_is_advised_where_the_file_holds_fp16(tmp_path: Path) -> None:
@@ -78,7 +76,7 @@ def test_fusing_is_advised_where_the_file_holds_fp16(tmp_path: Path) -> None:
     held = with_weights(proto, {"w": np.ones(8, np.float16)})
     result, advice = searched(held, [{"x": each} for each in x], tmp_path)
     assert result.kept
-    assert "--fuse-norms" in advice["whole-rmsnormalization"]["text"]
+    assert "--fuse-norms" in advice["whole-rmsnormalization"].text
 
 
 def test_a_file_that_overflows_by_itself_is_searched_in_fp32(tmp_path: Path) -> None:

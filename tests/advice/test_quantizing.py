@@ -1,35 +1,23 @@
 """Advice for INT8: a model that has the problem, and that following it leaves nothing to keep."""
 
-import json
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
-import precision_bisect
-from models import normal, parse, save, with_weights
+import advice_cases
+from advice_cases import helps
+from models import normal, parse, with_weights
+from precision_bisect.explaining.advice.advise import Adviser
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Result
 from reported_models import stretched
 
 PRODUCT = "(float[64,4] x) => (float[64,3] y) { [mm] y = MatMul(x, w) }"
 
 
-def searched(
-    proto: onnx.ModelProto, feeds: Sequence[Any], folder: Path, name: str, **options: Any
-) -> tuple[Result, dict[str, dict[str, Any]]]:
-    """Search a model for INT8; return the result, and its advice by id."""
-    result = precision_bisect.find(
-        save(proto, folder, f"{name}.onnx"),
-        inputs=feeds,
-        out=folder / name,
-        **{"low": "int8", "tol": 0.1, "threads": 1, "backend": "emulated", **options},
-    )
-    found = json.loads((folder / name / "diagnosis.json").read_text())
-    return result, {each["id"]: each for each in found["advice"]}
+searched = partial(advice_cases.searched, low="int8", tol=0.1, backend="emulated")
 
 
 def test_channels_are_brought_to_one_size(tmp_path: Path) -> None:
@@ -39,11 +27,10 @@ def test_channels_are_brought_to_one_size(tmp_path: Path) -> None:
     """
     result, advice = searched(*stretched(), tmp_path, "outliers")
     assert ["second"] == result.kept
-    assert ["second"] == advice["smooth"]["layers"]
-    assert "channel 3 of s reaches" in advice["smooth"]["evidence"]
-    assert "applied, with 0 of the 1 layer kept" in advice["smooth"]["evidence"]
-    assert "which passes" in advice["smooth"]["evidence"]
-    assert "which passes" in advice["fp16-kept"]["evidence"]
+    assert ["second"] == advice["smooth"].layers
+    assert "channel 3 of s reaches" in advice["smooth"].evidence
+    assert helps(advice["smooth"], kept=0)
+    assert advice["fp16-kept"].holds
     half, none = searched(*stretched(), tmp_path, "fp16", high="fp16")
     assert result.kept == half.kept
     assert "fp16-kept" not in none
@@ -77,7 +64,7 @@ def test_another_calibration_is_said_where_it_passes(tmp_path: Path) -> None:
     proto = with_weights(parse(PRODUCT), {"w": weight})
     result, advice = searched(proto, feeds, tmp_path, "minmax")
     assert ["mm"] == result.kept
-    assert "--calibration percentile" in advice["calibration"]["text"]
+    assert "--calibration percentile" in advice["calibration"].text
     mended, _ = searched(proto, feeds, tmp_path, "percentile", calibration="percentile")
     assert Status.NOTHING_TO_KEEP is mended.status
 
@@ -92,8 +79,8 @@ def test_convolutions_are_smoothed_too(tmp_path: Path) -> None:
     proto = with_weights(parse(body), {"channels": channels, "w": weight})
     result, advice = searched(proto, [{"x": normal(2, 8, 6, 6)}], tmp_path, "conv")
     assert ["conv"] == result.kept
-    assert "channel 5 of s" in advice["smooth"]["evidence"]
-    assert "which passes" in advice["smooth"]["evidence"]
+    assert "channel 5 of s" in advice["smooth"].evidence
+    assert advice["smooth"].holds
 
 
 def test_a_fault_in_advice_costs_no_answer(
@@ -104,7 +91,8 @@ def test_a_fault_in_advice_costs_no_answer(
     def faulty(case: Any) -> Any:
         raise ValueError(case)
 
-    monkeypatch.setattr("precision_bisect.explaining.advice.advise.EIGHT_BIT_ADVISERS", [faulty])
+    entries = [Adviser(faulty)]
+    monkeypatch.setattr("precision_bisect.explaining.advice.advise.ADVISERS", entries)
     result, advice = searched(*stretched(), tmp_path, "faulty")
     assert ["second"] == result.kept
     assert 1 == len(result.diagnosis)

@@ -15,8 +15,10 @@ import pytest
 from effort import nightly
 from precision_bisect.commandline.main import main
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
+from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.run_status import Best, RunningTrial, Shown
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
@@ -46,8 +48,8 @@ FINDINGS = Findings(
             kept=True,
             low="fp16",
             high="fp32",
-            cause="overflow",
-            evidence="output reaches 1e+05",
+            cause=Cause.OVERFLOW,
+            evidence=Signs("output reaches 1e+05"),
             figures={"alone_error": inf, "tensor": "t", "sample": 0, "index": [1], "largest": 1e5},
             hurts=Hurt(output="y", error=inf, path=[name, "b"], errors=[0.1, None]),
             advice=["scale"],

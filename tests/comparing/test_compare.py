@@ -9,6 +9,7 @@ import pytest
 
 from precision_bisect.commandline.main import main
 from precision_bisect.runs.comparing.changes import compare, read_side
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Rung
 from precision_bisect.runs.results.saved import read_saved
@@ -81,7 +82,7 @@ def test_without_a_list_of_layers_the_rest_is_compared(tmp_path: Path) -> None:
 def test_causes_that_changed_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The kept set is the same, what goes wrong in a layer is not: that is exit code 0."""
     before = run(tmp_path / "before", MODEL, [3, 7])
-    other = Diagnosis(layer=MODEL[7], cause="rounding", evidence="grows")
+    other = Diagnosis(layer=MODEL[7], cause=Cause.ROUNDING, evidence="grows")
     after = changed(run(tmp_path / "after", MODEL, [3, 7]), diagnosis=[other])
     assert 0 == main(["compare", str(before), str(after), "--json"])
     expected = [{"layer": MODEL[7], "before": "overflow", "after": "rounding"}]

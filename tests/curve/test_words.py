@@ -1,54 +1,23 @@
 """What the final screen says of culprits and rounding."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
+from golden_screens import culprit, point
 from precision_bisect.errors import counted
 from precision_bisect.runs.results.advised import Advised, Tried
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import (
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    PointName,
     Result,
     Rung,
 )
-from precision_bisect_reports.curve import MOST_POINTS, curve, curve_words, needed
+from precision_bisect_reports.curve import MOST_POINTS, curve, needed
 from precision_bisect_reports.speed import no_faster
-from precision_bisect_reports.summary import final_screen
-
-
-def point(
-    count: int, error: float, name: PointName = "", latency: float | None = None
-) -> CurvePoint:
-    """Return a point whose copies agree."""
-    return CurvePoint(
-        kept_count=count, error_median=error, error_max=error, latency_ms=latency, point=name
-    )
-
-
-ROUNDING = Diagnosis(layer="Conv_7", cause="rounding", evidence="")
-
-
-def culprit(layer: str, without: float, together: float) -> Culprit:
-    """Return a culprit that overflows."""
-    return Culprit(
-        layer=layer,
-        error_without=without,
-        error_with=together,
-        cause="overflow",
-        evidence="reaches 1e5",
-    )
-
 
 POINTS = [
     point(0, 1.0, "all_low"),
@@ -88,95 +57,6 @@ RESULT = Result(
     diagnosis=(),
     fingerprint={},
 )
-
-
-def screen(result: Result) -> str:
-    """Return the screen as plain text."""
-    stream = io.StringIO()
-    console = Console(file=stream, soft_wrap=True, highlight=False)
-    for part in final_screen(result, Path("model.onnx")):
-        console.print(part)
-    return stream.getvalue()
-
-
-def test_a_culprit_and_the_rest() -> None:
-    """The one layer with its cause and what it brings; what a looser limit and the limit take."""
-    assert (
-        "One layer, BatchNormalization.1, breaks FP16 (overflow: reaches 1e5): 1 -> 0.064. The "
-        "rest: rounding, spread over the network: 0.03 takes about 100 layers, 0.01 219 "
-        "of 329."
-    ) == curve_words(replace(RESULT, diagnosis=[ROUNDING]))
-
-
-def test_culprits_that_suffice() -> None:
-    """Their number, some names, their causes, and that fewer do where fewer do."""
-    named = [culprit(f"m/n{i}", 0.2, 0.0007) for i in range(20)]
-    points = [point(0, 0.12, "all_low"), point(14, 0.0096, "answer"), point(20, 7e-4, "margin")]
-    result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(14)])
-    assert (
-        "20 layers break FP16 (overflow), m/n0, m/n1 and 18 more: 0.12 -> 0.0007. The answer "
-        "keeps 14 of them, enough for 0.01."
-    ) == curve_words(result)
-    assert "keeps 1 layer," in curve_words(replace(result, kept=["other"]))
-
-
-def test_no_culprit() -> None:
-    """Rounding is said to be spread where it is known, with what the limit takes."""
-    points = [point(0, 0.02, "all_low"), point(100, 0.012), point(143, 0.009, "answer")]
-    result = replace(RESULT, culprits=[], curve=points)
-    takes = "0.01 takes 143 of 329."
-    assert f"No single layer breaks FP16; several do together: {takes}" == curve_words(result)
-    spread = "No single layer breaks FP16; rounding is spread over the network"
-    assert f"{spread}: {takes}" == curve_words(replace(result, diagnosis=[ROUNDING]))
-
-
-def test_no_culprit_beside_a_certificate() -> None:
-    """That each layer is needed is no contradiction to what is said of them."""
-    points = [point(0, 0.02, "all_low"), point(2, 0.009, "answer")]
-    minimal = Certificate(minimal=True, checked=["a", "b"], unchecked=())
-    result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], certificate=minimal)
-    assert "No layer stands out: each of 2 layers is needed: 0.01 takes 2 of 329." == curve_words(
-        result
-    )
-
-
-def test_one_layer_that_is_needed_is_named() -> None:
-    """Of a single kept layer nothing is said in the plural."""
-    points = [point(0, 0.02, "all_low"), point(1, 0.009, "answer")]
-    minimal = Certificate(minimal=True, checked=["a"], unchecked=())
-    result = replace(RESULT, culprits=[], curve=points, kept=["a"], certificate=minimal)
-    assert "One layer, a, breaks FP16: 0.01 takes 1 of 329." == curve_words(result)
-    rungs = [Rung(precision="fp32", layers=["a"], count=1)]
-    shown = " ".join(screen(replace(result, candidates=1, rungs=rungs)).split())
-    assert "every plan that passed keeps the one layer FP32" in shown
-    assert "minimal: dropping the one layer fails, as was tried" in shown
-
-
-def test_culprits_behind_the_answer_are_told() -> None:
-    """Three layers are kept, and six culprits stand behind them in the table: which do is said."""
-    named = [culprit(f"m/n{i}", 0.2, 0.0007) for i in range(6)]
-    points = [point(0, 0.12, "all_low"), point(3, 0.0096, "answer"), point(6, 7e-4, "culprits")]
-    result = replace(RESULT, culprits=named, curve=points, kept=[f"m/n{i}" for i in range(3)])
-    assert "The answer keeps 3 of them, enough for 0.01." in " ".join(screen(result).split())
-    listed = replace(result, kept=[f"m/n{i}" for i in range(6)])
-    assert "layers break FP16" not in screen(listed)
-
-
-def test_a_low_model_that_does_not_run_has_no_first_error() -> None:
-    """No arrow begins with a gap, and the table says that there is none."""
-    nothing = replace(POINTS[0], error_median=None, error_max=None)
-    result = replace(RESULT, curve=[nothing, *POINTS[1:]])
-    told = "(overflow: reaches 1e5): else FP16 does not run; in FP32 error 0.064. The rest"
-    assert told in curve_words(result)
-    assert "none" in dict(curve(result))["worst error"].split()
-
-
-def test_overflow_in_several_layers_is_not_called_rounding() -> None:
-    """Where none is a culprit alone and all kept ones overflow, that is what breaks the type."""
-    points = [point(0, 0.5, "all_low"), point(2, 0.009, "answer")]
-    found = [Diagnosis(layer=name, cause="overflow", evidence="") for name in ("a", "b")]
-    result = replace(RESULT, culprits=[], curve=points, kept=["a", "b"], diagnosis=found)
-    assert curve_words(result).startswith("No single layer breaks FP16; overflow in several")
 
 
 def test_advice_that_passed_is_named() -> None:
@@ -233,7 +113,7 @@ def test_latencies_have_a_column_where_there_are_some() -> None:
 def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
     """That is the first line under the headline; a faster one is not remarked on."""
     times = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
-    assert "buys nothing here: every layer low takes 2.34 ms" in screen(
+    assert "buys nothing here: every layer low takes 2.34 ms" in no_faster(
         replace(RESULT, latency_ms=times)
     )
     fast = {**times, "all_low": 1.2, "kept": 1.4}

@@ -12,6 +12,7 @@ import tiny
 from exports_models import Parse, chain, export_of
 from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.write import write_exports
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -27,7 +28,7 @@ def written(folder: Path, ir_version: int) -> onnx.ModelProto:
     onnx.save(model, folder / "model.onnx")
     asked = export_of(folder / "model.onnx", ["a"])
     pinned = asked.model.table.pinned({asked.model.table.names[2]: "no kernel"})
-    diagnosis = [Diagnosis(layer="a", cause="overflow", evidence=EVIDENCE)]
+    diagnosis = [Diagnosis(layer="a", cause=Cause.OVERFLOW, evidence=EVIDENCE)]
     asked = replace(asked, model=replace(asked.model, table=pinned), diagnosis=diagnosis)
     assert write_exports(RunFolder(folder), asked)[MIXED_MODEL] is None
     return onnx.load(folder / MIXED_MODEL)

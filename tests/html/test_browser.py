@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 import run_folders
 from effort import nightly
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings
+from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
@@ -162,7 +164,12 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     )
     layers = [
         Finding(
-            layer=name, kept=True, low="fp16", high="fp32", cause=HOSTILE[0], evidence=HOSTILE[1]
+            layer=name,
+            kept=True,
+            low="fp16",
+            high="fp32",
+            cause=Cause.OVERFLOW,
+            evidence=Signs(HOSTILE[1]),
         )
         for name in names
     ]
@@ -225,7 +232,12 @@ def test_no_width_needs_sideways_scrolling(opened: Open, tmp_path: Path, width: 
     folder = run_folders.write_run(tmp_path, names, KEPT[:1], timed=True)
     run_folders.write_curve(folder, names, KEPT[:1])
     entry = Finding(
-        layer=names[3], kept=True, low="fp16", high="fp32", cause="overflow", evidence=names[0]
+        layer=names[3],
+        kept=True,
+        low="fp16",
+        high="fp32",
+        cause=Cause.OVERFLOW,
+        evidence=Signs(names[0]),
     )
     told = Findings(
         low="fp16",

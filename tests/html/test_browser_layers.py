@@ -10,7 +10,9 @@ from playwright.sync_api import Page, expect
 import run_folders
 import tiny
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings, Histogram
+from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYER_PRECISIONS, LAYERS, RESULT
@@ -107,7 +109,7 @@ def test_layers_of_a_module_with_one_reason_share_a_row(opened: Open, tmp_path: 
     folder = run_folders.write_run(tmp_path, NAMES, [0, 1, 2, 10])
     evidence = ("output reaches 2e5", "input reaches 2e5", "output reaches 3e5")
     causes = [
-        Diagnosis(layer=NAMES[place], cause="overflow", evidence=said)
+        Diagnosis(layer=NAMES[place], cause=Cause.OVERFLOW, evidence=said)
         for place, said in zip((0, 1, 2, 10), (*evidence, evidence[2]), strict=True)
     ]
     result = run_folders.result_of(NAMES, [0, 1, 2, 10], diagnosis=causes)
@@ -198,15 +200,22 @@ def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) ->
     counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
     scaled = Histogram(lowest_exponent=-3, scaled=True, counts=counts)
     half = Finding(
-        layer=NAMES[3], kept=True, low="fp16", high="fp32", cause="overflow", evidence="so"
+        layer=NAMES[3],
+        kept=True,
+        low="fp16",
+        high="fp32",
+        cause=Cause.OVERFLOW,
+        evidence=Signs("so"),
     )
-    eighth = replace(half, low="int8", cause="outliers", figures={"scale": 0.5}, histogram=scaled)
+    eighth = replace(
+        half, low="int8", cause=Cause.OUTLIERS, figures={"scale": 0.5}, histogram=scaled
+    )
     near = replace(
         half,
         layer=NAMES[0],
         kept=False,
         low="int8",
-        cause="clipping",
+        cause=Cause.CLIPPING,
         figures={"share": 0.34},
     )
     told = Findings(low="int8", layers=[half, eighth, near])

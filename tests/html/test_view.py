@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 import run_folders
 from precision_bisect.errors import RunFolderError
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram
+from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.ledger.store import open_ledger
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
@@ -243,8 +245,8 @@ def test_a_diagnosis_is_joined_by_layer(tmp_path: Path) -> None:
         kept=True,
         low="fp16",
         high="fp32",
-        cause="overflow",
-        evidence="so",
+        cause=Cause.OVERFLOW,
+        evidence=Signs("so"),
         figures={"index": [1]},
         histogram=Histogram(lowest_exponent=-3, counts={"inputs": [1, 2], "outputs": [0]}),
     )

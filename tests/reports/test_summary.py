@@ -11,6 +11,7 @@ from final_screens import KEPT, RESULT, need, screen, words
 from golden_screens import DEPLOYMENT
 from precision_bisect.errors import ExitCode
 from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned, TrtexecMode
@@ -30,7 +31,7 @@ def test_layers_are_grouped_by_what_they_are() -> None:
         kept=kept,
         certificate=Certificate(minimal=True, checked=kept, unchecked=(), evidence=evidence),
         diagnosis=[
-            Diagnosis(layer=name, cause="overflow", evidence=f"reaches {i}e5", largest=i * 1e5)
+            Diagnosis(layer=name, cause=Cause.OVERFLOW, evidence=f"reaches {i}e5", largest=i * 1e5)
             for i, name in enumerate(kept)
         ],
     )
@@ -47,9 +48,9 @@ def test_layers_are_grouped_by_what_they_are() -> None:
 def test_a_group_names_each_of_its_causes() -> None:
     """Layers of one module are kept for two causes: both are told, each with its evidence."""
     found = [
-        Diagnosis(layer="/m/Exp", cause="rounding", evidence="11 bits"),
-        Diagnosis(layer="/m/Softmax", cause="underflow", evidence="9% is 0", largest=1e-9),
-        Diagnosis(layer="/m/Sub", cause="underflow", evidence="3% is 0", largest=1e-7),
+        Diagnosis(layer="/m/Exp", cause=Cause.ROUNDING, evidence="11 bits"),
+        Diagnosis(layer="/m/Softmax", cause=Cause.UNDERFLOW, evidence="9% is 0", largest=1e-9),
+        Diagnosis(layer="/m/Sub", cause=Cause.UNDERFLOW, evidence="3% is 0", largest=1e-7),
     ]
     shown = screen(replace(RESULT, kept=[each.layer for each in found], diagnosis=found))
     told = " ".join(shown.split())
@@ -69,7 +70,7 @@ def test_what_stands_alone_is_named() -> None:
 def test_culprits_come_first() -> None:
     """The layer that breaks the type is on the screen, whatever else is kept for rounding."""
     rounded = [f"m{i}/Op{'abcdefghij'[i]}" for i in range(9)]
-    culprit = Culprit(layer="Norm", error_without=1.0, error_with=0.06, cause="overflow")
+    culprit = Culprit(layer="Norm", error_without=1.0, error_with=0.06, cause=Cause.OVERFLOW)
     shown = screen(replace(RESULT, kept=(*rounded, "Norm"), culprits=[culprit]))
     first = next(line for line in shown.splitlines()[2:] if line)
     assert "Norm" == first.strip()
@@ -176,7 +177,7 @@ def test_a_pipe_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
-    causes = [Diagnosis(layer=each, cause="overflow", evidence="reaches 1e5") for each in kept]
+    causes = [Diagnosis(layer=each, cause=Cause.OVERFLOW, evidence="reaches 1e5") for each in kept]
     found = replace(RESULT, kept=kept, diagnosis=causes, notes=["word " * 40] * 9)
     shown = []
     for stream in (_Terminal(), io.StringIO()):

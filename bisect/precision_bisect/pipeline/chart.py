@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
-from precision_bisect.explaining.diagnosis.findings import Finding
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.explanation import Explained, explain_layers
@@ -16,6 +15,7 @@ from precision_bisect.pipeline.stability import one
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.result import Culprit, CurvePoint
 from precision_bisect.runs.results.unseen import OverSamples
@@ -159,7 +159,7 @@ def charted(
                 layer=name,
                 error_without=_without(driver, curve, i, searched(driver.trials)),
                 error_with=typical(together),
-                cause="",
+                cause=Cause.UNKNOWN,
             )
             for i, name in zip(curve.culprits.indices, culprits_of(prepared, curve), strict=True)
         ],
@@ -184,7 +184,12 @@ def caused(
         }
     return replace(
         drawn,
-        culprits=[_because(culprit, findings.get(culprit.layer)) for culprit in drawn.culprits],
+        culprits=[
+            replace(culprit, cause=finding.cause, evidence=str(finding.evidence.signs[0]))
+            if (finding := findings.get(culprit.layer))
+            else culprit
+            for culprit in drawn.culprits
+        ],
     )
 
 
@@ -193,13 +198,6 @@ def _without(driver: Driver, curve: Curve, layer: int, samples: SampleSet) -> fl
     assert curve.culprits is not None
     judged = outcome_of_answer(driver, curve.culprits.without((layer,)), samples)
     return curve.without.get(layer) if judged is None else typical(judged)
-
-
-def _because(culprit: Culprit, finding: Finding | None) -> Culprit:
-    """Return a culprit with what was found of it, without further figures."""
-    if finding is None:
-        return culprit
-    return replace(culprit, cause=finding.cause, evidence=finding.evidence.partition(";")[0])
 
 
 def _point(

@@ -22,6 +22,7 @@ from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
+from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.machine.stopping import Stopped, until
@@ -65,22 +66,21 @@ class NearMiss:
         return {"alone_error": self.alone, "added_error": self.added, "share": self.share}
 
     @property
-    def words(self) -> str:
+    def signs(self) -> Iterator[Sign]:
         """What to append to the evidence: errors, their share, and what the answer leaves."""
-        parts = []
         if self.added is not None:
             what = "added" if self.added >= 0 else "took away"
-            parts.append(f"dropping it {what} {self._told(abs(self.added))}")
+            yield self._error(f"dropping it {what}", abs(self.added))
         if self.alone is not None:
-            parts.append(f"alone low: {self._told(self.alone)}")
+            yield self._error("alone low:", self.alone)
         if self.error is not None:
             room = max(0.0, 1.0 - self.error / self.tolerance)
-            parts.append(f"{room:.0%} of the tolerance is left")
-        return "; ".join(parts)
+            yield Sign("{room:.0%} of the tolerance is left", room=room)
 
-    def _told(self, error: float) -> str:
+    def _error(self, words: str, error: float) -> Sign:
         share = error / self.tolerance
-        return f"{error:.3g}" + (f", {share:.0%} of the tolerance" if share < math.inf else "")
+        part = ", {share:.0%} of the tolerance" if share < math.inf else ""
+        return Sign(f"{words} {{error:.3g}}{part}", error=error, share=share)
 
 
 def near_misses(
@@ -118,7 +118,7 @@ def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
         proposal, error = trial.proposal, trial.outcome.error
         counts = proposal.phase is Phase.RANKING or proposal.kind is Kind.JUDGE
         if counts and size - len(proposal.plan) == 1 and error is not None:
-            yield _bit(everything ^ proposal.plan.mask), error
+            yield (everything ^ proposal.plan.mask).bit_length() - 1, error
 
 
 def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
@@ -134,12 +134,7 @@ def _added(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
         # Of two plans that are one layer apart and both passed, the growth is that layer's.
         for (less, after), (more, before) in product(by_size[count], by_size.get(count + 1, ())):
             if less & more == less:
-                yield _bit(less ^ more), after - before
-
-
-def _bit(mask: int) -> int:
-    """Return the place of the only bit that is set."""
-    return mask.bit_length() - 1
+                yield (less ^ more).bit_length() - 1, after - before
 
 
 UNSEEN = 32
@@ -315,7 +310,7 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
         return finding
     return replace(
         finding,
-        evidence=f"{finding.evidence}; {miss.words}",
+        evidence=finding.evidence.also(*miss.signs),
         figures={**finding.figures, **miss.figures},
     )
 

@@ -13,6 +13,13 @@ _SHOWN = 80
 """Characters of a reason that are shown from either end: it quotes what a file says."""
 
 
+class Text:
+    """Its objects are texts in files: `str` writes one, the constructor reads it."""
+
+    def __init__(self, text: str, /) -> None:
+        """Read a text."""
+
+
 def typed(kind: type[T], content: Any) -> T:
     """Return parsed JSON as a dataclass of this kind.
 
@@ -20,7 +27,7 @@ def typed(kind: type[T], content: Any) -> T:
     ValueError for what does not fit the types of the fields, with the place as a JSON path.
     """
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, kind, dec_hook=_text)
     except (msgspec.ValidationError, ValueError) as error:
         reason = str(error)
         excerpt = reason if len(reason) <= 2 * _SHOWN else f"{reason[:_SHOWN]}…{reason[-_SHOWN:]}"
@@ -30,3 +37,10 @@ def typed(kind: type[T], content: Any) -> T:
 def read_typed(kind: type[T], path: Path) -> T:
     """Return what a file of JSON says. Raises OSError as `plain_json.read`, and ValueError."""
     return typed(kind, plain_json.read(path))
+
+
+def _text(kind: type, content: Any) -> Any:
+    """Return what a class of `Text` makes of a text. Raises ValueError for what is none."""
+    if not (issubclass(kind, Text) and isinstance(content, str)):
+        raise ValueError(f"expected `str`, got `{type(content).__name__}`")
+    return kind(content)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, NamedTuple
 
 from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.circumstances import (
@@ -23,32 +23,33 @@ from precision_bisect.explaining.advice.scaling import in_pieces, scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
 
-Adviser: TypeAlias = Callable[[DiagnosedModel], Iterator[Advice]]
 
-CURES: Sequence[Adviser] = (in_pieces, masks, epsilons, scaling, smoothing)
-"""Those that change the model. Of two that help, the one that leaves fewer layers comes first."""
+class Adviser(NamedTuple):
+    """What yields advice on a model, for low types of so many `bits`, 0 for all.
+
+    A `cure` changes the model: of two that help, the one that leaves fewer layers comes first.
+    """
+
+    advise: Callable[[DiagnosedModel], Iterator[Advice]]
+    bits: Literal[8, 16, 0] = 0
+    cure: bool = False
+
+
 ADVISERS: Sequence[Adviser] = (
-    in_pieces,
-    masks,
-    epsilons,
-    scaling,
-    chosen_rows,
-    bf16_instead,
-    quantized_beside,
-    builder_warnings,
-    never_reached,
+    Adviser(in_pieces, 16, cure=True),
+    Adviser(masks, 16, cure=True),
+    Adviser(epsilons, 16, cure=True),
+    Adviser(scaling, 16, cure=True),
+    Adviser(smoothing, 8, cure=True),
+    Adviser(calibration, 8),
+    Adviser(fp16_instead, 8),
+    Adviser(chosen_rows),
+    Adviser(bf16_instead, 16),
+    Adviser(quantized_beside),
+    Adviser(builder_warnings),
+    Adviser(never_reached),
 )
 """Those first whose advice removes the need for good."""
-EIGHT_BIT_ADVISERS: Sequence[Adviser] = (
-    smoothing,
-    calibration,
-    fp16_instead,
-    chosen_rows,
-    quantized_beside,
-    builder_warnings,
-    never_reached,
-)
-"""The same for INT8 and FP8."""
 
 
 def advised(case: DiagnosedModel) -> Findings:
@@ -57,12 +58,12 @@ def advised(case: DiagnosedModel) -> Findings:
     No further advice is tried once the case's allowance is spent. What changes nothing for its
     plan is no advice.
     """
-    advisers = EIGHT_BIT_ADVISERS if case.pair.low in QUANTIZED else ADVISERS
     cures, others = list[Advice](), list[Advice]()
-    for adviser in advisers:
-        if not case.variants.allowance.spent:
-            advice = (entry for entry in adviser(case) if not (entry.tried and entry.tried.idle))
-            (cures if adviser in CURES else others).extend(advice)
+    bits = 8 if case.pair.low in QUANTIZED else 16
+    for advise, for_bits, cure in ADVISERS:
+        if for_bits in (0, bits) and not case.variants.allowance.spent:
+            advice = (entry for entry in advise(case) if not (entry.tried and entry.tried.idle))
+            (cures if cure else others).extend(advice)
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
     ordered = [*cures, *others]

@@ -27,6 +27,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Problem, Sample
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, Tried
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.search.combinators import feed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.trial import Outcome
@@ -283,7 +284,9 @@ def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
     )
     fresh = [name for name in reads if name not in outputs]
     # A tolerance lets indices pass that are off by rows.
-    counting = any(finding.cause == "indices" for finding in case.findings.layers if finding.kept)
+    counting = any(
+        finding.cause is Cause.INDICES for finding in case.findings.layers if finding.kept
+    )
     if counting or not all(selection.reads for selection in case.findings.selections):
         return None
     editor = Editor(case.model.proto)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, counted
 from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
-from precision_bisect.explaining.diagnosis.causes import CHANNEL_RATIO
+from precision_bisect.explaining.diagnosis.causes.outliers import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
@@ -27,8 +27,6 @@ from precision_bisect.runs.results.advised import EVERYWHERE, Tried
 
 _METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
 """What is tried: the entropy method takes more than a second for each tensor."""
-_RANGE = frozenset(("overflow", "underflow"))
-"""Causes that BF16, with the range of FP32 at half its size, does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +68,7 @@ def smoothing(case: DiagnosedModel) -> Iterator[Advice]:
 
 def calibration(case: DiagnosedModel) -> Iterator[Advice]:
     """Yield another way to calibrate, where with it the layers that lack range pass."""
-    causes = ("outliers", "clipping", "underflow")
-    lacking = (finding.layer for finding in case.findings.layers if finding.cause in causes)
+    lacking = [finding.layer for finding in case.findings.layers if not finding.cause.digits]
     hit = [name for name in lacking if name in case.kept]
     if case.pair.low != "int8" or not hit:
         return
@@ -118,7 +115,7 @@ def bf16_instead(case: DiagnosedModel) -> Iterator[Advice]:
     if case.pair != Pair(low="fp16", high="fp32"):
         return
     kept = [finding for finding in case.findings.layers if finding.layer in case.kept]
-    if not kept or not all(finding.cause in _RANGE for finding in kept):
+    if not kept or any(finding.cause.digits for finding in kept):
         return
     layers = [finding.layer for finding in kept]
     how = "Name bf16 in place of fp32" if case.on_ladder else "Search with --high bf16"

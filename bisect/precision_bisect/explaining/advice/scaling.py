@@ -8,7 +8,7 @@ Elsewhere a root or a constant factor follows, behind which it is taken back.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -66,8 +66,7 @@ def _how(case: DiagnosedModel, kind: Kind) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class Fold(NamedTuple):
     """A square to scale: `operand` is squared on the way to `end`, by the nodes `chain`.
 
     `largest` is the largest value on that way. `norm` is the norm in pieces that it is a part of,
@@ -77,11 +76,11 @@ class Fold:
 
     operand: str
     end: str
-    chain: tuple[str, ...]
+    chain: Sequence[str]
     largest: float
     degree: int
-    norm: Decomposed | None
-    bounds: tuple[str, ...] = ()
+    norm: Decomposed | None = None
+    bounds: Sequence[str] = ()
 
 
 def scaling(case: DiagnosedModel) -> Iterator[Advice]:
@@ -134,16 +133,8 @@ def _fold(
     case: DiagnosedModel, operand: str, node: onnx.NodeProto, norm: Decomposed | None
 ) -> Fold | None:
     if norm is not None:
-        largest = _largest(case, [norm.squares])
-        return Fold(
-            operand=operand,
-            end=norm.output,
-            chain=norm.members,
-            largest=largest,
-            degree=0,
-            norm=norm,
-        )
-    chain, tensors, bounds, degree = [node.name], [node.output[0]], list[str](), 2
+        return Fold(operand, norm.output, norm.members, _largest(case, [norm.squares]), 0, norm)
+    chain, tensors, bounds = [node.name], [node.output[0]], list[str]()
     while True:
         readers = case.view.readers.get(tensors[-1], [])
         if len(readers) != 1 or tensors[-1] in case.view.outputs:
@@ -162,15 +153,8 @@ def _fold(
         chain.append(reader.name)
         bounds += [bound] if bound else []
         if ends:
-            return Fold(
-                operand=operand,
-                end=reader.output[0],
-                chain=tuple(chain),
-                largest=_largest(case, tensors),
-                degree=1 if root else degree,
-                norm=None,
-                bounds=tuple(bounds),
-            )
+            degree, largest = 1 if root else 2, _largest(case, tensors)
+            return Fold(operand, reader.output[0], chain, largest, degree, bounds=bounds)
         tensors.append(reader.output[0])
 
 

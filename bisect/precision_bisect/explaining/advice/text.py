@@ -83,7 +83,7 @@ def _causes(findings: Findings) -> str:
     kept = [finding for finding in findings.layers if finding.kept]
     layers = kept or findings.layers
     causes = Counter(finding.cause for finding in layers)
-    why = ", ".join(f"{count} {printable(cause)}" for cause, count in causes.items())
+    why = ", ".join(f"{count} {cause}" for cause, count in causes.items())
     low = printable(findings.low).upper()
     near = len(findings.layers) - len(layers)
     more = f"; {near} more come{'s' * (near == 1)} close" if near else ""

@@ -5,29 +5,24 @@ search itself never does. Everything is read off ONNX Runtime in FP32 and off th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 import onnx
 
 from precision_bisect.errors import shortened
-from precision_bisect.explaining.diagnosis.causes import (
-    Observed,
-    cause_of,
-    figures_of,
-    histogram_of,
-    quantized_cause_of,
-    quantized_figures_of,
-)
+from precision_bisect.explaining.diagnosis import causes
+from precision_bisect.explaining.diagnosis.causes.observed import Observed, Operand
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.holding import (
+    Magnitudes,
     constants_of,
     held_in,
     magnified,
     read_low,
     whole_numbers,
 )
-from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, Harm, LoweredLayer, harms
+from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, LoweredLayer, see_harms
 from precision_bisect.explaining.diagnosis.instrument import (
     Instrument,
     WatchedTensors,
@@ -36,15 +31,19 @@ from precision_bisect.explaining.diagnosis.instrument import (
     watched_under,
 )
 from precision_bisect.explaining.diagnosis.selections import selections
-from precision_bisect.explaining.diagnosis.step_values import StepValues, step_values
+from precision_bisect.explaining.diagnosis.signs import Sign, Signs
+from precision_bisect.graphs.graph import copied, refill, showing
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 MOST_EMULATED = 2048
@@ -119,32 +118,37 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
-    steps = StepValues() if brief else step_values(instrument, nodes, question.samples)
+    between, small_between = _between(question, instrument, () if brief else nodes)
     spread = births(instrument.view, watched)
     broken = {birth.layer for birth in spread if birth.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
-        harm = alone.get(node.name)
-        read, stored = (
-            [(name, watched.magnitudes[name]) for name in names if name in watched.magnitudes]
+        lowered, read = alone.get(node.name), read_low(node, pair)
+        names_by_kind = {
             # An 8-bit layer stores in the high type.
-            for names in (read_low(node, pair), () if pair.low in QUANTIZED else node.output)
-        )
+            "output": () if pair.low in QUANTIZED else node.output,
+            "input": [name for name in read if name not in constants],
+            "weight": [name for name in read if name in constants],
+        }
         observed = Observed(
             op_type=node.op_type,
-            inputs=[tensor for tensor in read if tensor[0] not in constants],
-            outputs=stored,
-            weights=[tensor for tensor in read if tensor[0] in constants],
-            error_out=harm.error_out if harm else None,
+            low=KINDS[pair.low],
+            tensors=[
+                Operand(what, name, watched.magnitudes[name])
+                for what, names in names_by_kind.items()
+                for name in names
+                if name in watched.magnitudes
+            ],
+            error_out=lowered.largest(lowered.outputs) if lowered else None,
             summed=summed.get(node.name, 0),
             steps=instrument.recurrences.has_steps(node)
             or instrument.semantics.inside(node) is Inside.STEPS,
-            between=steps.by_layer.get(node.name, {}),
+            between=between.get(node.name, ()),
             counts=counts,
-            magnified=small | steps.magnified,
-            harmless=node.name not in broken and _harmless(question, node.name, harm),
+            magnified=small | small_between,
+            harmless=node.name not in broken and _harmless(question, node.name, lowered),
         )
-        layers.append(_finding(question, node.name, observed, harm))
+        layers.append(_finding(question, node.name, observed, lowered))
     findings = Findings(
         low=pair.low,
         layers=layers,
@@ -155,12 +159,12 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     return findings, watched
 
 
-def _harmless(question: Question, layer: str, harm: Harm | None) -> bool:
+def _harmless(question: Question, layer: str, lowered: LoweredLayer | None) -> bool:
     """Tell whether outputs are only off by rounding while the layer runs low."""
     if question.pair.low in QUANTIZED or question.drop_errors.get(layer) is not None:
         return False
-    rounding = LOW_TYPES[question.pair.low].unit
-    return harm is not None and harm.hurts is not None and harm.hurts.error <= ROUNDINGS * rounding
+    hurts, rounding = lowered.hurts if lowered else None, LOW_TYPES[question.pair.low].unit
+    return hurts is not None and hurts.error <= ROUNDINGS * rounding
 
 
 def _summed(
@@ -179,32 +183,39 @@ def _summed(
     return counts
 
 
-def _finding(question: Question, layer: str, observed: Observed, harm: Harm | None) -> Finding:
-    pair = question.pair
-    cause, evidence, figures = _judged(observed, pair)
-    error = question.drop_errors.get(layer)
-    if harm is not None and harm.stopped:
-        evidence = f"{evidence}; without it the model does not run: {shortened(harm.stopped)}"
+def _finding(
+    question: Question, layer: str, observed: Observed, lowered: LoweredLayer | None
+) -> Finding:
+    cause, evidence = _cause_of(observed)
+    if lowered is not None and lowered.stopped:
+        words, reason = "without it the model does not run: {reason}", shortened(lowered.stopped)
+        evidence = evidence.also(Sign(words, reason=reason))
     return Finding(
         layer=layer,
         kept=layer in set(question.kept),
-        low=pair.low,
-        high=pair.high,
+        low=question.pair.low,
+        high=question.pair.high,
         cause=cause,
         evidence=evidence,
-        figures={**figures, "drop_error": error},
-        histogram=histogram_of(observed, scaled=pair.low in QUANTIZED),
-        hurts=harm.hurts if harm else None,
+        figures={**observed.figures, "drop_error": question.drop_errors.get(layer)},
+        histogram=observed.histogram,
+        hurts=lowered.hurts if lowered else None,
     )
 
 
-def _judged(observed: Observed, pair: Pair) -> tuple[str, str, dict[str, Any]]:
-    """Return the cause, its evidence, and the figures, by what the low type is."""
-    if pair.low in QUANTIZED:
-        kind = QUANTIZED[pair.low]
-        return *quantized_cause_of(observed, kind), quantized_figures_of(observed, kind)
-    low = LOW_TYPES[pair.low]
-    return *cause_of(observed, low), figures_of(observed, low)
+def _cause_of(observed: Observed) -> tuple[Cause, Signs]:
+    """Return the gravest cause that is seen, with what shows it."""
+    low, besides = observed.low, list[Sign]()
+    if low.name in QUANTIZED:
+        left = observed.figures["decibels"]
+        besides = [Sign("{low} leaves {left:.0f} dB of it", low=low.name, left=left)]
+    for cause in Cause:
+        signs = [*import_module(f"{causes.__name__}.{cause}").find(observed)]
+        if cause is Cause.OVERFLOW and observed.harmless:
+            besides = [Sign("{beyond}, and does no harm", beyond=sign) for sign in signs]
+        elif signs:
+            return cause, Signs(*signs, *besides)
+    raise AssertionError("every layer rounds")
 
 
 def _alone(
@@ -212,7 +223,7 @@ def _alone(
     instrument: Instrument,
     nodes: Sequence[onnx.NodeProto],
     watched: WatchedTensors,
-) -> dict[str, Harm]:
+) -> dict[str, LoweredLayer]:
     """Return what each of the layers does when it runs low; of very many only the first ones."""
     model = question.model
     index = {str(name): i for i, name in enumerate(model.table.names)}
@@ -229,7 +240,8 @@ def _alone(
                 sample=_telling(node, watched),
                 follow=len(cases) < MOST_FOLLOWED,
             )
-    return harms(instrument, cases, question.samples)
+    see_harms(instrument, cases, question.samples)
+    return cases
 
 
 def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
@@ -240,3 +252,57 @@ def _telling(node: onnx.NodeProto, watched: WatchedTensors) -> int:
         if worst is not None and worst.place is not None:
             return worst.place.sample
     return 0
+
+
+def _between(
+    question: Question, instrument: Instrument, nodes: Sequence[onnx.NodeProto]
+) -> tuple[Mapping[str, Sequence[Operand]], frozenset[str]]:
+    """Return what operators that are taken apart store between their steps, as FP32 has it.
+
+    By layer; and which of these tensors are `magnified`. Raises RuntimeError.
+    """
+    model, low = instrument.model, LOW_TYPES.get(instrument.pair.low)
+    apart = [node for node in nodes if instrument.semantics.inside(node) is Inside.STEPS]
+    if low is None or not apart:
+        return {}, frozenset()
+    proto = copied(model.proto)
+    proto.graph.ClearField("value_info")
+    steps = {node.name: instrument.semantics.unrounded(node) for node in apart}
+    refill(proto.graph.node, [s for n in model.proto.graph.node for s in steps.get(n.name, [n])])
+    types = infer_elem_types(proto, model.weights)
+    # What is made of constants alone, such as an epsilon, is no step.
+    made = {
+        node.name: _made_between(steps[node.name], {*node.input}, {*node.output}, types)
+        for node in apart
+    }
+    names = [name for op_types in made.values() for name in op_types]
+    session = Session(showing(proto, names), model.weights, instrument.threads)
+    magnitudes = {name: Magnitudes() for name in names}
+    for number, sample in enumerate(question.samples):
+        for name, array in session.run(sample, names).items() if names else ():
+            magnitudes[name].add(array, low, number)
+    by_layer = {
+        layer: [Operand(f"{kind} inside", name, magnitudes[name]) for name, kind in kinds.items()]
+        for layer, kinds in made.items()
+    }
+    return by_layer, magnified(replace(model, proto=proto))
+
+
+def _made_between(
+    steps: Sequence[onnx.NodeProto],
+    reached: set[str],
+    outputs: set[str],
+    types: Mapping[str, int],
+) -> dict[str, str]:
+    """Return the float tensors that are computed from the inputs, with their operators."""
+    op_types: dict[str, str] = {}
+    for step in steps:
+        if reached.isdisjoint(step.input):
+            continue
+        reached.update(step.output)
+        op_types |= {
+            name: step.op_type
+            for name in step.output
+            if name not in outputs and types.get(name, _FLOAT) == _FLOAT
+        }
+    return op_types

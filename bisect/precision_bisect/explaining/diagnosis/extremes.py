@@ -1,7 +1,7 @@
 """One run in FP32 with extra outputs: how large tensors are, and which rows masks hide whole."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +35,11 @@ _ROWS = {"Softmax": 0, "Attention": 3}
 class Extremes:
     """What FP32 runs of some samples showed.
 
-    `largest` has each computed tensor with its largest magnitude, -inf if it is empty, for each
-    sample. `hidden` are the layers that read a row which a mask hides whole, in some sample.
+    `largest` has the largest magnitude of each computed tensor in each sample, -inf where it is
+    empty. `hidden` are the layers that read a row which a mask hides whole, in some sample.
     """
 
-    largest: Sequence[tuple[str, float]]
+    largest: Mapping[str, Sequence[float]]
     hidden: Sequence[str] = ()
 
 
@@ -58,12 +58,11 @@ def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extre
     del session
     trim()
     return Extremes(
-        largest=[
-            (name.removeprefix(_LARGEST), float(value))
-            for run in runs
-            for name, value in run.items()
+        largest={
+            name.removeprefix(_LARGEST): [float(run[name]) for run in runs]
+            for name in runs[0]
             if name.startswith(_LARGEST)
-        ],
+        },
         hidden=[
             row.layer
             for i, row in enumerate(rows)

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from precision_bisect.errors import RunFolderError, counted
+from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Tried
-from precision_bisect.runs.results.result import ROUNDING, Diagnosis
+from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import DIAGNOSIS
 from precision_bisect.runs.typed_json import Count, read_typed
 from precision_bisect.trial import Figure
@@ -55,7 +57,7 @@ class Hurt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Why one layer needs the high type: a cause, one sentence of evidence, and the figures.
+    """Why one layer needs the high type: a cause, its evidence, and the figures.
 
     `name` is that of the layer, too. `kept` is False for a near miss. `low` is the type that it
     cannot have, `high` the one that it has instead. `figures` differ with the cause. `advice` has
@@ -67,8 +69,8 @@ class Finding:
     kept: bool
     low: str
     high: str
-    cause: str
-    evidence: str
+    cause: Cause
+    evidence: Signs
     figures: Mapping[str, Any] = field(default_factory=dict)
     hurts: Hurt | None = None
     histogram: Histogram | None = None
@@ -80,12 +82,12 @@ class Finding:
     @property
     def short(self) -> Diagnosis:
         """What `result.json` has of it: magnitudes only where they are the cause, in 3 digits."""
-        keys = () if self.cause == ROUNDING else ("largest", "largest_sum")
+        keys = () if self.cause is Cause.ROUNDING else ("largest", "largest_sum")
         largest = max((self.figures.get(key) or 0.0 for key in keys), default=0.0)
         return Diagnosis(
             layer=self.layer,
             cause=self.cause,
-            evidence=self.evidence,
+            evidence=str(self.evidence),
             largest=float(f"{largest:.3g}") or None,
         )
 

@@ -4,10 +4,10 @@ Each layer is run low alone on the emulator. Two comparisons: the outputs, amid 
 say how much it hurts; the tensors between, amid all-high, say where the error goes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -27,40 +27,8 @@ _ADDING = frozenset(("Add", "Sub", "Sum", "Mean", "Concat"))
 _FLOAT = onnx.TensorProto.FLOAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoweredLayer:
-    """A layer to run low, on the sample in which its values are largest.
-
-    `rest` is the plan around it: the answer for a kept layer, else every layer high. `follow` asks
-    for its error on the way to the output.
-    """
-
-    index: int
-    outputs: Sequence[str]
-    rest: Plan
-    sample: int
-    follow: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Harm:
-    """The relative error of a layer's outputs when it alone runs low, and the output it hurts.
-
-    `error_out` is None where the model does not run then. `stopped` is what ONNX Runtime says of
-    that, "" where the model runs.
-    """
-
-    error_out: float | None
-    hurts: Hurt | None
-    stopped: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strayed:
-    """How far a tensor is off: the norms of the error and of the values.
-
-    Where NaN or Inf came out the error is infinite.
-    """
+class Strayed(NamedTuple):
+    """How far a tensor is off: the norms of its error, infinite for NaN or Inf, and its values."""
 
     error: float
     size: float
@@ -73,58 +41,60 @@ class Strayed:
         return self.error / self.size if self.size else 0.0
 
 
-@dataclass(slots=True)
-class _Trail:
-    """What was seen of one layer: its tensors amid all-high, and the outputs amid its plan."""
+@dataclass(slots=True, kw_only=True)
+class LoweredLayer:
+    """A layer to run low, on the sample in which its values are largest, and what was seen of it.
 
-    case: LoweredLayer
-    tensors: Sequence[str]
+    `rest` is the plan around it: the answer for a kept layer, else every layer high. `follow` asks
+    for its error on the way to the output. `strayed` has its `tensors` amid all-high, `ends` the
+    model's outputs amid the plan, `hurts` the one that it hurts most. `stopped` is what ONNX
+    Runtime says where the model does not run then, else "".
+    """
+
+    index: int
+    outputs: Sequence[str]
+    rest: Plan
+    sample: int
+    follow: bool = True
+    tensors: Sequence[str] = ()
     strayed: dict[str, Strayed] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
+    hurts: Hurt | None = None
     stopped: str = ""
 
+    def largest(self, tensors: Iterable[str]) -> float | None:
+        """Return the largest relative error of some tensors; None if none was looked at."""
+        errors = [self.strayed[name].relative for name in tensors if name in self.strayed]
+        return max(errors, default=None)
 
-def harms(
+
+def see_harms(
     instrument: Instrument, cases: Mapping[str, LoweredLayer], samples: Sequence[Sample]
-) -> dict[str, Harm]:
-    """Return the harm of each layer, by name.
+) -> None:
+    """Run each layer low, by name, and note what that does.
 
     For each layer it takes one inference for the outputs, and one for each group of tensors that
     are looked at together. For each sample it takes as many to compare with. Raises RuntimeError
     where a run in FP32 fails.
     """
-    trails = dict(_trails(instrument, cases))
-    if not trails:
-        return {}
-    _see_ends(instrument, trails.values(), samples)
-    _see_inside(instrument, trails.values(), samples)
-    return {
-        layer: Harm(
-            error_out=max(
-                (trail.strayed[n].relative for n in trail.case.outputs if n in trail.strayed),
-                default=None,
-            ),
-            hurts=_worst(instrument.view, layer, trail),
-            stopped=trail.stopped,
-        )
-        for layer, trail in trails.items()
-    }
-
-
-def _trails(
-    instrument: Instrument, cases: Mapping[str, LoweredLayer]
-) -> Iterator[tuple[str, _Trail]]:
-    """Yield the tensors to look at for each layer: its own, and those behind it."""
-    inside = computed(instrument.model)
+    if not cases:
+        return
+    view, inside = instrument.view, computed(instrument.model)
     for layer, case in cases.items():
         # Nothing else can differ while this layer alone runs low.
-        behind = instrument.view.behind(layer) if case.follow else frozenset()
-        own = [name for name in inside if instrument.view.maker.get(name) in behind]
-        yield layer, _Trail(case, list(dict.fromkeys((*case.outputs, *own))))
+        behind = view.behind(layer) if case.follow else frozenset()
+        own = [name for name in inside if view.maker.get(name) in behind]
+        case.tensors = list(dict.fromkeys((*case.outputs, *own)))
+    # Layers of one sample together: what they are compared with is computed once.
+    ordered = sorted(cases.values(), key=lambda case: case.sample)
+    _see_ends(instrument, ordered, samples)
+    _see_inside(instrument, ordered, samples)
+    for layer, case in cases.items():
+        case.hurts = _worst(view, layer, case)
 
 
 def _see_ends(
-    instrument: Instrument, trails: Collection[_Trail], samples: Sequence[Sample]
+    instrument: Instrument, cases: Sequence[LoweredLayer], samples: Sequence[Sample]
 ) -> None:
     """Note how far each output is off when the layer runs low and all others as its plan says."""
     types = instrument.model.elem_types
@@ -133,85 +103,66 @@ def _see_ends(
         return
     # One session after the other: each holds the model's weights.
     exact: dict[int, Arrays] = {}
-    numbers = sorted({trail.case.sample for trail in trails})
+    numbers = sorted({case.sample for case in cases})
     for tensors in instrument.shown(ends, [samples[number] for number in numbers], None):
         number = numbers[tensors.sample]
         exact[number] = {**exact.get(number, {}), **tensors.exact}
     emulator = Emulator(instrument, ends)
-    for trail in trails:
-        case = trail.case
+    for case in cases:
         try:
             arrays = emulator.run(samples[case.sample], case.rest.without([case.index]), ends)
         except RuntimeError as error:  # an index that lost digits is out of range
-            trail.stopped = str(error)
+            case.stopped = str(error)
             continue
-        trail.ends = {name: peak(exact[case.sample][name], arrays[name]) for name in ends}
+        case.ends = {name: peak(exact[case.sample][name], arrays[name]) for name in ends}
 
 
 def _see_inside(
-    instrument: Instrument, trails: Collection[_Trail], samples: Sequence[Sample]
+    instrument: Instrument, cases: Sequence[LoweredLayer], samples: Sequence[Sample]
 ) -> None:
     """Note how far each tensor is off when the layer alone runs low, against all layers high.
 
     If the high type is FP32, that is against FP32; a 16-bit one has errors of its own.
     """
     high = Plan.all_high(len(instrument.model.table.candidates))
-    wanted = {name for trail in trails for name in trail.tensors}
+    wanted = {name for case in cases for name in case.tensors}
     names = [name for name in computed(instrument.model) if name in wanted]
     for group in instrument.groups(names, samples[0]):
         emulator = Emulator(instrument, group)
-        for trail, values in _visits(trails, samples, partial(emulator.run, plan=high)):
-            case = trail.case
-            own = [name for name in trail.tensors if name in values]
-            try:
-                arrays = emulator.run(samples[case.sample], high.without([case.index]), own)
-            except RuntimeError as error:  # as above
-                trail.stopped = trail.stopped or str(error)
-                continue
-            trail.strayed |= {name: strayed(values[name], arrays[name]) for name in own}
+        for number, of_sample in groupby(cases, key=lambda case: case.sample):
+            values = emulator.run(samples[number], high)
+            for case in of_sample:
+                own = [name for name in case.tensors if name in values]
+                try:
+                    arrays = emulator.run(samples[number], high.without([case.index]), own)
+                except RuntimeError as error:  # as above
+                    case.stopped = case.stopped or str(error)
+                    continue
+                case.strayed |= {name: strayed(values[name], arrays[name]) for name in own}
 
 
-def _visits(
-    trails: Collection[_Trail], samples: Sequence[Sample], base: Callable[[Sample], Arrays]
-) -> Iterator[tuple[_Trail, Arrays]]:
-    """Yield each layer with what to compare with on its sample."""
-    number, values = -1, dict[str, NDArray[Any]]()
-    # Layers of one sample together: what they are compared with is computed once.
-    for trail in sorted(trails, key=lambda trail: trail.case.sample):
-        if trail.case.sample != number:
-            number = trail.case.sample
-            values = dict(base(samples[number]))
-        yield trail, values
-
-
-def _worst(view: View, layer: str, trail: _Trail) -> Hurt | None:
+def _worst(view: View, layer: str, case: LoweredLayer) -> Hurt | None:
     """Return the output that is hurt most, with the way of the error to it."""
     reached = view.behind(layer)
-    errors = {name: e for name, e in trail.ends.items() if view.maker.get(name) in reached}
+    errors = {name: e for name, e in case.ends.items() if view.maker.get(name) in reached}
     if not errors:
         return None
     output = max(errors, key=lambda name: errors[name])
 
     def brought(node: onnx.NodeProto, name: str) -> float:
-        deviation = trail.strayed.get(name)
+        deviation = case.strayed.get(name)
         if deviation is None:
             return 0.0
         return deviation.error if node.op_type in _ADDING else deviation.relative
 
-    followed = any(name in trail.strayed for name in view.by_name[view.maker[output]].output)
+    followed = any(name in case.strayed for name in view.by_name[view.maker[output]].output)
     path = view.carried(layer, output, brought) if followed else view.way(layer, output)
     return Hurt(
         output=output,
         error=errors[output],
         path=path,
-        errors=[_error_of(view, name, trail) for name in path] if followed else [],
+        errors=[case.largest(view.by_name[name].output) for name in path] if followed else [],
     )
-
-
-def _error_of(view: View, layer: str, trail: _Trail) -> float | None:
-    """Return the relative error of a node's outputs; None if none of them is FP32."""
-    deviations = [trail.strayed[n] for n in view.by_name[layer].output if n in trail.strayed]
-    return max((deviation.relative for deviation in deviations), default=None)
 
 
 def strayed(exact: NDArray[Any], emulated: NDArray[Any]) -> Strayed:

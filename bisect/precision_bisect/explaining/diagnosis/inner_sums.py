@@ -60,14 +60,9 @@ class _Layers:
         self.shapes: Mapping[str, Shape] = tensor_shapes(
             model, {name: array.shape for name, array in samples[0].items()}
         )
-        self._largest: dict[str, list[float]] = {}
-        for name, value in extremes.largest:
-            self._largest.setdefault(name, []).append(value)
-        for sample in samples:
-            for name, array in sample.items():
-                if array.dtype == np.float32:
-                    largest = float(np.abs(array).max(initial=0))
-                    self._largest.setdefault(name, []).append(largest)
+        self._largest = dict(extremes.largest)
+        for name in (name for name, array in samples[0].items() if array.dtype == np.float32):
+            self._largest[name] = [float(np.abs(each[name]).max(initial=0)) for each in samples]
 
     def suspects(self, layers: frozenset[str], limit: float) -> Iterator[_Suspect]:
         """Yield those of the layers whose bound is beyond the limit, or far above the results."""

@@ -43,7 +43,7 @@ def out_of_range(
     extremes = measure() if pair.low in LOW_TYPES else None
     if extremes is None:
         return None, None
-    values = extremes.largest
+    values = [(name, value) for name, largest in extremes.largest.items() for value in largest]
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
     levels = {math.inf, *weights.values()}
@@ -77,11 +77,8 @@ def overflowing_in_file(model: Model, extremes: Extremes | None) -> Mapping[str,
     if extremes is None:
         return {}
     stored = {node: (low.tensor, _LARGEST_OF[low.kind]) for node, low in model.in_low.items()}
-    by_tensor: dict[str, list[float]] = {}
-    for name, value in extremes.largest:
-        by_tensor.setdefault(name, []).append(value)
     counts = {
-        node: sum(limit < value < math.inf for value in by_tensor.get(tensor, ()))
+        node: sum(limit < value < math.inf for value in extremes.largest.get(tensor, ()))
         for node, (tensor, limit) in stored.items()
     }
     return {node: count for node, count in counts.items() if count}

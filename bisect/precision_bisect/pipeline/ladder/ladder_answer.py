@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
@@ -311,9 +312,6 @@ def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | 
     return None if kept is None else {"all_high": None, "all_low": None, "kept": kept}
 
 
-_NOT_TRIED = "; it is {high} for another reason, and was not tried in {low}"
-
-
 def _effort(climbed: Climbed) -> int:
     """Return how many trials the ledgers of all searches hold."""
     return sum(len(read_ledger(step.ledger).trials) for step in climbed.steps)
@@ -396,5 +394,6 @@ def _told(climbed: Climbed, finding: Finding, above: frozenset[LayerName]) -> Fi
         return finding
     levels = climbed.composition.levels
     high = climbed.composition.ladder[levels[LayerName(finding.layer)]]
-    words = _NOT_TRIED.format(high=high, low=finding.low)
-    return replace(finding, high=high, evidence=f"{finding.evidence}{words}")
+    words = "it is {high} for another reason, and was not tried in {low}"
+    not_tried = Sign(words, high=high, low=finding.low)
+    return replace(finding, high=high, evidence=finding.evidence.also(not_tried))

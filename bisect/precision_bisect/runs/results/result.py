@@ -18,6 +18,7 @@ from precision_bisect.plugins import REPORTS, load
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
@@ -39,8 +40,6 @@ from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
 RESULT_SCHEMA: Literal[1] = 1
-ROUNDING = "rounding"
-"""The cause that is left where nothing graver is seen."""
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 HARDLY = 0.9
@@ -67,7 +66,7 @@ class Diagnosis:
     """
 
     layer: str
-    cause: str
+    cause: Cause
     evidence: str
     largest: Figure | None = None
 
@@ -76,13 +75,13 @@ class Diagnosis:
 class Culprit:
     """A layer that breaks the low type: the error when it alone of the culprits runs low.
 
-    `error_with` is that of keeping all culprits; `cause` and `evidence` are "" where not known.
+    `error_with` is that of keeping all culprits; `evidence` is "" where the cause is not known.
     """
 
     layer: str
     error_without: Figure | None
     error_with: Figure | None
-    cause: str
+    cause: Cause
     evidence: str = ""
 
 

@@ -1,0 +1,1 @@
+"""What shows a cause: a module for each, with the name of its member of `Cause`."""
