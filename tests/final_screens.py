@@ -7,7 +7,7 @@ from rich.console import Console
 
 from precision_bisect.runs.results.certificates import Certificate, How, Need
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Diagnosis, Result
+from precision_bisect.runs.results.result import Diagnosis, Result, Rung
 from precision_bisect_reports.summary import final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
@@ -23,6 +23,10 @@ RESULT = Result(
     layers_total=20,
     candidates=10,
     kept=KEPT,
+    rungs=(
+        Rung(precision="fp32", layers=KEPT, count=4),
+        Rung(precision="fp16", layers=None, count=6),
+    ),
     layer_precisions="/a/norm/Pow:fp32",
     layer_precisions_reason=None,
     certificate=Certificate(minimal=True, checked=KEPT, unchecked=()),

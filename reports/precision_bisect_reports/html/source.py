@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def read_source(folder: Path) -> Source:
         return Source(searches=searches, status=status, layers=layers, verified=verified)
     return Source(
         searches=searches,
-        result=_result(folder / RESULT),
+        result=_result(folder / RESULT, status.message if status else ""),
         status=status,
         layers=layers,
         diagnosis=_read(Findings, folder / DIAGNOSIS),
@@ -120,9 +120,11 @@ def _title(path: Path) -> str:
     return f"search {number}: {low}"
 
 
-def _result(path: Path) -> Result | None:
+def _result(path: Path, message: str) -> Result | None:
     """Return what the run has found, None before its end. Raises RunFolderError."""
-    return read_result(path, "go on with --resume, which writes it") if path.exists() else None
+    if not path.exists():
+        return None
+    return replace(read_result(path, "go on with --resume, which writes it"), message=message)
 
 
 def _read(kind: type[T], path: Path) -> T | None:
