@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from final_screens import RESULT, screen
-from golden_screens import BOXES, SCORES, by_output
+from golden_answers import BOXES, SCORES, by_output
 
 
 @pytest.mark.parametrize(

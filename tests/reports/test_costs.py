@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import run_folders
-from golden_screens import island
+from golden_answers import island
 from precision_bisect.runs.results.layer_costs import Costs, IslandCost, LayerCost
 from precision_bisect.runs.runfolder import RESULT as FILE
 from precision_bisect_reports.html.source import read_source

@@ -3,35 +3,16 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from final_screens import KEPT, RESULT, screen, words
-from golden_screens import DEPLOYMENT
-from precision_bisect.errors import ExitCode
+from final_screens import DEPLOYMENT, KEPT, RESULT, screen
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned, TrtexecMode
+from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 from precision_bisect_reports.terminal import TerminalReport
-
-
-def test_a_model_that_does_not_build_in_fp32_is_told_apart() -> None:
-    """The library's message is the headline, the exit code its own, and the library is asked."""
-    wrong = replace(
-        RESULT,
-        status=Status.NO_BASELINE,
-        message="the model with every layer high does not build: checkDet: false",
-        backend="tensorrt-rtx",
-        emulated=False,
-    )
-    assert ExitCode.NOT_BUILT is wrong.exit_code
-    shown = words(wrong)
-    assert "No FP32 baseline: the model with every layer high does not build: checkDet" in shown
-    assert "POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy run 'my model.onnx' --trt" in shown
-    assert "precision problem" not in shown
 
 
 def test_commands_are_quoted_for_the_shell() -> None:
@@ -41,17 +22,6 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert "precision-bisect verify 'my run'\n" in shown
     shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
     assert "precision-bisect 'a b; rm -rf x.onnx' --resume --out 'my run'" in shown
-
-
-def test_only_what_the_script_can_build_is_offered() -> None:
-    """A way that has no command is left out; where none has, nothing is offered."""
-    assert "build (strong10, strong11, rtx, weak)" in screen(RESULT)
-    without = replace(RESULT, no_command={"weak": "no command by layer names", "strong10": "none"})
-    shown = screen(without)
-    assert "build (strong11, rtx)" in shown
-    assert "trtexec.sh' strong11\n" in shown
-    every: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
-    assert "trtexec.sh" not in screen(replace(RESULT, no_command=dict.fromkeys(every, "none")))
 
 
 def test_a_run_goes_on_by_its_own_command() -> None:

@@ -30,3 +30,11 @@ def typed(kind: type[T], content: Any) -> T:
 def read_typed(kind: type[T], path: Path) -> T:
     """Return what a file of JSON says. Raises OSError as `plain_json.read`, and ValueError."""
     return typed(kind, plain_json.read(path))
+
+
+def read_or_none(kind: type[T], path: Path) -> T | None:
+    """Return what a file of JSON says, None where there is none, or it says something else."""
+    try:
+        return read_typed(kind, path)
+    except (OSError, ValueError):
+        return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.errors import counted, printable
-from precision_bisect.runs.results.verification import VerifiedEngine
+from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.html.source import Source, best, candidates_of, figure
 from precision_bisect_reports.page_model import NO_ANSWER, page_of
@@ -93,7 +93,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     }
 
 
-def _seen(verified: VerifiedEngine | None) -> str:
+def _seen(verified: Verification | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
     if verified is None:
         return ""

@@ -10,7 +10,7 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, Result
 from precision_bisect.runs.results.speed_report import FrontPoint
-from precision_bisect.runs.results.verification import VerifiedEngine
+from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
@@ -194,7 +194,7 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     }
 
 
-def _kept(result: Result, verified: VerifiedEngine | None) -> list[dict[str, Any]]:
+def _kept(result: Result, verified: Verification | None) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
     needs = {need.layer: need for need in result.certificate.evidence}
     causes = result.causes
