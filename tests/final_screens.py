@@ -1,14 +1,16 @@
 """The final screen of a run, as text."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, How, Need
+from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Diagnosis, Result
+from precision_bisect.runs.results.result import Diagnosis, Result, Rung
 from precision_bisect_reports.summary import final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
@@ -24,6 +26,10 @@ RESULT = Result(
     layers_total=20,
     candidates=10,
     kept=KEPT,
+    rungs=(
+        Rung(precision="fp32", layers=KEPT, count=4),
+        Rung(precision="fp16", layers=None, count=6),
+    ),
     layer_precisions="/a/norm/Pow:fp32",
     layer_precisions_reason=None,
     certificate=Certificate(minimal=True, checked=KEPT, unchecked=()),
@@ -37,6 +43,16 @@ RESULT = Result(
     fingerprint={},
     message="4 of 10 layers",
     out=Path("my run"),
+)
+ENGINE = replace(RESULT, emulated=False, backend="onnxruntime")
+FITS = Recheck(outcome="not_judged", message="4 samples fit; the target has to judge")
+DEPLOYMENT = Deployment(
+    provider_options={},
+    session_config={},
+    samples=4,
+    samples_total=4,
+    polygraphy="polygraphy run model.mixed.onnx --trt --atol 0.01",
+    recheck=FITS,
 )
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from final_screens import KEPT, RESULT, screen
+from final_screens import DEPLOYMENT, ENGINE, KEPT, RESULT, screen
+from golden_answers import answers
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import (
@@ -29,18 +30,8 @@ from precision_bisect.trial import Honour, LayerHonour, Stability
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
 HEAD = "=== "
-NO_PLAN: dict[str, Any] = {"kept": (), "error": None, "layer_precisions": None}
+NO_PLAN: dict[str, Any] = {"kept": (), "rungs": (), "error": None, "layer_precisions": None}
 UNTESTED = Certificate(minimal=False, checked=(), unchecked=())
-ENGINE = replace(RESULT, emulated=False, backend="onnxruntime")
-FITS = Recheck(outcome="not_judged", message="4 samples fit; the target has to judge")
-DEPLOYMENT = Deployment(
-    provider_options={},
-    session_config={},
-    samples=4,
-    samples_total=4,
-    polygraphy="polygraphy run model.mixed.onnx --trt --atol 0.01",
-    recheck=FITS,
-)
 DEFAULTS = ByDefaults(outcome="fail", error=0.0118, options=("use_tf32=0",))
 
 
@@ -63,12 +54,16 @@ def cases() -> Iterator[tuple[str, Result]]:
         none = replace(RESULT, status=status, certificate=UNTESTED, message=told, **NO_PLAN)
         yield f"{status}, no plan", none
         yield f"{status}, no plan and no message", replace(none, message="")
-        empty = replace(none, certificate=replace(UNTESTED, minimal=True))
+        empty = replace(
+            none,
+            rungs=[replace(rung, layers=rung.layers and ()) for rung in RESULT.rungs],
+            certificate=replace(UNTESTED, minimal=True),
+        )
         yield f"{status}, the empty plan", empty
         near = Stability(copies=16, failed=9, error_median=0.0105, error_max=0.0123)
         missed = replace(RESULT, status=status, certificate=UNTESTED, message="", near_miss=True)
         yield f"{status}, a near miss", replace(missed, stability=near, export_point="near-miss")
-    stopped: dict[str, Any] = {"message": "only the curve was asked for", "rungs": [], **NO_PLAN}
+    stopped: dict[str, Any] = {"message": "only the curve was asked for", **NO_PLAN}
     yield "only the curve", replace(RESULT, status=Status.STOPPED, **stopped)
     yield "nothing gained", replace(RESULT, candidates=len(KEPT))
     halves = (
@@ -151,6 +146,8 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
     yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))
+
+    yield from answers()
 
 
 def point(count: int, error: float | None, name: PointName = "") -> CurvePoint:

@@ -7,7 +7,7 @@ from typing import Any
 from precision_bisect.errors import printable
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
-from precision_bisect_reports.next_steps import ALWAYS, EVIDENCE
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
 MOST_OUTPUT_ROWS = 3
 _NAME = 18
@@ -15,7 +15,7 @@ _LIMIT = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _Limited:
     """One output with its limits: `atol` and `rtol`, or for classes the `share` that may differ.
 
     They are limits of what is `measured`, the largest error or another figure of the output.
@@ -53,26 +53,24 @@ class _Row:
         return f"{name:<{_NAME}}{figures} {' or '.join(limits):>{_LIMIT}}"
 
 
-def by_output(result: Result) -> Iterator[tuple[str, str, int]]:
-    """Yield label, row and level, where there are several outputs or a relative limit decided."""
+def by_output(result: Result) -> Iterator[Row]:
+    """Yield a table, where there are several outputs or a relative limit decided."""
     rows = [_row(result, error) for error in result.output_errors]
     if len(rows) < 2 and not any(row.relative for row in rows):
         return
     rows.sort(key=lambda row: row.used, reverse=True)
     which = f"worst {MOST_OUTPUT_ROWS} of {len(rows)}" * (len(rows) > MOST_OUTPUT_ROWS)
-    yield (
-        "by output",
-        f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}",
-        ALWAYS,
-    )
+    titles = f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}"
+    yield Row("by output", titles, ALWAYS, Form.CHART)
     for row in rows[:MOST_OUTPUT_ROWS]:
-        yield "", str(row), ALWAYS
+        yield Row("", str(row), ALWAYS, Form.CHART)
     worst = rows[0].error
     if not worst.max:
         return
     place = ", ".join(map(str, worst.index))
     where = f"{printable(worst.output)}[{place}] of sample {worst.sample}"
-    yield "", f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}", EVIDENCE
+    instead = f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}"
+    yield Row("", instead, EVIDENCE, Form.CHART)
 
 
 def kind_of_limit(result: Result) -> str:
@@ -89,7 +87,7 @@ def _limits(result: Result) -> Mapping[str, Any]:
     return comparator if isinstance(comparator, Mapping) else {}
 
 
-def _row(result: Result, error: OutputError) -> _Row:
+def _row(result: Result, error: OutputError) -> _Limited:
     comparator = _limits(result)
 
     def limit(kind: str) -> float | None:
@@ -100,7 +98,7 @@ def _row(result: Result, error: OutputError) -> _Row:
     # Only what has a relative limit has limits of the outputs' own errors.
     of_errors = "rtol" in comparator
     figures = {"mean": error.mean, "quantile": error.p99}
-    return _Row(
+    return _Limited(
         error=error,
         measured=figures.get(str(comparator.get("metric")), error.max),
         atol=limit("atol") if of_errors else None,

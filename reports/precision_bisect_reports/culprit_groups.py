@@ -62,7 +62,7 @@ class Group:
 
 def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
     """Return the groups of some kept layers: culprits first, then those that hurt most if low."""
-    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
+    causes = result.causes
     patterns: dict[tuple[str, ...], list[list[str]]] = {}
     for names in _places(result, layers):
         cause_names = {causes[name].cause for name in names if name in causes}
@@ -82,8 +82,8 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
 
 def by_cause(result: Result, layers: Sequence[str]) -> str:
     """Return how many of some layers are kept for each cause."""
-    causes = {diagnosis.layer: diagnosis.cause for diagnosis in result.diagnosis}
-    counts = Counter(causes.get(name, Cause.UNKNOWN) for name in layers)
+    causes = result.causes
+    counts = Counter(causes[name].cause for name in layers if name in causes)
     return ", ".join(f"{count} {cause}" for cause, count in counts.most_common() if cause)
 
 

@@ -11,6 +11,7 @@ from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, Form, Row
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -19,18 +20,20 @@ COARSER = 3.0
 _NAMES = {"all_low": "all low"}
 
 
-def curve(result: Result) -> Iterator[tuple[str, str]]:
+def curve(result: Result) -> Iterator[Row]:
     """Yield what breaks the low type, in words, and the table; nothing without a curve."""
     if not result.curve:
         return
     if unfinished := _unfinished(result):
-        yield "unfinished", unfinished
+        yield Row("unfinished", unfinished, ALWAYS, Form.CHART)
     elif not _listed(result):
-        yield ("culprits" if result.culprits else "cause"), curve_words(result)
-    yield from _table(result.curve)
+        label = "culprits" if result.culprits else "cause"
+        yield Row(label, curve_words(result), ALWAYS, Form.CHART)
+    yield from _table(result.curve, MORE if result.front else EVIDENCE)
     helping = [advice for advice in result.advice if advice.passed]
     if helping:
-        yield "instead", f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
+        instead = f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
+        yield Row("instead", instead, ALWAYS, Form.CHART)
 
 
 def _unfinished(result: Result) -> str:
@@ -195,7 +198,7 @@ def _outcome(tried: Tried | None) -> str:
     return f": {error}{tried.kept} kept{control}"
 
 
-def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
+def _table(points: Sequence[CurvePoint], level: int) -> Iterator[Row]:
     """Yield the curve as rows: kept layers, worst error, the time where known, and the names."""
     columns = _shown(points)
     rows: list[tuple[str, list[str]]] = [
@@ -206,7 +209,7 @@ def _table(points: Sequence[CurvePoint]) -> Iterator[tuple[str, str]]:
         rows.append(("ms", [figure_text(point.latency_ms) for point in columns]))
     rows.append(("", [point_name(point) for point in columns]))
     for label, cells in rows:
-        yield label, "".join(f"{cell:>9}" for cell in cells)
+        yield Row(label, "".join(f"{cell:>9}" for cell in cells), level, Form.CHART)
 
 
 def point_name(point: CurvePoint) -> str:

@@ -1,15 +1,11 @@
 """What to do next, as commands that can be pasted."""
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
@@ -20,6 +16,7 @@ from precision_bisect.runs.results.result import Result, TrtexecMode
 from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
@@ -30,11 +27,6 @@ _BUILDS: Mapping[TrtexecMode, TargetName] = {
     "weak": "tensorrt",
 }
 """The ways of the script for trtexec, and what each builds for."""
-ALWAYS = 0
-"""From which level of detail on a part of the screen is shown: warnings, and what to do first."""
-EVIDENCE = 1
-MORE = 2
-DETAIL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,51 +250,3 @@ def _run(result: Result, model: Path) -> str:
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
-"""A word of a command, quoted parts and all."""
-
-
-def folded(line: Text, width: int, hang: int) -> Iterator[Text]:
-    """Yield the line in pieces of at most `width` columns, the later ones further in.
-
-    They begin below the character at `hang`, which is no more than half the width. Words longer
-    than a line are broken.
-    """
-    if line.cell_len <= width:
-        yield line
-        return
-    head, body = line.divide([hang])
-    indent = head.cell_len
-    for piece in body.wrap(Console(width=width), width - indent, overflow="fold"):
-        piece.rstrip()
-        yield Text.assemble(head, piece)
-        head = Text(" " * indent)
-
-
-def step(what: str, commands: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield what to do, with its one command beside it where both fit into a line."""
-    if len(commands) == 1 and len(what) + len(commands[0]) + 4 <= width:
-        yield Text.assemble("  ", (f"{what}: ", "bold"), commands[0])
-        return
-    yield from folded(Text(f"  {what}{':' if commands else ''}", style="bold"), width, 4)
-    for text in commands:
-        yield from command(text, width)
-
-
-def command(text: str, width: int) -> Iterator[Text]:
-    """Yield a command that can be pasted, in lines of at most `width` columns where words allow.
-
-    All but the last end in a backslash, so that a shell reads them as one.
-    """
-    line = " " * 4
-    begun = False
-    for word in _WORD.findall(text):
-        if begun and len(line) + 1 + len(word) > width - 2:
-            yield Text(f"{line} \\")
-            line = " " * 6 + word
-        else:
-            line += f" {word}" if begun else word
-        begun = True
-    yield Text(line)

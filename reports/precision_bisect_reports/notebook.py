@@ -6,14 +6,14 @@ Layer names and messages come from an untrusted file, so every text is escaped.
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import islice
 
-from precision_bisect.errors import counted, printable
-from precision_bisect.runs.monitoring.run_watch import spent
+from precision_bisect.errors import printable
 from precision_bisect.runs.results.result import CurvePoint, Result
 from precision_bisect.runs.runfolder import RESULT
-from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.curve import curve_words, figure_text, point_name
-from precision_bisect_reports.promise import certified, must_not_be_used
+from precision_bisect_reports.page_model import page_of
+from precision_bisect_reports.rows import Form
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 628, 30, 254
 """Where the axes end, in pixels of 640 x 300."""
@@ -119,10 +119,13 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     curve = curve_svg(result)
     if curve_alone:
         return curve
-    facts = "".join(
-        f"<tr><th>{name}</th><td>{_text(value)}</td></tr>" for name, value in _facts(result)
-    )
-    parts = [f"<p><b>{_text(_headline(result))}</b></p>", f"<table>{facts}</table>"]
+    page = page_of(result)
+    facts = [(row.label, row.text) for row in page.rows if row.form in (Form.FIGURE, Form.FACT)]
+    if result.out is not None:
+        facts.append(("run folder", str(result.out)))
+    parts = [f"<p><b>{_text(text)}</b></p>" for text in (*page.warnings, page.headline)]
+    table = "".join(f"<tr><th>{name}</th><td>{_text(text)}</td></tr>" for name, text in facts)
+    parts.append(f"<table>{table}</table>")
     if curve:
         parts.append(f"<p>{_text(curve_words(result))}</p>{curve}")
     for advice in result.advice[:MOST_ADVICE]:
@@ -139,42 +142,12 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def _headline(result: Result) -> str:
-    layers = counted(result.candidates, "layer")
-    kept = f"{len(result.kept)} of {layers} kept above {result.low.upper()}"
-    if result.gains_nothing:
-        kept = f"no plan has passed that runs a layer in {result.low.upper()}"
-    sentence = (
-        f"{result.status.value.replace('_', ' ')}: {kept if result.rungs else result.message}"
-    )
-    refuted = must_not_be_used(result)
-    return f"{refuted}. {sentence}" if refuted else sentence
-
-
-def _facts(result: Result) -> Iterator[tuple[str, str]]:
-    if result.error is not None:
-        limit = "1, as a multiple of the limits"
-        if isinstance(result.tolerance, int | float):
-            kind = kind_of_limit(result)
-            limit = f"{result.tolerance:.4g}" + (kind and f" ({kind})")
-        yield "error", f"{result.error_range}, tolerance {limit}"
-    if result.kept:
-        yield "certificate", certified(result.certificate)
-    yield "backend", f"{result.backend}{', a prediction' if result.emulated else ''}"
-    if result.inputs and result.inputs.synthetic:
-        yield "inputs", "made up: real ones may reach other ranges"
-    yield "effort", f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
-    if result.out is not None:
-        yield "run folder", str(result.out)
-
-
 def _layers(result: Result) -> Iterator[tuple[str, ...]]:
-    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
-    types = {name: rung.precision for rung in result.rungs for name in rung.layers or ()}
-    for name in result.kept[:MOST_LAYER_ROWS]:
+    causes = result.causes
+    for name, precision in islice(result.precisions.items(), MOST_LAYER_ROWS):
         diagnosis = causes.get(name)
         why = ("", "") if diagnosis is None else (diagnosis.cause, diagnosis.evidence)
-        yield (name, types.get(name, result.high), *why)
+        yield (name, precision, *why)
 
 
 def _text(text: str) -> str:

@@ -8,12 +8,13 @@ from precision_bisect.errors import counted, printable
 from precision_bisect.precisions import HALF_NAMES
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need, Uncertified
-from precision_bisect.runs.results.deployment import ByDefaults, Deployment, Recheck
+from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
+from precision_bisect_reports.rows import DETAIL, Row
 
 
 def proof(result: Result) -> str:
@@ -276,19 +277,18 @@ def _why(result: Result, on: OnTargets) -> str:
     return f"which stores {', '.join(stored)} in {half.upper()}"
 
 
-def deployed_rows(
-    deployment: Deployment | None, causes: Iterable[Cause]
-) -> Iterator[tuple[str, str]]:
-    """Yield what the last check of the exported files found, each with a label.
-
-    `causes` are those of the kept layers.
-    """
-    recheck = deployment.recheck if deployment else None
+def deployed(result: Result) -> Iterator[Row]:
+    """Yield what the last check of the exported files found; what speaks against them is first."""
+    recheck = result.deployment.recheck if result.deployment else None
     if recheck is None:
         return
-    yield "files" if recheck.outcome == "not_judged" else "deployed", _outcome(recheck)
+    if recheck.outcome == "not_judged":
+        yield Row("files", _outcome(recheck), DETAIL)
+    elif not recheck.refutes:
+        yield Row("deployed", _outcome(recheck))
     if recheck.library_defaults is not None:
-        yield "defaults", _by_defaults(recheck.library_defaults, causes)
+        causes = (diagnosis.cause for diagnosis in result.diagnosis)
+        yield Row("defaults", _by_defaults(recheck.library_defaults, causes))
 
 
 def must_not_be_used(result: Result) -> str:

@@ -8,17 +8,19 @@ from precision_bisect.options import DEPLOY
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
 MOST_PLAN_ROWS = 8
 MOST_ISLANDS, LONGEST_NAME = 2, 28
 
 
-def speed(result: Result) -> Iterator[tuple[str, str]]:
+def speed(result: Result) -> Iterator[Row]:
     """Yield the line of the speed limits, where there are any, and the lines of the front."""
     if result.speed is not None:
         infeasible = result.status is Status.INFEASIBLE
         limits = f"{result.speed.limits()} asked"
-        yield "speed", limits if infeasible else _against_limits(result.speed, limits)
+        words = limits if infeasible else _against_limits(result.speed, limits)
+        yield Row("speed", words, ALWAYS, Form.FIGURE)
     if result.front and (result.speed is not None or result.front[0].latency_ms is None):
         yield from _front(result.front)
 
@@ -101,19 +103,21 @@ def _against_limits(report: SpeedReport, limits: str) -> str:
     )
 
 
-def _front(front: Sequence[FrontPoint]) -> Iterator[tuple[str, str]]:
+def _front(front: Sequence[FrontPoint]) -> Iterator[Row]:
     """Yield the front as a table of at most `MOST_PLAN_ROWS`: its ends, others spread evenly."""
     timed = front[0].latency_ms is not None
     head = f"{'kept':>6}  {'error':>9}  {'verdict':<7}"
-    yield "front", f"{head}  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else f"{head}  cost"
+    head += f"  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else "  cost"
+    yield Row("front", head, EVIDENCE, Form.CHART)
     for row in _spread(front):
         verdict = "pass" if row.passed else "fail"
         line = f"{row.kept_count:>6}  {_figure(row.error, '.3g'):>9}  {verdict:<7}"
         if timed:
             latency, spread = _figure(row.latency_ms, ".4g"), _figure(row.spread_ms, ".2g")
-            yield "", f"{line}  {latency:>9}  {spread:>7}  {_figure(row.speedup, '.3g'):>8}"
+            line += f"  {latency:>9}  {spread:>7}  {_figure(row.speedup, '.3g'):>8}"
         else:
-            yield "", f"{line}  {_figure(row.cost, '.3g')} ms, estimated"
+            line += f"  {_figure(row.cost, '.3g')} ms, estimated"
+        yield Row("", line, EVIDENCE, Form.CHART)
 
 
 def _figure(value: float | None, form: str) -> str:

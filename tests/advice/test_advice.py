@@ -142,7 +142,8 @@ def test_advice_is_judged_like_an_answer(tmp_path: Path, unseen: list[float]) ->
     assert tried.variants == len(unseen) + COPIES_PER_CHANGE
     assert 2 * bool(unseen) <= tried.failed > 0
     assert {"scale"} == {each.id for each in result.advice if each.passed}
-    assert dict(curve(result))["instead"].startswith("Scale before squaring: error ")
+    (instead,) = (row.text for row in curve(result) if row.label == "instead")
+    assert instead.startswith("Scale before squaring: error ")
     assert "What helps: Scale before squaring" in advice_text(read_diagnosis(tmp_path / "run"))
 
 

@@ -10,6 +10,7 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.trial import Honour
 
 pytestmark = pytest.mark.models
 pytest.importorskip("torch", reason="pip install --group models")
@@ -46,8 +47,8 @@ def assert_built(model: Path, run: Path) -> None:
     asked = AskedSettings(backend="tensorrt-rtx", settings=EngineSettings(), flagged=())
     found = verify(model, run, asked).found
     assert found.failure is None
-    assert [] == found.evidence.demoted
-    assert len(found.kept) == len(found.evidence.honours)
+    assert not any(layer.honoured is Honour.DEMOTED for layer in found.layers)
+    assert len(found.kept) == len(found.layers)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -27,7 +27,11 @@ from precision_bisect.precisions import LowName, Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.result import Rung
-from precision_bisect.runs.results.verification import Verification, read_verification
+from precision_bisect.runs.results.verification import (
+    Verification,
+    failure_of,
+    fault_of,
+)
 from precision_bisect.runs.runfolder import (
     LOCK,
     REPORT,
@@ -37,7 +41,8 @@ from precision_bisect.runs.runfolder import (
     VERIFIED_ENGINE,
     VERIFIED_LOG,
 )
-from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
+from precision_bisect.runs.typed_json import read_or_none
+from precision_bisect.trial import Honour, LayerHonour, Outcome, TrialStatus
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
@@ -125,7 +130,7 @@ def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> 
         (searched / VERIFIED).write_text(text)
         answer = view_of(read_source(searched), searched)["answer"]
         assert (None, "") == (answer["honoured"], answer["seen"])
-    assert read_verification(searched) is None
+    assert read_or_none(Verification, searched / VERIFIED) is None
     (searched / VERIFIED).write_text(asked_before)
 
 
@@ -354,7 +359,8 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
         backend=rtx.name,
         remark="",
         kept=["a\x1b[31m"],
-        evidence=Evidence(honours=(seen,), notes=("careful",)),
+        layers=(seen,),
+        notes=("careful",),
     )
     assert (1, False) == (found.exit_code, found.honoured)
     assert "\x1b" not in found.to_text(verbose=True)
@@ -362,20 +368,25 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     assert " remarks: careful" in found.to_text()
     assert found.to_text().startswith("Demoted: the engine computes 1 of 1 kept layer lower")
     held = replace(seen, honoured=Honour.HONOURED)
-    fine = replace(found, evidence=Evidence(honours=(held,)))
+    fine = replace(found, layers=(held,))
     assert fine.to_text().startswith("Honoured: the engine computes the one kept layer as asked")
     assert "weights are" in fine.to_text(verbose=True)
     assert "weights are" not in fine.to_text()
-    blind = replace(found, evidence=Evidence())
+    blind = replace(found, layers=())
     assert (5, None) == (blind.exit_code, blind.honoured)
     assert 0 == replace(blind, kept=[]).exit_code
     failed = Outcome(status=TrialStatus.BUILD_FAILED, message="no tactic.")
     late = Outcome(status=TrialStatus.TIMED_OUT, message="took longer")
     for plain, code, fault in ((None, 1, "plan"), (failed, 4, "model"), (late, 4, "unclear")):
-        ended = replace(blind, failure=failed, plain=plain)
+        ended = replace(
+            blind,
+            failure=failure_of(failed),
+            fp32_failure=failure_of(plain),
+            fault=fault_of(failed, plain),
+        )
         assert (code, fault) == (ended.exit_code, ended.fault)
         assert "the build failed: no tactic; every layer in FP32 " in ended.to_text()
-    ended = replace(blind, failure=late)
+    ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
     assert (4, "unclear") == (ended.exit_code, ended.fault)
     assert "every layer in FP32 builds, which is no proof against the plan" in ended.summary
 

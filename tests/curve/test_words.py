@@ -59,6 +59,11 @@ RESULT = Result(
 )
 
 
+def rows_of(result: Result) -> dict[str, str]:
+    """Return the rows of the curve by their labels."""
+    return {row.label: row.text for row in curve(result)}
+
+
 def test_advice_that_passed_is_named() -> None:
     """The first that was tried and passes, in one line; others are in the files."""
     tried = [
@@ -71,9 +76,9 @@ def test_advice_that_passed_is_named() -> None:
             tried=Tried(error=0.001, on_samples=True, kept=0, before=3, variants=8),
         ),
     ]
-    facts = dict(curve(replace(RESULT, advice=tried)))
+    facts = rows_of(replace(RESULT, advice=tried))
     assert "Fuse the norm: error 0.001, 0 kept" == facts["instead"]
-    assert "instead" not in dict(curve(replace(RESULT, advice=tried[:1])))
+    assert "instead" not in rows_of(replace(RESULT, advice=tried[:1]))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_the_table_is_small_and_keeps_what_has_a_name() -> None:
     """At most seven points, those that a deployer would take among them."""
     many = [point(i, 1.0 / (i + 1)) for i in range(1, 30)]
     points = [*POINTS[:2], *many[1:], point(219, 0.0095, "answer"), point(225, 0.001, "margin")]
-    rows = dict(curve(replace(RESULT, curve=points)))
+    rows = rows_of(replace(RESULT, curve=points))
     assert len(rows["kept"].split()) == len(rows["worst error"].split()) == MOST_POINTS
     assert ["all", "low", "culprits", "answer", "margin"] == rows[""].split()
 
@@ -105,9 +110,9 @@ def test_the_table_is_small_and_keeps_what_has_a_name() -> None:
 def test_latencies_have_a_column_where_there_are_some() -> None:
     """Milliseconds stand below the errors of engines."""
     points = [replace(each, latency_ms=2.5) for each in POINTS]
-    rows = dict(curve(replace(RESULT, curve=points)))
+    rows = rows_of(replace(RESULT, curve=points))
     assert ["2.5"] * len(points) == rows["ms"].split()
-    assert "ms" not in dict(curve(RESULT))
+    assert "ms" not in rows_of(RESULT)
 
 
 def test_a_low_type_that_is_no_faster_buys_nothing() -> None:

@@ -210,7 +210,7 @@ def test_kept_by_order_is_neither_proven_nor_counted(tmp_path: Path) -> None:
     assert {*KEPT, "n10_Sigmoid"} == {name for name, kind in told.items() if kind == "fp32"}
     mixed = load_model(tmp_path / "run" / MIXED_MODEL)
     assert {*KEPT, "n10_Sigmoid"} == {*mixed.table.names}.difference(mixed.in_low)
-    assert "Asked for: 1 FP16, 2 FP32" in (tmp_path / "run" / REPORT).read_text()
+    assert "1 FP16, 2 FP32; what is proven" in (tmp_path / "run" / REPORT).read_text()
     screen = "\n".join(line.plain for line in final_screen(result, path))
     assert "3 of 17 layers stay FP32 beside 2 asked for" in screen
     assert "asked for   1 FP16, 2 FP32" in screen

@@ -18,7 +18,6 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.page import embedded, page, write_report
 from precision_bisect_reports.html.source import read_source
@@ -45,8 +44,8 @@ def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "lead", "remark"),
     [
-        (Status.FOUND, "", "2 failed."),
-        (Status.NOTHING_TO_KEEP, "", None),
+        (Status.FOUND, "", "2 failed"),
+        (Status.NOTHING_TO_KEEP, "", "2 failed"),
         (Status.BUDGET_EXHAUSTED, "2 failed", None),
     ],
 )
@@ -61,21 +60,6 @@ def test_what_became_of_an_earlier_answer_is_a_remark(
     answer = view(tmp_path)["answer"]
     assert lead == answer["message"]
     assert [remark] * bool(remark) == [each for each in answer["remarks"] if "failed" in each]
-
-
-def test_the_promise_and_the_kind_of_limit_stand_with_the_answer(tmp_path: Path) -> None:
-    """What unseen inputs may do is a sentence of its own; a limit of one kind is called so."""
-    run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
-    result = run_folders.result_of(LAYERS_10, [2, 5])
-    comparator = {"metric": "elementwise", "atol": {"y": 0.5}, "rtol": {"y": 0.0}}
-    fingerprint = {**result.fingerprint, "comparator": comparator}
-    unseen = Unseen(judged=45, failed=0, took_part=8)
-    told = replace(result, unseen=unseen, fingerprint=fingerprint)
-    (tmp_path / RESULT).write_text(told.to_text())
-    answer = view(tmp_path)["answer"]
-    (said,) = (each for each in answer["remarks"] if each.startswith("Unseen inputs: "))
-    assert "0 of 45 inputs that took no part are over; at most 5%" in said
-    assert "absolute" == answer["limit_kind"]
 
 
 def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
@@ -223,7 +207,7 @@ def test_a_ladder_shows_each_rung_and_each_search(tmp_path: Path) -> None:
     """Layers have the type of their rung; each folder of a rung is a search of its own."""
     run_folders.write_ladder(tmp_path, LAYERS_10)
     seen = view(tmp_path)
-    assert "1 must be FP32, 1 must be FP16 of 10 layers" == seen["answer"]["title"]
+    assert "Of 10 layers 1 must be FP32, 1 must be FP16, 8 run INT8" == seen["answer"]["title"]
     assert ["int8", "fp16", "fp32", "int8"] == seen["layers"]["precision"][:4]
     titles = ["search 1: fp16", "search 2: int8", "search 10: int8"]
     assert titles == [search["title"] for search in seen["searches"]]

@@ -51,7 +51,7 @@ def test_a_search_is_watched_in_its_cell(tmp_path: Path) -> None:
     assert "every layer high: pass" in shown
     assert "&lt;img src=x&gt;.onnx" in shown
     assert "<img" not in shown + "".join(drawn)
-    assert "found" in result["text/html"]
+    assert "Nothing gained" in result["text/html"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::RuntimeWarning:zmq")

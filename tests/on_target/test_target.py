@@ -16,8 +16,9 @@ import tiny
 from exports_models import SHELLS, words
 from precision_bisect.commandline.main import main
 from precision_bisect.pipeline.on_target.target_folder import MANIFEST, SCRIPT
-from precision_bisect.runs.results.on_target import OnTarget, TargetStatus, read_on_target
+from precision_bisect.runs.results.on_target import OnTarget, TargetStatus
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, REPORT, RESULT, TARGET
+from precision_bisect.runs.typed_json import read_or_none
 from precision_bisect.trial import Honour
 
 TESTS = Path(__file__).parents[1]
@@ -85,7 +86,7 @@ def back(exchanged: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
 def read(run: Path, folder: Path) -> tuple[int, OnTarget]:
     """Judge what came back; return the exit code and the record in the run."""
     code = main(["target", str(run), "--read", str(folder)])
-    found = read_on_target(run)
+    found = read_or_none(OnTarget, run / TARGET)
     assert found is not None
     return code, found
 

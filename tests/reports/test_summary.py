@@ -3,93 +3,17 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from final_screens import KEPT, RESULT, need, screen, words
-from golden_screens import DEPLOYMENT
-from precision_bisect.errors import ExitCode
-from precision_bisect.runs.results.advised import Advised
+from final_screens import DEPLOYMENT, KEPT, RESULT, screen
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Culprit, Diagnosis, Inputs, Pinned, TrtexecMode
+from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 from precision_bisect_reports.terminal import TerminalReport
-
-
-def test_layers_are_grouped_by_what_they_are() -> None:
-    """Modules with the same operators, for the same cause, are one line with what it costs."""
-    kept = [f"/b{i}/norm/{name}" for i in range(5) for name in ("Pow", "ReduceMean_1")]
-    evidence = [
-        replace(need(name, True, "dropped"), error=0.02 + i / 100) for i, name in enumerate(kept)
-    ]
-    result = replace(
-        RESULT,
-        kept=kept,
-        certificate=Certificate(minimal=True, checked=kept, unchecked=(), evidence=evidence),
-        diagnosis=[
-            Diagnosis(layer=name, cause=Cause.OVERFLOW, evidence=f"reaches {i}e5", largest=i * 1e5)
-            for i, name in enumerate(kept)
-        ],
-    )
-    shown = screen(result)
-    assert "  5 modules: Pow, ReduceMean in each\n" in shown
-    assert "    overflow, the furthest of 10: reaches 9e5; without " in shown
-    assert "    /b0/norm, /b1/norm and 3 more\n" in shown
-    pieces = Advised(
-        id="whole-layernormalization", title="", evidence="", passed=False, layers=kept
-    )
-    assert "  5 LayerNorms: Pow, ReduceMean in each\n" in screen(replace(result, advice=[pieces]))
-
-
-def test_a_group_names_each_of_its_causes() -> None:
-    """Layers of one module are kept for two causes: both are told, each with its evidence."""
-    found = [
-        Diagnosis(layer="/m/Exp", cause=Cause.ROUNDING, evidence="11 bits"),
-        Diagnosis(layer="/m/Softmax", cause=Cause.UNDERFLOW, evidence="9% is 0", largest=1e-9),
-        Diagnosis(layer="/m/Sub", cause=Cause.UNDERFLOW, evidence="3% is 0", largest=1e-7),
-    ]
-    shown = screen(replace(RESULT, kept=[each.layer for each in found], diagnosis=found))
-    told = " ".join(shown.split())
-    assert "rounding: 11 bits; underflow, the furthest of 2: 3% is 0" in told
-
-
-def test_what_stands_alone_is_named() -> None:
-    """A pattern with one place is named after it, with its cause; operators are counted."""
-    shown = screen(RESULT)
-    assert "  /a/norm: Pow, Mean\n    overflow: reaches 1e5\n" in shown
-    convs = tuple(f"p2o.Conv.{i}" for i in range(6))
-    assert "  6 Conv layers\n    p2o.Conv.0, p2o.Conv.1 and 4 more\n" in screen(
-        replace(RESULT, kept=convs)
-    )
-
-
-def test_culprits_come_first() -> None:
-    """The layer that breaks the type is on the screen, whatever else is kept for rounding."""
-    rounded = [f"m{i}/Op{'abcdefghij'[i]}" for i in range(9)]
-    culprit = Culprit(layer="Norm", error_without=1.0, error_with=0.06, cause=Cause.OVERFLOW)
-    shown = screen(replace(RESULT, kept=(*rounded, "Norm"), culprits=[culprit]))
-    first = next(line for line in shown.splitlines()[2:] if line)
-    assert "Norm" == first.strip()
-
-
-def test_a_model_that_does_not_build_in_fp32_is_told_apart() -> None:
-    """The library's message is the headline, the exit code its own, and the library is asked."""
-    wrong = replace(
-        RESULT,
-        status=Status.NO_BASELINE,
-        message="the model with every layer high does not build: checkDet: false",
-        backend="tensorrt-rtx",
-        emulated=False,
-    )
-    assert ExitCode.NOT_BUILT is wrong.exit_code
-    shown = words(wrong)
-    assert "No FP32 baseline: the model with every layer high does not build: checkDet" in shown
-    assert "POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy run 'my model.onnx' --trt" in shown
-    assert "precision problem" not in shown
 
 
 def test_commands_are_quoted_for_the_shell() -> None:
@@ -99,17 +23,6 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert "precision-bisect verify 'my run'\n" in shown
     shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
     assert "precision-bisect 'a b; rm -rf x.onnx' --resume --out 'my run'" in shown
-
-
-def test_only_what_the_script_can_build_is_offered() -> None:
-    """A way that has no command is left out; where none has, nothing is offered."""
-    assert "build (strong10, strong11, rtx, weak)" in screen(RESULT)
-    without = replace(RESULT, no_command={"weak": "no command by layer names", "strong10": "none"})
-    shown = screen(without)
-    assert "build (strong11, rtx)" in shown
-    assert "trtexec.sh' strong11\n" in shown
-    every: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
-    assert "trtexec.sh" not in screen(replace(RESULT, no_command=dict.fromkeys(every, "none")))
 
 
 def test_a_run_goes_on_by_its_own_command() -> None:
@@ -126,20 +39,6 @@ def test_a_run_goes_on_by_its_own_command() -> None:
     lines = final_screen(stopped, Path("a b.onnx"), command=curve)
     shown = "\n".join(line.plain for line in lines)
     assert "precision-bisect 'a b.onnx' --tol=1e-2 --resume\n" in shown
-
-
-def test_names_are_literal() -> None:
-    """Markup and control characters in a name are shown, not obeyed."""
-    shown = screen(replace(RESULT, kept=("x/[bold]n", "x/\x1b[31mred")))
-    assert "[bold]n" in shown
-    assert "\x1b" not in shown
-
-
-def test_long_lists_are_cut() -> None:
-    """The screen shows the first patterns and says how many more layers there are."""
-    kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
-    shown = screen(replace(RESULT, kept=kept))
-    assert "… and 13 more layers, in the report" in shown
 
 
 @pytest.mark.parametrize("status", Status)
@@ -197,15 +96,6 @@ def test_commands_can_be_pasted() -> None:
     assert len(broken.splitlines()) > 2
     together = " ".join(broken.replace("\\\n", " ").split())
     assert f"(cd 'my run' && polygraphy run {words})" == together
-
-
-def test_what_to_change_is_named_where_little_is_gained() -> None:
-    """Where a plan keeps nearly all, the model itself is in question, whatever else is said."""
-    kept = [f"/m{i}/layer{i}" for i in range(19)]
-    many = replace(RESULT, kept=kept, candidates=20, notes=["a remark of many words " * 45])
-    assert "few run in FP16" in words(many)
-    assert "What to change instead: precision-bisect explain" in words(many)
-    assert "What to change instead" not in words(replace(many, candidates=40))
 
 
 @pytest.mark.parametrize("status", Status)

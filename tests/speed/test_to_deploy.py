@@ -86,7 +86,7 @@ def test_the_screen_and_the_report_have_both_in_a_row(result: Result) -> None:
     assert "FP32 holds with TF32, the libraries' default" in words(result)
     assert result.out is not None
     report = (result.out / REPORT).read_text()
-    assert "To deploy" in report and "With TF32" in report
+    assert '["Deploy",' in report and '["TF32",' in report
     same = replace(result, deploy=replace(result.deploy, kept=result.kept))
     assert "deploy " not in screen(same)
 

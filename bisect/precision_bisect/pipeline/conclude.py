@@ -14,6 +14,7 @@ from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.stopping import until
 from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
@@ -59,7 +60,7 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.advised import Advised
-from precision_bisect.runs.results.chosen_point import ExportedPoint, exported_point
+from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
@@ -71,11 +72,7 @@ from precision_bisect.runs.results.other_targets import (
     OnTargets,
     WithTf32,
 )
-from precision_bisect.runs.results.result import (
-    Inputs,
-    Pinned,
-    Result,
-)
+from precision_bisect.runs.results.result import Inputs, Pinned, Result
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
@@ -355,7 +352,8 @@ def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[s
     if point == ANSWER:
         return own, []
     try:
-        return exported_point(point, chart.curve, chart.culprits, deploy), []
+        kept = kept_at(point, chart.curve, chart.culprits, deploy)
+        return ExportedPoint(kept=list(map(LayerName, kept)), point=point), []
     except UsageError as error:
         return own, [error.one_line()]
 

@@ -18,7 +18,7 @@ from precision_bisect.machine.plain_files import remove_debris, whole
 from precision_bisect.runs import belonging, plain_json
 from precision_bisect.runs.belonging import RUN, Claim
 from precision_bisect.runs.runfolder import LOCK, OWN_FILES, OWNER, RunFolder, folder_errors
-from precision_bisect.runs.typed_json import read_typed
+from precision_bisect.runs.typed_json import read_or_none
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -89,10 +89,7 @@ def now() -> str:
 
 def owner_of(folder: Path) -> Owner | None:
     """Return who was last to take a folder and has not given it back, so far as that is noted."""
-    try:
-        return read_typed(Owner, folder / OWNER)
-    except (OSError, ValueError):
-        return None
+    return read_or_none(Owner, folder / OWNER)
 
 
 class RunLock:

@@ -44,3 +44,11 @@ def _text(kind: type, content: Any) -> Any:
     if not (issubclass(kind, Text) and isinstance(content, str)):
         raise ValueError(f"expected `str`, got `{type(content).__name__}`")
     return kind(content)
+
+
+def read_or_none(kind: type[T], path: Path) -> T | None:
+    """Return what a file of JSON says, None where there is none, or it says something else."""
+    try:
+        return read_typed(kind, path)
+    except (OSError, ValueError):
+        return None

@@ -1,41 +1,20 @@
-"""The answer first: what was found, in words and figures, or how far the search is."""
+"""The answer first: the page of a result beside its figures, or how far the search is."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from precision_bisect.errors import counted
-from precision_bisect.options import ANSWER
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.verification import VerifiedEngine
+from precision_bisect.errors import counted, printable
+from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.by_output import kind_of_limit
-from precision_bisect_reports.curve import exported
 from precision_bisect_reports.html.source import Source, best, candidates_of, figure
-from precision_bisect_reports.promise import (
-    deployed_rows,
-    made_up,
-    must_not_be_used,
-    predicted,
-    proof,
-    unseen,
-    with_tf32,
-)
-from precision_bisect_reports.speed import to_deploy
-from precision_bisect_reports.summary import (
-    METHOD_WORDS,
-    NO_ANSWER,
-    NOTHING_GAINED,
-    every_layer,
-    headline_of,
-    holds,
-    must_be,
-)
+from precision_bisect_reports.page_model import NO_ANSWER, page_of
+from precision_bisect_reports.promise import made_up, proof
+from precision_bisect_reports.rows import Form
 
-_BAD = (*WITHOUT_ANSWER, Status.ABORTED)
 _BLANK: Mapping[str, Any] = {
     **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance")),
     **dict.fromkeys(("error", "error_max")),
-    **dict.fromkeys(("message", "inputs", "limit_kind", "holds", "proof", "seen"), ""),
+    **dict.fromkeys(("message", "inputs", "limit_kind", "proof", "seen"), ""),
     **{"precisions": [], "remarks": []},
 }
 """What there is not to say."""
@@ -46,43 +25,38 @@ def answer_section(source: Source) -> dict[str, Any]:
     result = source.result
     if result is None:
         return _so_far(source)
-    status, tolerance = result.status, result.tolerance
-    unfinished = status.cut_off or status is Status.STOPPED
-    message = source.status.message if source.status else ""
-    gained = not (result.rungs and result.gains_nothing)
-    verification = source.looked_into
-    answered = bool(result.rungs) and (gained or not unfinished)
-    tone = "good" if status.answers and gained else "bad" if status in _BAD else "open"
+    tolerance, verification = result.tolerance, source.looked_into
+    page, inputs = page_of(result), made_up(result.inputs)
+    lead = "" if result.status.answers else printable(result.message)
+    rows = [row for row in page.rows if row.text not in (lead, inputs)]
+    facts = [
+        [row.label[:1].upper() + row.label[1:], row.text] for row in rows if row.form is Form.FACT
+    ]
     return {
-        "title": _title(result, status, answered),
-        "badge": headline_of(result) if gained or not answered else NOTHING_GAINED,
-        "tone": tone,
-        "message": "" if status.answers else message,
-        "inputs": made_up(result.inputs),
-        "answered": answered,
+        "title": page.title,
+        "badge": page.ending,
+        "tone": page.tone,
+        "message": lead,
+        "inputs": inputs,
+        "answered": page.answered,
         "kept": len(result.kept),
         "candidates": result.candidates,
         "nodes": result.layers_total,
-        "error": result.error if answered or not unfinished else None,
+        "error": None if result.unanswered else result.error,
         "error_max": result.error_max,
         "tolerance": result.limit,
         "limits": tolerance if isinstance(tolerance, Mapping) else None,
         "limit_kind": kind_of_limit(result),
-        "holds": _sentence(*holds(result, result.stability)) if result.stability else "",
         "proof": proof(result) if result.kept else "",
         "precisions": [[rung.precision, rung.count] for rung in result.rungs],
         "latency": result.latency_ms,
         "speed": result.speed,
         "honoured": verification.honoured if verification else result.honoured,
         "seen": _seen(verification),
-        "facts": [*_facts(result), *_on_target(source)],
+        "facts": [*facts, *_on_target(source)],
         "run": _run(source),
-        "remarks": list(_remarks(result, message)),
+        "remarks": [*page.warnings, *(row.text for row in rows if row.form is Form.REMARK)],
     }
-
-
-def _sentence(label: str, text: str) -> str:
-    return f"{label.capitalize()} {text}."
 
 
 def _so_far(source: Source) -> dict[str, Any]:
@@ -119,28 +93,12 @@ def _so_far(source: Source) -> dict[str, Any]:
     }
 
 
-def _seen(verified: VerifiedEngine | None) -> str:
+def _seen(verified: Verification | None) -> str:
     """Return what `verify` has seen, "" where it was not asked."""
     if verified is None:
         return ""
     engine = f"; {verified.engine}" if verified.engine else ""
     return f"verify, with {verified.backend} {verified.remark}: {verified.summary}{engine}."
-
-
-def _title(result: Result, status: Status, answered: bool) -> str:
-    low, high = result.low.upper(), result.high.upper()
-    if status is Status.NOTHING_TO_KEEP:
-        return f"Every {'other ' * bool(result.asked)}layer can run {low}"
-    if status in WITHOUT_ANSWER:
-        return headline_of(result)
-    if not answered:
-        return NO_ANSWER
-    if result.gains_nothing:
-        return f"Every plan that passed keeps {every_layer(result)} {high}"
-    of = f"of {counted(result.candidates, 'layer')}"
-    if len(result.rungs) > 2:
-        return f"{must_be(result)} {of}"
-    return f"{result.staying}, {result.rest}"
 
 
 def _run(source: Source) -> dict[str, str]:
@@ -158,28 +116,6 @@ def _run(source: Source) -> dict[str, str]:
     return {"command": command or "", "about": ", ".join(filter(None, parts))}
 
 
-def _facts(result: Result) -> Iterator[list[str]]:
-    yield ["Backend", result.backend]
-    if prediction := predicted(result):
-        yield ["Predicted for", prediction]
-    if result.builds:
-        yield ["Builds", str(result.builds)]
-    yield ["Evaluations", str(result.evaluations)]
-    if method := result.latency_method:
-        yield ["Latency by", METHOD_WORDS[method]]
-    if words := to_deploy(result):
-        yield ["To deploy", words]
-    if words := with_tf32(result):
-        yield ["With TF32", words]
-    yield ["Search", f"{result.wall_s:.0f} s"]
-    yield ["Strategy", str(result.fingerprint["strategy"])]
-    samples, holdout = result.fingerprint["samples"], result.fingerprint["holdout"]
-    inputs = result.inputs
-    repeated = f", {inputs.distinct} distinct" if inputs and inputs.repeated else ""
-    yield ["Samples", f"{samples}{repeated}" + (f", {holdout} held out" if holdout else "")]
-    yield from _deployed(result)
-
-
 def _on_target(source: Source) -> Iterator[list[str]]:
     """Yield what a target made of the answer, and of each plan."""
     if (on_target := source.judged_on_target) is None:
@@ -187,40 +123,3 @@ def _on_target(source: Source) -> Iterator[list[str]]:
     yield ["On the target", on_target.verdict]
     for point in on_target.points:
         yield [f"On the target, {point.point}", point.line(on_target.samples)]
-
-
-def _deployed(result: Result) -> Iterator[list[str]]:
-    """Yield which plan is exported, what the last check of it found, and what judges elsewhere."""
-    if result.export_point not in (None, ANSWER):
-        yield ["Exports hold", exported(result)]
-    recheck = result.deployment.recheck if result.deployment else None
-    if recheck is not None and recheck.outcome != "not_judged":
-        rows = deployed_rows(
-            result.deployment, (diagnosis.cause for diagnosis in result.diagnosis)
-        )
-        yield from ([label.capitalize(), text] for label, text in rows)
-
-
-def _remarks(result: Result, message: str) -> Iterator[str]:
-    if sentence := must_not_be_used(result):
-        yield f"{sentence}."
-    if result.status is Status.FOUND and message:
-        yield f"{message[:1].upper()}{message[1:]}."
-    if result.rungs and (sentence := unseen(result)):
-        yield f"Unseen inputs: {sentence}."
-    if result.emulated and result.rungs:
-        yield "Predicted by the emulator on the machine of the search; confirm on the target."
-    if result.unresolved:
-        counts = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
-        yield f"Trials without a verdict, which count neither way: {', '.join(counts)}."
-    for broken in result.non_monotone:
-        passed, failed = broken.passed, broken.failed
-        yield (
-            f"Keeping more hurt: {counted(failed.kept, 'kept layer')} failed ({failed.error}) "
-            f"although {passed.kept} of them alone had passed ({passed.error})."
-        )
-    if result.asked:
-        yield f"Asked for: {result.asked_for}. What is proven is of the other layers."
-    if pinned := result.pinned:
-        yield f"{len(pinned)} more stay high because they cannot run lower; marked in the list."
-    yield from result.notes

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.plan import Plan
 from precision_bisect.runs.ledger.ledger_reader import Recorded, read_ledger
 from precision_bisect.runs.results.model_layers import ModelLayers
-from precision_bisect.runs.results.on_target import OnTarget, read_on_target
+from precision_bisect.runs.results.on_target import OnTarget
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.saved import read_result
-from precision_bisect.runs.results.verification import VerifiedEngine, read_verification
+from precision_bisect.runs.results.verification import Verification
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
     DIAGNOSIS,
@@ -26,10 +26,12 @@ from precision_bisect.runs.runfolder import (
     RESULT,
     RUN_SCRIPT,
     STATUS,
+    TARGET,
     TORCH_AUTOCAST,
     TRTEXEC,
+    VERIFIED,
 )
-from precision_bisect.runs.typed_json import T, read_typed
+from precision_bisect.runs.typed_json import T, read_or_none, read_typed
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, Trial
@@ -61,12 +63,12 @@ class Source:
     status: RunStatus | None = None
     layers: ModelLayers | None = None
     diagnosis: Findings | None = None
-    verified: VerifiedEngine | None = None
+    verified: Verification | None = None
     on_target: OnTarget | None = None
     exports: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
-    def looked_into(self) -> VerifiedEngine | None:
+    def looked_into(self) -> Verification | None:
         """What `verify` has seen of this answer, None where it was not asked."""
         verified, result = self.verified, self.result
         return verified if verified and result and set(verified.kept) == set(result.kept) else None
@@ -94,17 +96,17 @@ def read_source(folder: Path) -> Source:
         )
     status = _read(RunStatus, folder / STATUS)
     layers = _read(ModelLayers, folder / LAYERS)
-    verified = read_verification(folder)
+    verified = read_or_none(Verification, folder / VERIFIED)
     if status is not None and status.state == "searching":
         return Source(searches=searches, status=status, layers=layers, verified=verified)
     return Source(
         searches=searches,
-        result=_result(folder / RESULT),
+        result=_result(folder / RESULT, status.message if status else ""),
         status=status,
         layers=layers,
         diagnosis=_read(Findings, folder / DIAGNOSIS),
         verified=verified,
-        on_target=read_on_target(folder),
+        on_target=read_or_none(OnTarget, folder / TARGET),
         exports=_exports(folder),
     )
 
@@ -120,9 +122,11 @@ def _title(path: Path) -> str:
     return f"search {number}: {low}"
 
 
-def _result(path: Path) -> Result | None:
+def _result(path: Path, message: str) -> Result | None:
     """Return what the run has found, None before its end. Raises RunFolderError."""
-    return read_result(path, "go on with --resume, which writes it") if path.exists() else None
+    if not path.exists():
+        return None
+    return replace(read_result(path, "go on with --resume, which writes it"), message=message)
 
 
 def _read(kind: type[T], path: Path) -> T | None:

@@ -10,7 +10,7 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, Result
 from precision_bisect.runs.results.speed_report import FrontPoint
-from precision_bisect.runs.results.verification import VerifiedEngine
+from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
@@ -161,11 +161,10 @@ def _view(source: Source) -> dict[str, Any]:
     }
 
 
-def _precisions(source: Source, network: Network) -> dict[str, str] | None:
+def _precisions(source: Source, network: Network) -> Mapping[str, str] | None:
     """Return the types of the kept layers by name; None where there is no answer."""
     if source.result and source.result.rungs:
-        rungs = source.result.rungs
-        return {name: rung.precision for rung in rungs for name in (rung.layers or ())}
+        return source.result.precisions
     recorded = source.searches[0].recorded
     if source.result or source.searches[0].title or not _same(source, network):
         return None
@@ -195,10 +194,10 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
     }
 
 
-def _kept(result: Result, verified: VerifiedEngine | None) -> list[dict[str, Any]]:
+def _kept(result: Result, verified: Verification | None) -> list[dict[str, Any]]:
     """Return what is known of each kept layer: certificate, cause, whether the engine obeys."""
     needs = {need.layer: need for need in result.certificate.evidence}
-    causes = {diagnosis.layer: diagnosis for diagnosis in result.diagnosis}
+    causes = result.causes
     looked = verified.layers if verified and verified.layers else result.honoured_layers
     honours = {entry.layer: entry for entry in looked}
     costs = (

@@ -29,7 +29,7 @@ from precision_bisect.pipeline.verifying.one_build import OneBuild, Order, build
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.run_status import told_of
 from precision_bisect.runs.results.saved import damaged, last_run, quoted
-from precision_bisect.runs.results.verification import Verification
+from precision_bisect.runs.results.verification import Verification, failure_of, fault_of
 from precision_bisect.runs.runfolder import (
     LEDGER,
     LOCK,
@@ -228,10 +228,13 @@ def verify(
         remark=builder.remark,
         unlike=chosen.unlike,
         kept=finished.high,
-        evidence=built.evidence,
-        failure=built.failure,
-        plain=plain.failure if plain else None,
-        facts=built.facts,
+        layers=built.evidence.honours,
+        notes=built.evidence.notes,
+        listed={listing.note: listing.names for listing in built.evidence.listed},
+        failure=failure_of(built.failure),
+        fp32_failure=failure_of(plain.failure if plain else None),
+        fault=fault_of(built.failure, plain.failure if plain else None),
+        engine=built.facts,
     )
     try:
         return Verified(found=verification, run=_record(verification, built, plain, finished))

@@ -19,21 +19,9 @@ class Side:
     layers: Mapping[str, str] | None
 
     @property
-    def precisions(self) -> Mapping[str, str]:
-        """The type of each kept layer, in network order."""
-        result = self.saved.result
-        chosen = {
-            name: rung.precision
-            for rung in result.rungs
-            if rung.layers is not None
-            for name in rung.layers
-        }
-        return {name: chosen.get(name, result.high) for name in result.kept}
-
-    @property
     def causes(self) -> Mapping[str, str]:
         """Why each kept layer needs the precision, as far as the run has found it out."""
-        return {diagnosis.layer: diagnosis.cause for diagnosis in self.saved.result.diagnosis}
+        return {layer: why.cause for layer, why in self.saved.result.causes.items()}
 
     def to_json(self) -> dict[str, Any]:
         result = self.saved.result
@@ -133,7 +121,7 @@ class Comparison:
 
 def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
-    first, second = before.precisions, after.precisions
+    first, second = before.saved.result.precisions, after.saved.result.precisions
     comparable = before.layers is not None and after.layers is not None
     ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(

@@ -64,17 +64,6 @@ def kept_at(
     return deploy.kept
 
 
-def exported_point(
-    point: str,
-    curve: Sequence[CurvePoint],
-    culprits: Sequence[Culprit],
-    deploy: PlanToDeploy | None,
-) -> ExportedPoint:
-    """Return what exports of a point other than the answer hold. Raises as `kept_at` does."""
-    kept = kept_at(point, curve, culprits, deploy)
-    return ExportedPoint(kept=list(map(LayerName, kept)), point=point)
-
-
 def _why(point: str, curve: Sequence[CurvePoint]) -> str:
     if not curve:
         return "the run has no curve"

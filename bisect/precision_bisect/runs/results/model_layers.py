@@ -7,7 +7,7 @@ from typing import Literal
 
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.runfolder import LAYERS
-from precision_bisect.runs.typed_json import Count, read_typed
+from precision_bisect.runs.typed_json import Count, read_or_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,5 @@ class ModelLayers:
 
 def read_modules(folder: Path) -> Mapping[str, str] | None:
     """Return the module of each node of a run's model, by name; None where no file tells it."""
-    try:
-        listed = read_typed(ModelLayers, folder / LAYERS)
-    except (OSError, ValueError):
-        return None
-    return {layer.name: layer.module for layer in listed.layers}
+    listed = read_or_none(ModelLayers, folder / LAYERS)
+    return None if listed is None else {layer.name: layer.module for layer in listed.layers}

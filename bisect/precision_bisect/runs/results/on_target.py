@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Literal
 
 from precision_bisect.errors import ExitCode, counted, printable
 from precision_bisect.options import ANSWER
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET
-from precision_bisect.runs.typed_json import Count, read_typed
+from precision_bisect.runs.runfolder import MIXED_MODEL
+from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure, Honour, LayerHonour
 
 FP32 = "fp32"
@@ -221,11 +220,3 @@ class OnTarget:
                 if entry.honoured is Honour.DEMOTED
             ]
         return "".join(f"{line}\n" for line in lines)
-
-
-def read_on_target(folder: Path) -> OnTarget | None:
-    """Return what `target --read` has left in a run folder, None where that is nothing."""
-    try:
-        return read_typed(OnTarget, folder / TARGET)
-    except (OSError, ValueError):
-        return None

@@ -4,7 +4,6 @@ The file is written from these dataclasses, read back into them, and its JSON Sc
 them (`docs/make_schema.py`).
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +20,7 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.deployment import Deployment, Recheck
-from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
@@ -268,6 +267,17 @@ class Result:
         return self.modules.get(layer, scope_of(layer))
 
     @property
+    def precisions(self) -> Mapping[str, PrecisionName]:
+        """The type of each kept layer, in network order."""
+        types = {name: rung.precision for rung in self.rungs for name in rung.layers or ()}
+        return {name: types.get(name, self.high) for name in self.kept}
+
+    @property
+    def causes(self) -> Mapping[str, Diagnosis]:
+        """Why layers need the precision, by their names, as far as the run has found it out."""
+        return {diagnosis.layer: diagnosis for diagnosis in self.diagnosis}
+
+    @property
     def limit(self) -> float | None:
         """The limit on the scale of the errors; several limits make them multiples of 1."""
         return 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance
@@ -279,6 +289,17 @@ class Result:
             return ""
         least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
         return least if least == most else f"{least} to {most}"
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the run ended before there was a plan that runs a layer low."""
+        unfinished = self.status.cut_off or self.status is Status.STOPPED
+        return unfinished and (not self.rungs or self.gains_nothing)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the run stands by a plan, the best so far and the culprits alone included."""
+        return self.status not in WITHOUT_ANSWER and not self.unanswered
 
     @property
     def gains_little(self) -> bool:
@@ -301,12 +322,6 @@ class Result:
         return len(highest or ()) == self.candidates > 0
 
     @property
-    def asked_for(self) -> str:
-        """How many layers have which type because the user asked for it, "" for none."""
-        counts = Counter(order.precision for order in self.asked)
-        return ", ".join(f"{count} {precision.upper()}" for precision, count in counts.items())
-
-    @property
     def not_passed(self) -> frozenset[TargetName]:
         """The targets on which the answer is known to fail, or is not known to pass."""
         outcomes = (outcome for outcome in self.other_targets if not outcome.passed)
@@ -316,14 +331,6 @@ class Result:
     def unusable(self) -> frozenset[TargetName]:
         """The targets that have not passed, and those that lack operators of the model."""
         return self.not_passed.union(self.unknown_to)
-
-    @property
-    def rest(self) -> str:
-        """How many layers run low, or may, with their share of the work where that is known."""
-        how = runs(self.fingerprint)
-        if self.low_share is None:
-            return f"the rest {how} in {self.low.upper()}"
-        return self.low_share.words(how, self.low)
 
     @property
     def refuted(self) -> Recheck | None:
@@ -378,10 +385,3 @@ class Result:
 
 KEYS = tuple(entry.name for entry in fields(Result) if entry.name not in ("message", "out"))
 """The keys of `result.json`, version 1, in order."""
-
-
-def runs(fingerprint: Mapping[str, Any]) -> str:
-    """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
-    versions = fingerprint.get("versions")
-    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
-    return "may run" if weak else "runs"

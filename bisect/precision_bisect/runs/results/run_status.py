@@ -1,14 +1,14 @@
 """`status.json`, version 1: what a run tells of itself while it goes on, and how it ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from precision_bisect.runs.monitoring.events import RunStarted
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import STATUS
-from precision_bisect.runs.typed_json import Count, read_typed
+from precision_bisect.runs.typed_json import Count, read_or_none, read_typed
 from precision_bisect.trial import (
     Figure,
     Kind,
@@ -39,20 +39,9 @@ class Asked:
     @classmethod
     def of(cls, proposal: Proposal, **more: Any) -> Self:
         """Return what is asked, with the further fields of a subclass."""
-        return cls(
-            kept=len(proposal.plan),
-            plan=proposal.plan.key,
-            phase=proposal.phase,
-            samples=proposal.samples,
-            kind=proposal.kind,
-            draw=proposal.draw,
-            case=proposal.case,
-            timed=proposal.timed,
-            reason=proposal.reason,
-            narrowed_to=proposal.narrowed_to,
-            about_left=proposal.about_left,
-            **more,
-        )
+        names = (entry.name for entry in fields(proposal) if entry.name != "plan")
+        asked = {name: getattr(proposal, name) for name in names}
+        return cls(kept=len(proposal.plan), plan=proposal.plan.key, **asked, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +67,12 @@ class Shown(Asked):
     def by(cls, proposal: Proposal, outcome: Outcome) -> Self:
         """Return what a trial showed."""
         latency = outcome.evidence.latency
+        names = ("status", "verdict", "error", "message", "wall_s")
         return cls.of(
             proposal,
-            status=outcome.status,
-            verdict=outcome.verdict,
-            error=outcome.error,
-            message=outcome.message,
-            wall_s=outcome.wall_s,
             latency_ms=latency.median_ms if latency else None,
             speedup=latency.speedup if latency else None,
+            **{name: getattr(outcome, name) for name in names},
         )
 
 
@@ -148,7 +134,4 @@ def read_status(folder: Path) -> RunStatus:
 
 def told_of(folder: Path) -> RunStatus | None:
     """Return what a run folder tells, None where that is nothing."""
-    try:
-        return read_status(folder)
-    except (OSError, ValueError):
-        return None
+    return read_or_none(RunStatus, folder / STATUS)

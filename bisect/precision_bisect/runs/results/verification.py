@@ -2,16 +2,14 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from precision_bisect.errors import ExitCode, counted, first_of, printable
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.runfolder import VERIFIED
-from precision_bisect.runs.typed_json import read_typed
-from precision_bisect.trial import Evidence, Honour, LayerHonour, Outcome, TrialStatus
+from precision_bisect.trial import Honour, LayerHonour, Outcome, TrialStatus
 
+Fault: TypeAlias = Literal["plan", "model", "unclear"]
 _WORDS = {
     Honour.HONOURED: "honoured",
     Honour.DEMOTED: "DEMOTED",
@@ -20,7 +18,7 @@ _WORDS = {
 _WIDTH = 80
 _MOST_LISTED = 4
 _MOST_LAYERS = 8
-_FAULTS = {
+_FAULTS: Mapping[Fault, str] = {
     "plan": "every layer in FP32 builds, so the plan is at fault",
     "model": "every layer in FP32 does not build either, so it is not the plan: ",
     "unclear": "every layer in FP32 does not build either, for another reason: ",
@@ -61,86 +59,51 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedEngine:
-    """What `verify` saw: the contents of `verify.json`, version 1."""
+class Verification:
+    """What one build of a plan showed: the contents of `verify.json`, version 1.
+
+    `unlike` are settings that the run had otherwise. `layers` are the kept ones as the engine
+    shows them, `listed` the names that the builder gave with a note. `failure` is how the build
+    failed, if it did, `fp32_failure` how every layer in FP32 did, `fault` what is to blame.
+    """
 
     schema: Literal[1] = 1
     backend: str
     remark: str
     unlike: Sequence[str] = ()
     kept: Sequence[str]
-    exit_code: ExitCode
-    honoured: bool | None
-    layers: Sequence[LayerHonour]
-    notes: Sequence[str]
-    listed: Mapping[str, Sequence[str]]
-    failure: str | None
-    fp32_failure: str | None
-    fault: str | None
-    summary: str
+    exit_code: ExitCode = field(init=False)
+    honoured: bool | None = field(init=False)
+    layers: Sequence[LayerHonour] = ()
+    notes: Sequence[str] = ()
+    listed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    failure: str | None = None
+    fp32_failure: str | None = None
+    fault: Fault | None = None
+    summary: str = field(init=False)
     engine: EngineFacts | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What one build of a plan showed; `unlike` are settings that the run had otherwise.
-
-    `failure` is how the build failed, if it did; `plain` then how that of every layer in FP32 did,
-    None where that one builds.
-    """
-
-    backend: str
-    remark: str
-    unlike: Sequence[str] = ()
-    kept: Sequence[str]
-    evidence: Evidence
-    failure: Outcome | None = None
-    plain: Outcome | None = None
-    facts: EngineFacts | None = None
-
-    @property
-    def fault(self) -> str | None:
-        """What is at fault for a failed build: "plan", "model" (or the build), or "unclear"."""
-        if self.failure is None:
-            return None
-        if self.plain is None:
-            return "plan" if self.failure.status is TrialStatus.BUILD_FAILED else "unclear"
-        return "model" if self.plain.status is self.failure.status else "unclear"
-
-    @property
-    def honoured(self) -> bool | None:
-        """Whether the engine keeps what it should; None without one, or where it does not show."""
-        if self.failure is not None or self._count(Honour.NOT_OBSERVABLE):
-            return False if self.evidence.demoted else None
-        return not self.evidence.demoted
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0 only where every kept layer was seen honoured."""
+    def __post_init__(self) -> None:
+        honoured = self._honoured()
+        # 0 only where every kept layer was seen honoured.
+        exit_code = ExitCode.OK if honoured else ExitCode.NO_PLAN
         if self.failure is not None:
-            return ExitCode.NO_PLAN if self.fault == "plan" else ExitCode.NOT_BUILT
-        if self.honoured is None:
-            return ExitCode.NOT_OBSERVABLE
-        return ExitCode.OK if self.honoured else ExitCode.NO_PLAN
+            exit_code = ExitCode.NO_PLAN if self.fault == "plan" else ExitCode.NOT_BUILT
+        elif honoured is None:
+            exit_code = ExitCode.NOT_OBSERVABLE
+        object.__setattr__(self, "honoured", honoured)
+        object.__setattr__(self, "exit_code", exit_code)
+        object.__setattr__(self, "summary", self._summary())
+
+    def _honoured(self) -> bool | None:
+        """Tell whether the engine keeps what it should; None where it does not show."""
+        demoted = bool(self._count(Honour.DEMOTED))
+        if self.failure is not None or self._count(Honour.NOT_OBSERVABLE):
+            return False if demoted else None
+        return not demoted
 
     def to_json(self) -> str:
-        verified = VerifiedEngine(
-            backend=self.backend,
-            remark=self.remark,
-            unlike=self.unlike,
-            kept=self.kept,
-            exit_code=self.exit_code,
-            honoured=self.honoured,
-            layers=self.evidence.honours,
-            notes=self.evidence.notes,
-            listed={listing.note: listing.names for listing in self.evidence.listed},
-            failure=self.failure.message if self.failure else None,
-            fp32_failure=self.plain.message if self.plain else None,
-            fault=self.fault,
-            summary=self.summary,
-            engine=self.facts,
-        )
-        return plain_json.dumps(verified, indent=2) + "\n"
+        return plain_json.dumps(self, indent=2) + "\n"
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the verdict, the counts, and what was built; then layers, and the remarks.
@@ -150,25 +113,25 @@ class Verification:
         lines = [self.verdict]
         if self.failure is None:
             lines.append(f"  {self.summary}")
-        if self.facts is not None:
-            lines.append(f"  {self.facts}")
+        if self.engine is not None:
+            lines.append(f"  {self.engine}")
         unlike = f"unlike the run: {', '.join(self.unlike)}" * bool(self.unlike)
         remarks = "; ".join(filter(None, (self.remark, unlike)))
         lines.append(f"  {self.backend}{f': {remarks}' if remarks else ''}")
-        honours = self.evidence.honours
-        entries = [entry for entry in honours if verbose or entry.honoured is not Honour.HONOURED]
+        entries = [
+            entry for entry in self.layers if verbose or entry.honoured is not Honour.HONOURED
+        ]
         first_entries = entries if verbose else entries[:_MOST_LAYERS]
         for entry in first_entries:
             lines.append(f"  {_WORDS[entry.honoured]}: {printable(entry.layer)}")
             lines.append(f"    {printable(entry.evidence)}")
-        lines += [
-            f"  {self.backend} remarks: {printable(note)}{self._listed(note)}"
-            for note in self.evidence.notes
-        ]
-        if len(first_entries) < len(honours):
-            lines.append(
-                f"  -v lists all {counted(len(honours), 'kept layer')}, each with its evidence"
-            )
+        for note in self.notes:
+            names = self.listed.get(note)
+            first_names = f": {printable(first_of(names, _MOST_LISTED))}" if names else ""
+            lines.append(f"  {self.backend} remarks: {printable(note)}{first_names}")
+        if len(first_entries) < len(self.layers):
+            every = counted(len(self.layers), "kept layer")
+            lines.append(f"  -v lists all {every}, each with its evidence")
         return "".join(f"{_folded(line)}\n" for line in lines)
 
     @property
@@ -189,46 +152,44 @@ class Verification:
         of = counted(count, "kept layer")
         return f"Demoted: the engine computes {demoted} of {of} lower than asked"
 
-    @property
-    def summary(self) -> str:
-        """How many layers have which verdict, or why there is no engine and what is at fault."""
+    def _summary(self) -> str:
+        """Return how many layers have which verdict, or why there is no engine, and the fault."""
         if self.failure is None:
             counts = [f"{self._count(honour)} {word.lower()}" for honour, word in _WORDS.items()]
             # Nothing to look at is another matter than a look that told nothing.
-            gone = sum(not entry.found for entry in self.evidence.honours)
+            gone = sum(not entry.found for entry in self.layers)
             counts[-1] += f" ({gone} in no engine layer)" * bool(gone)
             return f"{len(self.kept)} kept: {', '.join(counts)}"
-        sentence = f"the build failed: {_ending(self.failure)}; "
-        if self.plain is None:
+        sentence = f"the build failed: {self.failure}; "
+        if self.fp32_failure is None:
             return sentence + (_FAULTS["plan"] if self.fault == "plan" else _NO_PROOF)
-        fault, again = _FAULTS[str(self.fault)], _ending(self.plain)
+        fault = _FAULTS[self.fault or "unclear"]
         # The same words twice tell no more.
-        return sentence + (fault.removesuffix(": ") if again in sentence else fault + again)
+        if self.fp32_failure in sentence:
+            return sentence + fault.removesuffix(": ")
+        return sentence + fault + self.fp32_failure
 
     def _count(self, honour: Honour) -> int:
         """Count the kept layers with a verdict; what was not looked at is not observable."""
-        count = sum(entry.honoured is honour for entry in self.evidence.honours)
-        unseen = max(0, len(self.kept) - len(self.evidence.honours))
+        count = sum(entry.honoured is honour for entry in self.layers)
+        unseen = max(0, len(self.kept) - len(self.layers))
         return count + (unseen if honour is Honour.NOT_OBSERVABLE else 0)
 
-    def _listed(self, note: str) -> str:
-        """Return the first names that the builder gave with a remark."""
-        names = [
-            name
-            for listing in self.evidence.listed
-            if listing.note == note
-            for name in listing.names
-        ]
-        return f": {printable(first_of(names, _MOST_LISTED))}" if names else ""
 
+def fault_of(failure: Outcome | None, plain: Outcome | None) -> Fault | None:
+    """Return what is to blame for a failed build, by that of every layer in FP32.
 
-def _ending(outcome: Outcome) -> str:
-    return printable(outcome.message).rstrip(".") + _MORE.get(outcome.status, "")
-
-
-def read_verification(folder: Path) -> VerifiedEngine | None:
-    """Return what `verify` has left in a run folder, None where that is nothing."""
-    try:
-        return read_typed(VerifiedEngine, folder / VERIFIED)
-    except (OSError, ValueError):
+    That is the plan, the model (or its build), or unclear; `plain` is None where that one builds.
+    """
+    if failure is None:
         return None
+    if plain is None:
+        return "plan" if failure.status is TrialStatus.BUILD_FAILED else "unclear"
+    return "model" if plain.status is failure.status else "unclear"
+
+
+def failure_of(outcome: Outcome | None) -> str | None:
+    """Return how a build failed, and what allows more; None where it did not."""
+    if outcome is None:
+        return None
+    return printable(outcome.message).rstrip(".") + _MORE.get(outcome.status, "")

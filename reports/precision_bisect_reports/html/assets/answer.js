@@ -14,7 +14,7 @@ function errorTile(answer) {
   const finite = Number.isFinite(number(answer.error));
   const figures = [answer.error, answer.error_max].filter((error) => error !== null && error !== undefined).map((error) => spell(error, 4));
   if (answer.error === null) return tile("Error", "no figure", "The check says yes or no.");
-  const of = limit ? `tolerance ${spell(limit)}${answer.limits ? ", as a multiple of the limits" : answer.limit_kind && ` (${answer.limit_kind})`}. ${answer.holds}` : answer.holds;
+  const of = limit ? `tolerance ${spell(limit)}${answer.limits ? ", as a multiple of the limits" : answer.limit_kind && ` (${answer.limit_kind})`}.` : "";
   return tile("Error", [...new Set(figures)].join(" to "), of, limit && finite ? meter(number(answer.error_max ?? answer.error) / limit) : null);
 }
 

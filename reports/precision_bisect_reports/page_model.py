@@ -1,0 +1,279 @@
+"""One model of a page: how a run ended, and what there is to say of it, each fact once.
+
+The terminal, the report and notebooks lay it out. Names and messages come from untrusted files, so
+every text is made printable here.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from precision_bisect.errors import counted, first_of, printable
+from precision_bisect.runs.monitoring.run_watch import spent
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import RESULT
+from precision_bisect.trial import Honour, LatencyMethod
+from precision_bisect_reports.by_output import by_output, kind_of_limit
+from precision_bisect_reports.curve import curve, exported
+from precision_bisect_reports.promise import (
+    deployed,
+    foreign_to,
+    in_range,
+    judging_steps,
+    made_up,
+    must_not_be_used,
+    predicted,
+    proof,
+    unseen,
+    with_tf32,
+)
+from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
+from precision_bisect_reports.speed import cost, no_faster, speed, to_deploy
+
+MOST_NAMED = 3
+Tone: TypeAlias = Literal["good", "open", "bad"]
+_METHODS: Mapping[LatencyMethod, str] = {
+    "host_clock": "the host's clock",
+    "cuda_events": "CUDA events",
+    "cuda_graph": "the host's clock, CUDA graph",
+}
+_ENDINGS = {
+    Status.FOUND: "Found",
+    Status.NOTHING_TO_KEEP: "Nothing to keep",
+    Status.NO_BASELINE: "No FP32 baseline",
+    Status.NOT_PRECISION: "Not a precision problem",
+    Status.INFEASIBLE: "No plan satisfies the limits",
+    Status.BUDGET_EXHAUSTED: "Budget spent",
+    Status.INTERRUPTED: "Interrupted",
+    Status.ABORTED: "Aborted",
+    Status.STOPPED: "Culprits only",
+}
+_ALL_THE_SAME = {
+    **dict.fromkeys(
+        (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED), "; best so far"
+    ),
+    Status.STOPPED: "; not within the tolerance",
+}
+"""What there is although the search was not over."""
+NO_ANSWER = "No answer yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a run comes to: its ending, the answer or why there is none, and all rows in order.
+
+    `ending` has few words, `head` those with what there is all the same, `sentence` goes on
+    behind it, "" for nothing: the answer where the run is `answered`, else why it is not.
+    `warnings` stand first.
+    """
+
+    ending: str
+    head: str
+    sentence: str
+    answered: bool
+    tone: Tone
+    warnings: Sequence[str]
+    rows: Sequence[Row]
+
+    @property
+    def title(self) -> str:
+        """The answer as a sentence of its own, else the head."""
+        return self.sentence[:1].upper() + self.sentence[1:] if self.answered else self.head
+
+    @property
+    def headline(self) -> str:
+        """The head, and its sentence."""
+        return f"{self.head}: {self.sentence}" if self.sentence else self.head
+
+
+def page_of(result: Result) -> Page:
+    """Return what every page shows of a result."""
+    ending, head, sentence = _headline(result)
+    good = result.status.answers and not result.gains_nothing
+    bad = result.status in (*WITHOUT_ANSWER, Status.ABORTED)
+    return Page(
+        ending=ending,
+        head=head,
+        sentence=sentence,
+        answered=result.answered,
+        tone="good" if good else "bad" if bad else "open",
+        warnings=[*filter(None, (must_not_be_used(result), no_faster(result)))],
+        rows=list(_rows(result)),
+    )
+
+
+def _headline(result: Result) -> tuple[str, str, str]:
+    """Return how a run ended, the head of its page, and the sentence behind that."""
+    ending, high, low = _ENDINGS[result.status], result.high.upper(), result.low.upper()
+    if result.status is Status.NOT_PRECISION and result.interface is not None:
+        ending = "The interface alone is over the limit"
+    if result.status in WITHOUT_ANSWER:
+        return ending, ending, printable(result.message)
+    if result.unanswered:
+        nothing_low = f"no plan has passed yet that runs a layer in {low}"
+        return ending, NO_ANSWER, printable(result.message) or nothing_low
+    if result.gains_nothing:
+        every = "the one layer" if result.candidates == 1 else f"all {result.candidates} layers"
+        gained = "Nothing gained"
+        return gained, gained, f"every plan that passed keeps {every} {high}"
+    head = ending + ("; a near miss" if result.near_miss else _ALL_THE_SAME.get(result.status, ""))
+    if len(result.rungs) > 2:
+        return ending, head, _by_rung(result)
+    if result.gains_little and result.low_share is None:
+        return ending, head, f"{result.staying}, few run in {low}"
+    # Weakly typed, TensorRT takes FP32 for low layers where it is faster.
+    versions = result.fingerprint.get("versions")
+    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
+    how = "may run" if weak else "runs"
+    rest = f"the rest {how} in {low}"
+    if result.low_share is not None:
+        rest = result.low_share.words(how, result.low)
+    return ending, head, f"{result.staying}, {rest}"
+
+
+def _by_rung(result: Result) -> str:
+    """Return how many layers a ladder has in each type."""
+    *others, lowest = result.rungs
+    kept = [f"{len(rung.layers or ())} must be {rung.precision.upper()}" for rung in others]
+    of = counted(result.candidates, "layer")
+    return f"of {of} {', '.join(kept)}, {lowest.count} run {lowest.precision.upper()}"
+
+
+def _rows(result: Result) -> Iterator[Row]:
+    """Yield all rows in the order of the screen."""
+    answered, unanswered = result.answered, result.unanswered
+    if words := foreign_to(result):
+        yield Row("unknown", words)
+    if not unanswered:
+        yield from _judged(result)
+    if result.interface is not None and result.status not in WITHOUT_ANSWER:
+        yield Row("interface", printable(result.interface.words))
+    if result.fp32_form is not None:
+        yield Row("searched", searched_as(result))
+    if result.asked:
+        by_type = Counter(order.precision.upper() for order in result.asked)
+        counts = ", ".join(f"{count} {precision}" for precision, count in by_type.items())
+        yield Row("asked for", f"{counts}; what is proven is of the others")
+    if result.kept and not unanswered:
+        level = ALWAYS if result.certificate.spread else EVIDENCE
+        yield Row("certificate", proof(result), level, Form.FIGURE)
+    if result.by_modules is not None:
+        yield Row("modules", result.by_modules.words, EVIDENCE, Form.CHART)
+    yield from curve(result)
+    took = f"{spent(result.builds, result.evaluations)}, {result.wall_s:.0f} s"
+    yield Row("effort", took, DETAIL)
+    if result.unresolved:
+        statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
+        yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
+    yield from _engine(result)
+    if point := exported(result):
+        yield Row("exports", point)
+    if words := to_deploy(result):
+        yield Row("deploy", words, EVIDENCE)
+    if words := with_tf32(result):
+        yield Row("TF32", words, EVIDENCE if result.tf32 and result.tf32.holds else ALWAYS)
+    yield from deployed(result)
+    yield from _setting(result)
+    for input_range in result.input_ranges:
+        level = ALWAYS if input_range.failed else EVIDENCE
+        yield Row("range", in_range(input_range, result.low), level)
+    if answered and (words := unseen(result)):
+        yield Row("unseen", words)
+    if words := made_up(result.inputs):
+        yield Row("inputs", words)
+    if result.message and answered:
+        yield Row("note", printable(result.message), ALWAYS, Form.REMARK)
+
+
+def _judged(result: Result) -> Iterator[Row]:
+    """Yield the error against its limit, and how the answer holds elsewhere."""
+    if result.error is None:
+        if result.answered:
+            check = "by the check's own word, without a figure"
+            yield Row("verdict", check, ALWAYS, Form.FIGURE)
+        return
+    kind, limit = kind_of_limit(result), "1 (as a multiple of the given limits)"
+    if isinstance(result.tolerance, int | float):
+        limit = f"{result.tolerance:g}" + (kind and f" ({kind})")
+    yield Row("error", f"{result.error_range}, tolerance {limit}", ALWAYS, Form.FIGURE)
+    if (stability := result.stability) is not None:
+        passed = stability.copies - stability.failed
+        checks = f"in {passed} of {stability.copies} checks with slight changes"
+        label = "near miss" if result.near_miss else "holds"
+        given = "passes on the samples as given, and " * result.near_miss
+        yield Row(label, given + checks)
+    if words := predicted(result):
+        yield Row("target", words, ALWAYS if result.not_passed else DETAIL)
+    yield from by_output(result)
+
+
+def _setting(result: Result) -> Iterator[Row]:
+    """Yield what has judged, and by how many samples."""
+    backend, level = printable(result.backend), FULL
+    if result.emulated and result.answered:
+        backend = "emulated: predicted on this machine; confirm on the target"
+        level = FULL if judging_steps(result) else ALWAYS
+    yield Row("backend", backend, level)
+    keys = ("strategy", "samples", "holdout")
+    strategy, samples, holdout = (result.fingerprint.get(key) for key in keys)
+    if strategy is not None:
+        yield Row("strategy", printable(str(strategy)), FULL)
+    if samples is not None:
+        inputs = result.inputs
+        repeated = f", {inputs.distinct} distinct" if inputs and inputs.repeated else ""
+        held_out = f", {holdout} held out" if holdout else ""
+        yield Row("samples", printable(f"{samples}{repeated}{held_out}"), FULL)
+
+
+def searched_as(result: Result) -> str:
+    """Say that a file was searched in its FP32 form, what it computes low, and what breaks there.
+
+    A node that leaves the range in one sample at least is named.
+    """
+    form = result.fp32_form
+    assert form is not None
+    types = " and ".join(kind.upper() for kind in form.types)
+    low = f"{len(form.layers)} of {counted(result.candidates, 'layer')} compute in {types}"
+    sentence = f"in its FP32 form; in the file {low}"
+    if form.overflowing:
+        nodes = [printable(overflow.node) for overflow in form.overflowing]
+        leave = "leaves" if len(nodes) == 1 else "leave"
+        worst = max(overflow.samples for overflow in form.overflowing)
+        of = counted(form.of_samples, "sample")
+        sentence += f", and {first_of(nodes, MOST_NAMED)} {leave} the range in {worst} of {of}"
+    return sentence
+
+
+def _engine(result: Result) -> Iterator[Row]:
+    """Yield what only an engine tells: speed, obedience, remarks; and what could not run low."""
+    times = [
+        f"{name.replace('_', ' ')} {ms:.3g} ms"
+        for name, ms in (result.latency_ms or {}).items()
+        if ms is not None
+    ]
+    if times:
+        method = result.latency_method
+        by = "" if method is None else f", by {_METHODS[method]}"
+        yield Row("latency", ", ".join(times) + by)
+    if words := cost(result):
+        yield Row("cost", words, MORE, Form.CHART)
+    yield from speed(result)
+    by_honour = Counter(entry.honoured for entry in result.honoured_layers)
+    if by_honour:
+        counts = [
+            f"{by_honour[honour]} {honour.replace('_', ' ')}"
+            for honour in Honour
+            if by_honour[honour]
+        ]
+        level = ALWAYS if by_honour[Honour.DEMOTED] else EVIDENCE
+        yield Row("honoured", ", ".join(counts), level, Form.FIGURE)
+    if result.pinned:
+        names = first_of([printable(pin.layer) for pin in result.pinned], MOST_NAMED)
+        low = f"in {result.low}" if len(result.rungs) <= 2 else "lower"
+        pinned = f"{names}: cannot run {low}, see {RESULT}"
+        yield Row("also high", pinned, MORE)
+    for number, note in enumerate(result.notes):
+        level = DETAIL if number else ALWAYS
+        yield Row("remark", printable(note), level, Form.REMARK)
