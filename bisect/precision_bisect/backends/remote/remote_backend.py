@@ -220,15 +220,21 @@ class RemoteBackend:
         with TemporaryDirectory(dir=self.work) as folder:
             there = Path(folder)
             try:
-                if not host.call(call, files, there, patient=patient, timeout_s=limit_s):
-                    raise failure(
-                        failed, results.trouble(there / LOG) or "trtexec does not say why"
-                    )
-                yield there
+                done = host.call(call, files, there, patient=patient, timeout_s=limit_s)
             except TimeoutExpired as error:
                 message = f"its build took longer than {error.timeout:g} s, and was killed"
                 raise failure(TrialStatus.TIMED_OUT, message) from error
-            except (FileNotFoundError, ValueError, TooLargeError) as error:
+            except TooLargeError as error:
+                raise failure(failed, str(error)) from error
+            if not done:
+                why = results.trouble(there / LOG) or "trtexec does not say why"
+                raise failure(failed, why)
+            try:
+                yield there
+            except FileNotFoundError as error:
+                missing = Path(error.filename).name
+                raise failure(failed, f"{missing} did not come back") from error
+            except ValueError as error:
                 raise failure(failed, str(error)) from error
 
     def _prefer(self, host: Host) -> None:
