@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.trial import Latency, LatencyMethod
 
@@ -42,11 +43,13 @@ def measured_latency(run: Callable[[], None], method: LatencyMethod = "host_cloc
 def measure_by(timed: Callable[[], float], method: LatencyMethod) -> Latency:
     """Return the latency of runs, each of which returns its own seconds by the method named."""
     _runs(timed, WARM_UP_RUNS, WARM_UP_S)
-    seconds = np.array(_runs(timed, LEAST_RUNS, TIME_S))
-    low, median, high = np.percentile(seconds * 1e3, (25, 50, 75))
-    return Latency(
-        median_ms=float(median), spread_ms=float(high - low), runs=len(seconds), method=method
-    )
+    return latency_of(np.array(_runs(timed, LEAST_RUNS, TIME_S)) * 1e3, method)
+
+
+def latency_of(milliseconds: Sequence[float] | NDArray[Any], method: LatencyMethod) -> Latency:
+    """Return the latency that at least one run took, each so long."""
+    low, median, high = map(float, np.percentile(milliseconds, (25, 50, 75)))
+    return Latency(median_ms=median, spread_ms=high - low, runs=len(milliseconds), method=method)
 
 
 def middle(runs: Sequence[float]) -> float:

@@ -157,31 +157,33 @@ def write_trtexec(export: Export) -> str:
     A command that cannot be written is a message instead, and exit code 1. Raises NotWritable for
     input names that trtexec cannot read.
     """
-    common = build_flags(export)
     branches = []
-    for mode in get_args(TrtexecMode):
-        try:
-            body = _commands(mode, common, export)
-        except NotWritable as reason:
-            body = f"fail 1 {shlex.quote(printable(str(reason)))}"
+    for mode, body in _bodies(export).items():
+        if isinstance(body, NotWritable):
+            body = f"fail 1 {shlex.quote(printable(str(body)))}"
         branches.append(f"{mode})\n    {body}\n    ;;\n")
     return _head(export, export.folder) + "".join(branches) + _FOOT
 
 
 def without_command(export: Export) -> dict[TrtexecMode, str]:
     """Return the ways of the script that have no command, each with the reason."""
-    modes: tuple[TrtexecMode, ...] = get_args(TrtexecMode)
-    reasons = {}
     try:
-        common = build_flags(export)
+        bodies = _bodies(export)
     except NotWritable as reason:
-        return dict.fromkeys(modes, str(reason))
-    for mode in modes:
+        return dict.fromkeys(get_args(TrtexecMode), str(reason))
+    return {mode: str(body) for mode, body in bodies.items() if isinstance(body, NotWritable)}
+
+
+def _bodies(export: Export) -> dict[TrtexecMode, str | NotWritable]:
+    """Return the commands of each way, or why it has none. Raises NotWritable for all of them."""
+    common = build_flags(export)
+    bodies: dict[TrtexecMode, str | NotWritable] = {}
+    for mode in get_args(TrtexecMode):
         try:
-            _commands(mode, common, export)
+            bodies[mode] = _commands(mode, common, export)
         except NotWritable as reason:
-            reasons[mode] = str(reason)
-    return reasons
+            bodies[mode] = reason
+    return bodies
 
 
 _STRONG: Mapping[TrtexecMode, str] = {

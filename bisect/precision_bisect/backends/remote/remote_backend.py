@@ -4,11 +4,10 @@ Inputs are sent once a host, weights once a connection; of a trial only its grap
 """
 
 import hashlib
-import re
-import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -18,29 +17,26 @@ from typing import ClassVar, Self, TypeVar
 import onnx
 
 from precision_bisect.backends.backend_plugin import SampleShapes, failure
-from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
+from precision_bisect.backends.inspection.engine_layers import EngineLayer
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.remote.ssh_host import BusyError, Host, LostConnectionError
+from precision_bisect.backends.remote.ssh_host import (
+    LOG,
+    WEIGHTS_PART,
+    BusyError,
+    Host,
+    LostConnectionError,
+    TooLargeError,
+)
 from precision_bisect.backends.tensorrt.flavour import without_kernel
-from precision_bisect.backends.trtexec.trtexec_flags import (
-    call_otherwise,
-    common_flags,
-    feed_flags,
-    open_ranges,
-    plainly_called,
-    raw,
-)
-from precision_bisect.backends.trtexec.trtexec_results import (
-    first_error,
-    read_outputs,
-    read_times,
-)
-from precision_bisect.errors import ExecutorError, RefusedError, UsageError, printable, shortened
+from precision_bisect.backends.timing import latency_of
+from precision_bisect.backends.trtexec import trtexec_flags as flags
+from precision_bisect.backends.trtexec import trtexec_results as results
+from precision_bisect.errors import ExecutorError, RefusedError, UsageError
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Latency, LayerHonour, TrialStatus
 
@@ -54,17 +50,9 @@ _BUSY_S = 0.5
 _SMALLEST = (
     '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
 )
-_BUILD = ("--stronglyTyped", "--skipInference", "--profilingVerbosity=detailed")
-_FACTS = {
-    "trtexec": re.compile(r"\[TensorRT v(\d+)\]"),
-    "device": re.compile(r"Selected Device: *(.+)"),
-    "compute_capability": re.compile(r"Compute Capability: *(.+)"),
-}
-"""What trtexec's log tells that results depend on."""
 _HINT = "`ssh HOST true` must work without a question: see to its key, and to its host key"
 
 R = TypeVar("R")
-Found = Mapping[str, bytes]
 
 
 class RemoteBackend:
@@ -92,15 +80,15 @@ class RemoteBackend:
         self._settings = settings
         self._hosts = list(hosts)
         self._mixed = mixed
-        self.called = plainly_called(self.model)
-        ranges = open_ranges(self.model, settings, shapes)
-        self._flags = (*_BUILD, *common_flags(settings, ranges, self.called))
+        self.called = flags.plainly_called(self.model)
+        ranges = flags.open_ranges(self.model, settings, shapes)
+        self._common = tuple(flags.common_flags(settings, ranges, self.called))
         self._folder = TypedFolder(work / "typed")
         self.work = work
         self._numbers = count()
         self._choosing = threading.Lock()
         self.lasting = {
-            _digest(raw(array))
+            hashlib.sha256(flags.raw(array)).hexdigest()
             for feed in samples
             for array in self.model.interface.stored(feed).values()
         }
@@ -110,22 +98,34 @@ class RemoteBackend:
 
         Raises UsageError and RefusedError where a host cannot be used, or is unlike another.
         """
-        answers = {host.name: _facts(host) for host in self._hosts}
-        facts = {
-            what: list(dict.fromkeys(answer[what] for answer in answers.values()))
-            for what in _FACTS
-        }
-        for what, values in facts.items():
-            if len(values) > 1 and not self._mixed:
-                differences = ", ".join(
-                    f"{answer[what]} on {host}" for host, answer in answers.items()
-                )
+        by_host = {host.name: self._facts(host) for host in self._hosts}
+        for fact in results.FACTS:
+            values = {host: facts[fact] for host, facts in by_host.items()}
+            if len({*values.values()}) > 1 and not self._mixed:
+                unlike = ", ".join(f"{value} on {host}" for host, value in values.items())
                 raise UsageError(
-                    f"the hosts are not alike, so their verdicts cannot be compared: {what} is "
-                    f"{differences}",
+                    "the hosts are not alike, so their verdicts cannot be compared: "
+                    f"{fact} is {unlike}",
                     "use hosts of one kind, or --mixed-gpus",
                 )
-        return {what: " and ".join(sorted(values)) for what, values in facts.items()}
+        return results.joined_facts([*by_host.values()])
+
+    def _facts(self, host: Host) -> Mapping[str, str]:
+        """Build the smallest engine, which shows that a host can; return what its log tells."""
+        model = onnx.parser.parse_model(_SMALLEST).SerializeToString()
+        call = [*flags.build_call("../smallest.onnx"), f"{flags.SAVE_ENGINE}=engine"]
+        try:
+            host.open()
+            with self.called_on(host, call, {"smallest.onnx": model}) as there:
+                return results.read_facts(there / LOG)
+        except LostConnectionError as error:
+            raise RefusedError(f"host {error}", _HINT) from error
+        except BackendFailure as failed:
+            raise RefusedError(
+                f"{host.reached.tool} on host {host.name} does not build the smallest engine: "
+                f"{failed.outcome.message}",
+                "TensorRT 10 or 11 must work there",
+            ) from failed
 
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return the candidates without a low form."""
@@ -139,7 +139,7 @@ class RemoteBackend:
         """
         del afresh
         typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
-        call_otherwise(typed.proto.graph, self.called)
+        flags.call_otherwise(typed.proto.graph, self.called)
         number = next(self._numbers)
         path = self._folder.save(typed, f"plan-{number}.onnx")
 
@@ -154,8 +154,8 @@ class RemoteBackend:
             raise
         return engine
 
-    def build_on_a_free_host(self, path: Path) -> tuple[Host, Found]:
-        """Build a graph; return where, and what came back of it.
+    def build_on_a_free_host(self, path: Path) -> tuple[Host, Sequence[EngineLayer]]:
+        """Build a graph; return where, and the layers of the engine, none where none are told.
 
         Raises LostConnectionError where the connection was lost meanwhile, else as `build`.
         """
@@ -172,9 +172,9 @@ class RemoteBackend:
                     except LostConnectionError as error:
                         why = str(error)
                         continue
-                    reply = self._built(host, path)
+                    layers = self._built(host, path)
                     self._prefer(host)
-                    return host, reply
+                    return host, layers
                 except BusyError:
                     busy = True
                 finally:
@@ -187,25 +187,55 @@ class RemoteBackend:
                 raise ExecutorError(f"no host can be reached: {why}", f"{_HINT}; then --resume")
             time.sleep(pause)
 
-    def _built(self, host: Host, path: Path) -> Found:
+    def _built(self, host: Host, path: Path) -> Sequence[EngineLayer]:
         weights = self._folder.path / "weights.bin"
         size = weights.stat().st_size
         files: dict[str, bytes | Path] = {path.name: path}
         if size > host.weights:
-            files["weights.part"] = _part(weights, host.weights, size)
-        flags = [*self._flags, f"--onnx={path.name}", f"--saveEngine={path.stem}.engine"]
-        try:
-            reply = host.call(
-                [*flags, "--exportLayerInfo=out/layers.json"],
-                files,
-                patient=False,
-                timeout_s=self._settings.build_timeout_s,
-            )
-        except TimeoutExpired as error:
-            message = f"its build took longer than {error.timeout:g} s, and was killed"
-            raise failure(TrialStatus.TIMED_OUT, message) from error
-        host.weights = size
-        return reply
+            files[WEIGHTS_PART] = _part(weights, host.weights, size)
+        call = flags.build_call(f"../{path.name}", self._common)
+        save = f"{flags.SAVE_ENGINE}=../{path.stem}.engine"
+        limit_s = self._settings.build_timeout_s
+        with self.called_on(host, [*call, save], files, limit_s, patient=False) as there:
+            try:
+                return results.read_layers(there / flags.LAYER_INFO)
+            except (OSError, ValueError):  # nothing shows what is honoured
+                return ()
+
+    @contextmanager
+    def called_on(
+        self,
+        host: Host,
+        call: Sequence[str],
+        files: Mapping[str, bytes | Path],
+        limit_s: float | None = None,
+        *,
+        patient: bool = True,
+        failed: TrialStatus = TrialStatus.BUILD_FAILED,
+    ) -> Iterator[Path]:
+        """Yield the folder of what a call leaves; that it fails, or cannot be read, is an outcome.
+
+        Raises BackendFailure, and what `Host.call` raises.
+        """
+        with TemporaryDirectory(dir=self.work) as folder:
+            there = Path(folder)
+            try:
+                done = host.call(call, files, there, patient=patient, timeout_s=limit_s)
+            except TimeoutExpired as error:
+                message = f"its build took longer than {error.timeout:g} s, and was killed"
+                raise failure(TrialStatus.TIMED_OUT, message) from error
+            except TooLargeError as error:
+                raise failure(failed, str(error)) from error
+            if not done:
+                why = results.trouble(there / LOG) or "trtexec does not say why"
+                raise failure(failed, why)
+            try:
+                yield there
+            except FileNotFoundError as error:
+                missing = Path(error.filename).name
+                raise failure(failed, f"{missing} did not come back") from error
+            except ValueError as error:
+                raise failure(failed, str(error)) from error
 
     def _prefer(self, host: Host) -> None:
         """Ask this host first from now on: it is connected, and has the inputs."""
@@ -227,7 +257,7 @@ class RemoteEngine:
         self._judge = judge
         self._host: Host | None = None
         self._connection = 0
-        self._layers = b""
+        self._layers: Sequence[EngineLayer] = ()
         self._losses = 0
 
     def __enter__(self) -> Self:
@@ -245,25 +275,17 @@ class RemoteEngine:
 
     def run(self, feed: Sample) -> Sample:
         """Return the outputs, by name. Raises as `RemoteBackend.build` does."""
-        model, called = self._backend.model, self._backend.called
-        reply = self._on_host(lambda host: self._ran(host, feed))
-        return self._read(reply, "output", lambda path: read_outputs(path, model.outputs, called))
+        model, called, file = self._backend.model, self._backend.called, flags.OUTPUT.format(0)
+        return self._ran(feed, lambda f: results.read_outputs(f / file, model.outputs, called))
 
     def time(self, feed: Sample) -> Latency | None:
         """Return trtexec's own figures of the GPU's time. Raises as `run` does."""
-        times = self._read(self._on_host(lambda host: self._ran(host, feed)), "times", read_times)
-        low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
-        return Latency(
-            median_ms=statistics.median(times),
-            spread_ms=high - low,
-            runs=len(times),
-            method="cuda_events",
-        )
+        times = self._ran(feed, lambda there: results.read_times(there / flags.TIMES.format(0)))
+        return latency_of(times, "cuda_events")
 
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured."""
-        layers = parse_json(self._layers.decode("utf-8", errors="replace"))
-        return Evidence(honours=tuple(self._judge(layers)))
+        return Evidence(honours=tuple(self._judge(self._layers)))
 
     def save(self, folder: Path) -> None:
         """Save nothing: the engine is for the host, where the typed model builds it again."""
@@ -285,82 +307,31 @@ class RemoteEngine:
                     raise failure(TrialStatus.CRASHED, message) from error
 
     def _built(self) -> Host:
-        host, reply = self._backend.build_on_a_free_host(self._path)
+        host, self._layers = self._backend.build_on_a_free_host(self._path)
         self._host, self._connection = host, host.connection
-        if reply["status"].strip() != b"0":
-            raise failure(TrialStatus.BUILD_FAILED, _trouble(reply, "trtexec did not build it"))
-        self._layers = reply.get("layers.json", b"")
         return host
 
-    def _ran(self, host: Host, feed: Sample) -> Found:
-        if host.connection != self._connection:
-            raise LostConnectionError(f"{host.name}: the connection is lost")
-        names, files = [], dict[str, bytes | Path]()
-        feed = self._backend.model.interface.stored(feed)
-        for spec in self._backend.model.inputs:
-            content = raw(feed[spec.name])
-            digest = _digest(content)
-            lasts = digest in self._backend.lasting
-            names.append(f"{'inputs' if lasts else 'feed'}/{digest}")
-            if digest not in host.sent:
-                files[names[-1]] = content
-        reply = host.call(
-            [
-                f"--loadEngine={self._path.stem}.engine",
-                *feed_flags(self._backend.model, feed, names, self._backend.called),
-                "--exportOutput=out/output.json",
-                "--exportTimes=out/times.json",
-            ],
-            files,
-            patient=True,
-        )
-        host.sent |= {name.partition("/")[2] for name in files if name.startswith("inputs/")}
-        if reply["status"].strip() != b"0":
-            raise failure(TrialStatus.RUN_FAILED, _trouble(reply, "trtexec did not run it"))
-        return reply
+    def _ran(self, feed: Sample, read: Callable[[Path], R]) -> R:
+        """Return what is read of the files that a run leaves."""
+        backend = self._backend
+        feed = backend.model.interface.stored(feed)
+        contents = [flags.raw(feed[spec.name]) for spec in backend.model.inputs]
+        digests = [hashlib.sha256(content).hexdigest() for content in contents]
+        names = [f"{'inputs' if d in backend.lasting else 'feed'}/{d}" for d in digests]
+        paths, engine = [f"../{name}" for name in names], f"../{self._path.stem}.engine"
+        call = [
+            *flags.run_call(backend.model, backend.called, engine, feed, paths),
+            f"{flags.EXPORT_OUTPUT}={flags.OUTPUT.format(0)}",
+        ]
 
-    def _read(self, reply: Found, what: str, read: Callable[[Path], R]) -> R:
-        with TemporaryDirectory(dir=self._backend.work) as folder:
-            path = Path(folder) / f"{what}.json"
-            path.write_bytes(reply.get(path.name, b""))
-            try:
-                return read(path)
-            except ValueError as error:
-                raise failure(TrialStatus.RUN_FAILED, str(error)) from error
+        def run(host: Host) -> R:
+            if host.connection != self._connection:
+                raise LostConnectionError(f"{host.name}: the connection is lost")
+            files = {n: c for n, c in zip(names, contents, strict=True) if n not in host.sent}
+            with backend.called_on(host, call, files, failed=TrialStatus.RUN_FAILED) as there:
+                return read(there)
 
-
-def _facts(host: Host) -> Mapping[str, str]:
-    """Build the smallest engine, which shows that a host can, and return what its log tells."""
-    model = onnx.parser.parse_model(_SMALLEST)
-    flags = [*_BUILD, "--onnx=smallest.onnx", "--saveEngine=out/engine"]
-    try:
-        host.open()
-        reply = host.call(
-            [*flags, "--exportLayerInfo=out/layers.json"],
-            {"smallest.onnx": model.SerializeToString()},
-            patient=True,
-        )
-    except LostConnectionError as error:
-        raise RefusedError(f"host {error}", _HINT) from error
-    if reply["status"].strip() != b"0":
-        why = _trouble(reply, "it says nothing of why")
-        raise RefusedError(
-            f"{host.reached.tool} on host {host.name} does not build the smallest engine: {why}",
-            "TensorRT 10 or 11 must work there",
-        )
-    log = reply["log"].decode("utf-8", errors="replace")
-    matches = {what: pattern.search(log) for what, pattern in _FACTS.items()}
-    return {what: match[1].strip() if match else "unknown" for what, match in matches.items()}
-
-
-def _trouble(reply: Found, otherwise: str) -> str:
-    log = reply.get("log", b"")
-    last = log.decode("utf-8", errors="replace").strip().rpartition("\n")[2]
-    return first_error(log) or shortened(printable(last)) or otherwise
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+        return self._on_host(run)
 
 
 def _part(path: Path, start: int, end: int) -> bytes:

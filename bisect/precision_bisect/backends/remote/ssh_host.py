@@ -5,21 +5,25 @@ whatever reason, the folder goes, and with it what still runs in there. All scri
 """
 
 import io
+import os
+import re
 import select
 import shlex
+import shutil
 import subprocess
 import tarfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
+from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
 from precision_bisect.runs.plain_json import LARGEST_FILE
 
@@ -35,8 +39,17 @@ _BEAT_S = 15.0
 """Seconds between two signs of life; the host waits for four times as long."""
 _OPENING_S = 60.0
 """Seconds after which a host that does not answer counts as lost. A bound."""
-_MARK = "precision-bisect-folder "
+_MARK = "precision-bisect: called"
+"""A line that parts what a shell prints as it starts from what a script answers."""
+_MARK_LINE = f"\n{_MARK}\n".encode()
+_LONGEST_START = 2**16
+"""Bytes that a shell may print as it starts."""
+_BESIDE, _MOST_FILES = 2**20, 16
+"""Bytes that come beside the largest file, and how many files are looked at."""
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}", re.ASCII)
 _PREFIX = "precision-bisect"
+WEIGHTS_PART, LOG = "weights.part", "log"
+"""What is sent to go behind the weights there, and what comes back of the tool's own words."""
 
 _HOLD = f"""\
 umask 077
@@ -52,7 +65,7 @@ for old in "$base"/{_PREFIX}.*; do
 done
 here=$(mktemp -d "$base/{_PREFIX}.$$.XXXXXX") && mkdir "$here/inputs" || exit 83
 trap : HUP INT TERM PIPE
-printf '%s\\n' "{_MARK}$here"
+printf '\\n%s\\n' "$here" '{_MARK}'
 limit='timeout 60'
 command -v timeout > /dev/null 2>&1 || limit=
 while $limit sh -c 'read beat'; do :; done
@@ -61,28 +74,31 @@ until rm -rf "$here" 2> /dev/null || [ $tries -gt 60 ]; do tries=$((tries + 1));
 """
 """Holds the folder as long as signs of life come, after it has removed those that nobody holds."""
 
-_CALL = """\
+_CALL = f"""\
 umask 077
 cd "$1" || exit 81
-here=$1 wait=$2 stale=$3 tool=$(command -v "$4") || exit 84
-shift 4
+here=$1 wait=$2 stale=$3 most=$4 tool=$(command -v "$5") || exit 84
+shift 5
 if [ -r "$tool" ] && command -v flock > /dev/null 2>&1; then
     exec 9< "$tool"
     flock $wait 9 || exit 82
 fi
-full() {
-    dd if=/dev/zero of=room bs=65536 count=16 2> /dev/null && rm -f room && return 1
-    rm -f room
-}
+full() {{
+    room=$here/room
+    dd if=/dev/zero of="$room" bs=65536 count=16 2> /dev/null && rm -f "$room" && return 1
+    rm -f "$room"
+}}
 rm -rf out feed $stale
-mkdir out && tar xf - && { [ ! -f weights.part ] || cat weights.part >> weights.bin; } || {
+part={WEIGHTS_PART}
+mkdir out && tar xf - && {{ [ ! -f $part ] || cat $part >> weights.bin; }} || {{
     full && exit 83
     exit 81
-}
-rm -f weights.part
+}}
+rm -f $part
+cd out || exit 81
 group=setsid
 command -v setsid > /dev/null 2>&1 || group=
-$group "$tool" "$@" > out/log 2>&1 < /dev/null &
+$group "$tool" "$@" > {LOG} 2>&1 < /dev/null &
 job=$!
 (
     while [ -d "$here" ]; do sleep 1; done
@@ -90,25 +106,29 @@ job=$!
 ) 9<&- < /dev/null > /dev/null 2>&1 &
 watch=$!
 wait $job
-echo $? > out/status
+echo $? > status
 kill $watch
 full && exit 83
-exec tar cf - out
+if [ "$(wc -c < {LOG})" -gt {2 * LOG_END} ]; then
+    {{ head -c {LOG_END} {LOG}; tail -c {LOG_END} {LOG}; }} > ends && mv ends {LOG}
+fi
+for made in *; do
+    [ "$(wc -c < "$made")" -le "$most" ] || {{ printf '%s\\n' "$made" >&2; exit 86; }}
+done
+printf '\\n%s\\n' '{_MARK}'
+exec tar cf - .
 """
 """Unpacks what is sent and calls the tool, nothing beside it on the host; sends `out` back."""
-
-
-class _Code(IntEnum):
-    """How the scripts end; 81 is a folder that is gone, 255 is ssh's own."""
-
-    BUSY = 82
-    FULL = 83
-    NO_TOOL = 84
-    NO_FOLDER = 85
+_BUSY = 82
+"""An end of the scripts; `Host._fail` has the others, but for 81, a folder that is gone."""
 
 
 class LostConnectionError(Exception):
     """The connection is gone, or could not be made; the message says how."""
+
+
+class TooLargeError(Exception):
+    """A call leaves more than is taken; the message says what."""
 
 
 class BusyError(Exception):
@@ -117,11 +137,15 @@ class BusyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How hosts are reached: trtexec there, a folder for files ("" for TMPDIR), an ssh_config."""
+    """How hosts are reached: trtexec there, a folder for files ("" for TMPDIR), an ssh_config.
+
+    `most_bytes` is what a file that comes back may have.
+    """
 
     tool: str
     folder: str = ""
     config: str = ""
+    most_bytes: int = LARGEST_FILE
 
 
 @dataclass(slots=True, kw_only=True, weakref_slot=True)
@@ -149,72 +173,72 @@ class Host:
         if self._folder:
             return
         self.sent, self.weights, self.stale = set(), 0, []
-        command = shlex.join(["sh", "-c", _HOLD, "sh", self.reached.tool, self.reached.folder])
+        words = [_HOLD, "sh", self.reached.tool, self.reached.folder]
         with TemporaryFile(dir=self.work) as stderr:
-            holder = subprocess.Popen(
-                self._ssh("yes", command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                cwd=self.work,
-                bufsize=0,
-            )
-            assert holder.stdout is not None
+            holder, stream = self._ssh("yes", words, subprocess.PIPE, stderr)
             self._end = weakref.finalize(self, _end, holder)
-            with holder.stdout as stream:
-                folder = _marked(stream)
-            if not folder:
+            printed, answer = b"", None
+            with stream, suppress(subprocess.TimeoutExpired):
+                printed, answer = _to_mark(_chunks(stream, _OPENING_S))
+            if answer is None:
                 self._end()
-                self._check(holder.returncode, stderr)
-                raise self._lost("it did not answer")
-        self._folder = folder
+                self._fail(holder.returncode, stderr, printed)
+        self._folder = printed.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
 
     def call(
         self,
         arguments: Sequence[str],
         files: Mapping[str, bytes | Path],
+        into: Path,
         *,
         patient: bool,
         timeout_s: float | None = None,
-    ) -> Mapping[str, bytes]:
-        """Call the tool in the folder that `open` made; return what is in `out` afterwards.
+    ) -> bool:
+        """Call the tool in a folder `out` of that which `open` made; return whether it did well.
 
-        `files` are put there first. In `out` are what the tool wrote, its `log` and exit `status`.
-        Unless `patient` raises BusyError while another process calls it. Raises
-        LostConnectionError and TimeoutExpired, after both of which the folder is gone, UsageError,
-        and ExecutorError for a full disk.
+        `files` are put beside it first; what it holds afterwards is in the folder `into`, the
+        tool's `log` among it. Unless `patient` raises BusyError while another process calls it.
+        Raises LostConnectionError, TimeoutExpired and TooLargeError, after all of which the folder
+        is gone there, UsageError, and ExecutorError for a full disk.
         """
         if not self._folder:
             raise self._lost("the connection is lost")
         stale, self.stale = self.stale, []
-        turn = "-x" if patient else "-n"
-        words = [self._folder, turn, " ".join(stale), self.reached.tool, *arguments]
+        reached = self.reached
+        turn, most = "-x" if patient else "-n", str(reached.most_bytes)
+        words = [_CALL, "sh", self._folder, turn, " ".join(stale), most, reached.tool, *arguments]
         with (
             TemporaryFile(dir=self.work) as sent,
             TemporaryFile(dir=self.work) as got,
             TemporaryFile(dir=self.work) as stderr,
         ):
             _pack(files, sent)
+            process, stream = self._ssh("no", words, sent, stderr)
             try:
-                code = subprocess.run(
-                    self._ssh("no", shlex.join(["sh", "-c", _CALL, "sh", *words])),
-                    stdin=sent,
-                    stdout=got,
-                    stderr=stderr,
-                    cwd=self.work,
-                    timeout=timeout_s,
-                    check=False,
-                ).returncode
-                if code == _Code.BUSY:
+                with stream:
+                    chunks = _chunks(stream, timeout_s)
+                    printed, answer = _to_mark(chunks)
+                    for chunk in chain([answer or b""], chunks):
+                        got.write(chunk)
+                        if got.tell() > reached.most_bytes + _BESIDE:
+                            raise self._too_large("it")
+                code = process.wait()
+                if code == _BUSY:
                     self.stale = stale
                     raise BusyError
-                self._check(code, stderr)
+                if code or answer is None:
+                    self._fail(code, stderr, printed)
+                self.sent |= {name for name in files if name.startswith("inputs/")}
+                if isinstance(part := files.get(WEIGHTS_PART), bytes):
+                    self.weights += len(part)
                 got.seek(0)
-                return _unpacked(got)
+                return self._unpacked(got, into)
             except (BusyError, UsageError):
                 raise
             except BaseException as error:
+                process.kill()
+                process.wait()
                 self.close()
                 if isinstance(error, tarfile.TarError | EOFError):
                     raise self._lost("its answer is cut off") from error
@@ -227,53 +251,101 @@ class Host:
         if self._end is not None:
             self._end()
 
-    def _ssh(self, master: str, command: str) -> list[str]:
+    def _ssh(
+        self, master: str, words: Sequence[str], stdin: IO[bytes] | int, stderr: IO[bytes]
+    ) -> tuple["subprocess.Popen[bytes]", IO[bytes]]:
+        """Start a script there; return the process, and what it will print."""
         options = (*_OPTIONS, f"ControlMaster={master}", f"ControlPath={self.number}.ssh")
         config = ["-F", self.reached.config] if self.reached.config else []
         flags = [word for option in options for word in ("-o", option)]
-        return ["ssh", "-T", *config, *flags, "--", self.name, command]
+        process = subprocess.Popen(
+            ["ssh", "-T", *config, *flags, "--", self.name, shlex.join(["sh", "-c", *words])],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=self.work,
+            bufsize=0,
+        )
+        assert process.stdout is not None
+        return process, process.stdout
 
-    def _check(self, code: int, stderr: IO[bytes]) -> None:
-        """Raise what a script's end means, unless that is 0."""
-        if code == _Code.NO_TOOL:
-            raise UsageError(
+    def _fail(self, code: int, stderr: IO[bytes], printed: bytes) -> NoReturn:
+        """Raise what the end of a script means that has not answered."""
+        stderr.seek(0)
+        words = " ".join(stderr.read(2**16).decode("utf-8", "replace").split())
+        folder = self.reached.folder
+        other_folder = "--backend-option folder=/path"
+        errors: dict[int, Exception] = {
+            83: ExecutorError(
+                f"the disk of host {self.name} is full ({folder or 'its TMPDIR or /tmp'})",
+                f"free some space there, or give {other_folder}; go on with --resume",
+            ),
+            84: UsageError(
                 f"host {self.name} has no {self.reached.tool}",
                 "give --backend-option trtexec=/usr/src/tensorrt/bin/trtexec",
-            )
-        if code == _Code.NO_FOLDER:
-            raise UsageError(
-                f"host {self.name} has no folder {self.reached.folder or '$TMPDIR'} to write to",
-                "name one by --backend-option folder=/path",
-            )
-        if code == _Code.FULL:
-            where = self.reached.folder or "its TMPDIR or /tmp"
-            raise ExecutorError(
-                f"the disk of host {self.name} is full ({where})",
-                "free some space there, or give --backend-option folder=/path; "
-                "go on with --resume",
-            )
-        if code:
-            stderr.seek(0)
-            lines = stderr.read(2**16).decode("utf-8", errors="replace")
-            raise self._lost(" ".join(lines.split()) or "the connection is lost")
+            ),
+            85: UsageError(
+                f"host {self.name} has no folder {folder or '$TMPDIR'} to write to",
+                f"name one by {other_folder}",
+            ),
+            86: self._too_large(words),
+        }
+        if code in errors:
+            raise errors[code]
+        if start := shortened(printed.decode("utf-8", "replace"), 100):
+            words = f"its shell prints {start!r} and does not call what it is told; {words}"
+        raise self._lost(words or ("the connection is lost" if code else "it did not answer"))
 
     def _lost(self, why: str) -> LostConnectionError:
         return LostConnectionError(shortened(printable(f"{self.name}: {why}"), 300))
 
+    def _too_large(self, what: str) -> TooLargeError:
+        mib = self.reached.most_bytes / 2**20
+        return TooLargeError(printable(f"{shortened(what)} from {self.name} is over {mib:g} MiB"))
 
-def _marked(stream: IO[bytes]) -> str:
-    """Return the folder that the holder tells, after whatever a login prints; "" for none."""
-    text, end = b"", time.monotonic() + _OPENING_S
-    while (remaining_s := end - time.monotonic()) > 0 and len(text) < 2**16:
-        if select.select([stream], [], [], remaining_s)[0]:
-            more = stream.read(4096)
-            text += more
-            for line in text.decode("utf-8", errors="replace").split("\n")[:-1]:
-                if line.startswith(_MARK):
-                    return line.removeprefix(_MARK)
-            if not more:
-                break
-    return ""
+    def _unpacked(self, stream: IO[bytes], into: Path) -> bool:
+        """Write what came back, which is untrusted; return whether the tool did well.
+
+        Raises TarError, EOFError, TooLargeError.
+        """
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            for entry in islice(archive, _MOST_FILES):
+                name = entry.name.rpartition("/")[2]
+                # What an archive calls holes takes no room in it.
+                if entry.size > self.reached.most_bytes:
+                    raise self._too_large(name)
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is not None and _PLAIN_NAME.fullmatch(name):
+                    with (into / name).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+        if not (status := into / "status").exists():
+            raise EOFError
+        return status.read_bytes().strip() == b"0"
+
+
+def _chunks(stream: IO[bytes], limit_s: float | None) -> Iterator[bytes]:
+    """Yield what comes until the stream ends. Raises TimeoutExpired after so many seconds."""
+    end = time.monotonic() + (limit_s or 0.0)
+    while True:
+        remaining_s = None if limit_s is None else max(end - time.monotonic(), 0.0)
+        if not select.select([stream], [], [], remaining_s)[0]:
+            raise subprocess.TimeoutExpired("ssh", limit_s or 0.0)
+        if not (chunk := os.read(stream.fileno(), 2**16)):
+            return
+        yield chunk
+
+
+def _to_mark(chunks: Iterable[bytes]) -> tuple[bytes, bytes | None]:
+    """Return what comes before the mark, and what follows at once; None where there is no mark."""
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        printed, mark, answer = start.partition(_MARK_LINE)
+        if mark:
+            return printed, answer
+        if len(start) > _LONGEST_START:
+            break
+    return start, None
 
 
 def _beat(holder: "subprocess.Popen[bytes]") -> None:
@@ -310,17 +382,3 @@ def _pack(files: Mapping[str, bytes | Path], stream: IO[bytes]) -> None:
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))
     stream.seek(0)
-
-
-def _unpacked(stream: IO[bytes]) -> Mapping[str, bytes]:
-    """Return the plain files of an archive, which is untrusted. Raises TarError, EOFError."""
-    contents = {}
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
-        for entry in archive:
-            if entry.isreg() and entry.size <= LARGEST_FILE:
-                content = archive.extractfile(entry)
-                assert content is not None
-                contents[entry.name.rpartition("/")[2]] = content.read()
-    if "status" not in contents:
-        raise EOFError
-    return contents

@@ -1,7 +1,7 @@
 """Flags of trtexec, and the names and files that they can tell it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +18,10 @@ from precision_bisect.graphs.types import TensorSpec, shape_inputs
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.engine_settings import EngineSettings, Shapes
 
+SAVE_ENGINE, EXPORT_OUTPUT = "--saveEngine", "--exportOutput"
+"""Flags of what a call is for; each transport names a file that is there only once it is whole."""
+LAYER_INFO, OUTPUT, TIMES = "layers.json", "output-{}.json", "times-{}.json"
+"""What else comes back, in the folder in which trtexec is called; a number is a sample's."""
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
 """A name that trtexec reads, and writes into its JSON, as it is."""
 
@@ -78,6 +82,12 @@ def open_ranges(
     return {name: ranges[name] for name in open_inputs(model.inputs, values)}
 
 
+def build_call(onnx: str, common: Iterable[str] = ()) -> Sequence[str]:
+    """Return the flags that build a typed model, all but `SAVE_ENGINE`."""
+    layers = (f"--exportLayerInfo={LAYER_INFO}", "--profilingVerbosity=detailed")
+    return [f"--onnx={onnx}", "--stronglyTyped", "--skipInference", *layers, *common]
+
+
 def common_flags(
     settings: EngineSettings, ranges: Mapping[str, ShapeRange], called: Mapping[str, str]
 ) -> Iterator[str]:
@@ -99,10 +109,15 @@ def common_flags(
         yield from _shape_flag(flag, {n: pick(sizes) for n, sizes in ranges.items()}, called)
 
 
-def feed_flags(
-    model: Model, feed: Sample, files: Sequence[str], called: Mapping[str, str]
+def run_call(
+    model: Model,
+    called: Mapping[str, str],
+    engine: str,
+    feed: Sample,
+    files: Sequence[str],
+    number: int = 0,
 ) -> Sequence[str]:
-    """Return the flags that give a feed, `files` by input, and the shapes that are open.
+    """Return the flags that run an engine on a feed, `files` by input, all but `EXPORT_OUTPUT`.
 
     Of an input that gives a shape by its values these stand in place of its shape.
     """
@@ -116,8 +131,9 @@ def feed_flags(
         name: tuple(map(int, feed[name].ravel())) if name in values else feed[name].shape
         for name in open_inputs(model.inputs, values)
     }
-    flags = [f"--loadInputs={','.join(loads)}"] if loads else []
-    return [*flags, *_shape_flag("--shapes", shapes, called)]
+    load = [f"--loadInputs={','.join(loads)}"] if loads else []
+    shape = _shape_flag("--shapes", shapes, called)
+    return [f"--loadEngine={engine}", *load, *shape, f"--exportTimes={TIMES.format(number)}"]
 
 
 def _shape_flag(flag: str, shapes: Shapes, called: Mapping[str, str]) -> Iterator[str]:

@@ -1,14 +1,21 @@
-"""Files that trtexec writes: outputs, times and logs. They come from elsewhere: untrusted."""
+"""What trtexec writes: outputs, times, layers and logs. It comes from elsewhere: untrusted.
+
+All of it is read here, whichever way it came, and none of it without a bound.
+"""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_bisect.backends.backend_plugin import Message
+from precision_bisect.backends.inspection.engine_layers import EngineLayer, parse_json
+from precision_bisect.backends.tensorrt.log import first_error
 from precision_bisect.errors import printable, shortened
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.machine.plain_files import plain_size
@@ -18,8 +25,16 @@ from precision_bisect.runs import plain_json
 _NOT_FINITE = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?=[\],\s])")
 """What C++ prints where JSON has no word; in quotes it is a name."""
 DIGITS = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
-_WHY = re.compile(r"\[E\] *(.+)")
-_LOG_END = 2**16
+LOG_END = 2**16
+"""Bytes at either end of a log that are read: facts stand at the beginning, errors anywhere."""
+_RECORD = re.compile(r"^(?:(?:\[[\d/:-]{1,30}\] )?\[([A-Z])\] *(\[TRT\])?|&&&& )", re.M)
+"""The beginning of a message, with its severity and whether the library says it, not the tool."""
+FACTS = {
+    "trtexec": re.compile(r"\[TensorRT v(\d+)\]"),
+    "device": re.compile(r"Selected Device: *(.+)"),
+    "compute_capability": re.compile(r"Compute Capability: *(.+)"),
+}
+"""What a log tells that results depend on."""
 
 
 def read_outputs(path: Path, specs: Sequence[TensorSpec], called: Mapping[str, str]) -> Sample:
@@ -63,6 +78,14 @@ def read_times(path: Path) -> list[float]:
     return times
 
 
+def read_layers(path: Path) -> Sequence[EngineLayer]:
+    """Return the layers of an engine, at least one. Raises OSError, ValueError."""
+    layers = parse_json(read_text(path))
+    if not layers:
+        raise ValueError(f"{path.name} is damaged: it lists no layers")
+    return layers
+
+
 def _json(path: Path) -> list[Any]:
     """Return the list that trtexec wrote. Raises OSError, ValueError."""
     text = _NOT_FINITE.sub(_word, read_text(path))
@@ -87,18 +110,39 @@ def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def first_trouble(log: Path) -> str:
-    """Return the first error of a log, "" where it has none."""
+def read_facts(log: Path) -> Mapping[str, str]:
+    """Return version and GPU as a log tells them, each "unknown" where it does not."""
+    text = _ends(log)
+    matches = {fact: pattern.search(text) for fact, pattern in FACTS.items()}
+    return {fact: shortened(printable(m[1])) if m else "unknown" for fact, m in matches.items()}
+
+
+def joined_facts(logs: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the facts of several logs; those in which they differ are told side by side."""
+    return {fact: " and ".join(sorted({log[fact] for log in logs})) for fact in FACTS}
+
+
+def trouble(log: Path) -> str:
+    """Return the first error of a log, else its last line, "" for none."""
+    text = _ends(log)
+    starts = [*_RECORD.finditer(text), None]
+    by_library: dict[bool, list[Message]] = {True: [], False: []}
+    for start, end in pairwise(starts):
+        if start is not None and start[1] == "E":
+            content = text[start.end() : end.start() if end else None].strip()
+            by_library[bool(start[2])].append(Message("ERROR", content))
+    last = text.strip().rpartition("\n")[2]
+    return first_error(by_library[True] or by_library[False]) or shortened(printable(last))
+
+
+def _ends(log: Path) -> str:
+    """Return the beginning and the end of a log, the whole of a short one, "" of what is none."""
     try:
-        plain_size(log)
+        size = plain_size(log)
         with log.open("rb") as stream:
-            message = first_error(stream.read(_LOG_END))
+            content = stream.read(LOG_END)
+            stream.seek(max(size - LOG_END, len(content)))
+            content += stream.read(LOG_END)
     except OSError:
-        return ", and no log"
-    return f": {message}" if message else f", see {log.name}"
-
-
-def first_error(log: bytes) -> str:
-    """Return the first error that trtexec logs, on one line; "" for none."""
-    match = _WHY.search(log[:_LOG_END].decode("utf-8", errors="replace"))
-    return shortened(printable(match[1])) if match else ""
+        return ""
+    return content.decode("utf-8", errors="replace")

@@ -5,23 +5,16 @@ back is trusted.
 """
 
 import shlex
-import statistics
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from precision_bisect.backends.inspection.engine_layers import parse_json
 from precision_bisect.backends.inspection.honoured import judge_layers
-from precision_bisect.backends.trtexec.trtexec_flags import feed_flags, raw
-from precision_bisect.backends.trtexec.trtexec_results import (
-    DIGITS,
-    first_trouble,
-    read_outputs,
-    read_text,
-    read_times,
-)
+from precision_bisect.backends.timing import latency_of
+from precision_bisect.backends.trtexec import trtexec_flags as flags
+from precision_bisect.backends.trtexec import trtexec_results as results
 from precision_bisect.errors import RunFolderError, UsageError, counted, printable, shortened
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.trtexec import (
@@ -46,8 +39,8 @@ from precision_bisect.trial import LayerHonour, Verdict
 
 MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
 ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
-LAYER_INFO, BUILD_LOG = "layers.json", "build.log"
-_OUTPUT, _TIMES, _LOG = "output-{}.json", "times-{}.json", "run-{}.log"
+BUILD_LOG, RUN_LOG = "build.log", "run-{}.log"
+_NO_LOG = "no log says why"
 _HEAD = f"""\
 #!/bin/sh
 # {{model}}: builds and runs {{count}} plans to judge, with trtexec of TensorRT 10 or 11.
@@ -55,7 +48,8 @@ _HEAD = f"""\
 #   sh {SCRIPT} [flags of trtexec]
 #
 # Written by precision-bisect. TRTEXEC=/path/to/trtexec says where the tool is. What is done is
-# skipped, so this can be called again. Further flags go to every call of the tool.
+# skipped, so this can be called again. Further flags go to every call of the tool, which is made
+# in the folder of a plan: write paths in them from the root.
 {{remarks}}set -u
 case $0 in */*) here=${{{{0%/*}}}} ;; *) here=. ;; esac
 tool=${{{{TRTEXEC:-trtexec}}}}
@@ -72,43 +66,35 @@ if ! knows --stronglyTyped && knows --layerPrecisions; then
     printf '%s\\n' "$tool$version has no strong typing, and these plans need it: TensorRT 10" >&2
     exit 1
 fi
-CDPATH='' cd -- "$here" || exit 1
+CDPATH=''
+cd -- "$here" || exit 1
 failed=0
 
-# step LOG FILE COMMAND...: the command writes FILE.part, which takes its name once it is whole.
+# step LOG FLAG FILE COMMAND...: with the flag the command writes FILE.part, which takes its name
+# once it is whole.
 step() {{{{
-    log=$1 made=$2
-    shift 2
+    log=$1 flag=$2 made=$3
+    shift 3
     if [ -f "$made" ]; then return 0; fi
-    printf '%s\\n' "$made"
-    if "$@" > "$log" 2>&1 < /dev/null && [ -f "$made.part" ] && mv -f "$made.part" "$made"; then
+    printf '%s\\n' "$point/$made"
+    if "$@" "$flag=$made.part" > "$log" 2>&1 < /dev/null && [ -f "$made.part" ] &&
+        mv -f "$made.part" "$made"; then
         return 0
     fi
     failed=$((failed + 1))
-    printf '%s\\n' "  failed, see $log" >&2
+    printf '%s\\n' "  failed, see $point/$log" >&2
     return 1
 }}}}
 
-build() {{{{
-    step "$point/{BUILD_LOG}" "$point/{ENGINE}" "$tool" --onnx="$point/{MIXED_MODEL}" \\
-        --stronglyTyped --saveEngine="$point/{ENGINE}.part" --skipInference \\
-        --exportLayerInfo="$point/{LAYER_INFO}" --profilingVerbosity=detailed{{flags}} "$@" &&
-        wc -c < "$point/{ENGINE}" > "$point/{ENGINE_BYTES}"
-}}}}
-
 """
-_RUN = f"""\
-run_{{number}}() {{{{
-    step "$point/{{log}}" "$point/{{output}}" "$tool" --loadEngine="$point/{ENGINE}" \\
-        {{flags}} \\
-        --exportOutput="$point/{{output}}.part" --exportTimes="$point/{{times}}" "$@"
-}}}}
-
-"""
-_FOOT = f"""\
+_LOOP = f"""\
 for point in {{points}}; do
-    build "$@" || continue
-{{runs}}
+    cd -- "$point" || exit 1
+    if {{build}}; then
+        wc -c < {ENGINE} > {ENGINE_BYTES}
+        {{runs}}
+    fi
+    cd ..
 done
 
 if [ "$failed" -gt 0 ]; then
@@ -122,42 +108,39 @@ printf '%s\\n' 'Copy this folder back, *.onnx and {ENGINE} may stay here, and ca
 
 def write_script(subject: Subject) -> str:
     """Return the script. Raises NotWritable for shapes that cannot work."""
-    export = subject.points[ANSWER]
-    flags = "".join(f" {shlex.quote(flag)}" for flag in build_flags(export, subject.called))
-    numbers = range(len(subject.inputs))
+    export, model = subject.points[ANSWER], subject.model
     remarks = [since(export)]
     if export.settings.plugins:
         remarks.append("The run had plugins: give --staticPlugins=LIB.so.")
     head = _HEAD.format(
-        model=printable(subject.model.path.name),
+        model=printable(model.path.name),
         count=len(subject.points),
-        flags=flags,
         options=KNOWS + textwrap.dedent(f"    {READ_OPTIONS}"),
         remarks="".join(f"# {line}\n" for text in remarks for line in textwrap.wrap(text, 97)),
     )
-    runs = (
-        _RUN.format(
-            number=number,
-            log=_LOG.format(number),
-            output=_OUTPUT.format(number),
-            times=_TIMES.format(number),
-            flags=" ".join(map(shlex.quote, _feed_flags(subject, number))),
+    build = flags.build_call(MIXED_MODEL, build_flags(export, subject.called))
+    runs = []
+    for number, feed in enumerate(subject.inputs):
+        files = [f"../{input_file(number, place)}" for place in range(len(model.inputs))]
+        call = flags.run_call(model, subject.called, ENGINE, feed, files, number)
+        runs.append(
+            _step(RUN_LOG.format(number), flags.EXPORT_OUTPUT, flags.OUTPUT.format(number), call)
         )
-        for number in numbers
+    loop = _LOOP.format(
+        points=" ".join(subject.points),
+        build=_step(BUILD_LOG, flags.SAVE_ENGINE, ENGINE, build),
+        runs="\n        ".join(runs),
     )
-    calls = "\n".join(f'    run_{number} "$@"' for number in numbers)
-    foot = _FOOT.format(points=" ".join(subject.points), runs=calls)
-    return head + "".join(runs) + decomposing(export).rstrip(" ") + foot
+    return head + decomposing(export).rstrip(" ") + loop
+
+
+def _step(log: str, flag: str, made: str, call: Sequence[str]) -> str:
+    return f'step {log} {flag} {made} "$tool" {shlex.join(call)} "$@"'
 
 
 def input_file(sample: int, number: int) -> str:
     """Return where an input of a sample lies in the folder."""
     return f"{INPUTS}/{sample}-{number}.bin"
-
-
-def _feed_flags(subject: Subject, sample: int) -> Sequence[str]:
-    files = [input_file(sample, number) for number in range(len(subject.model.inputs))]
-    return feed_flags(subject.model, subject.inputs[sample], files, subject.called)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +200,7 @@ def _write_inputs(subject: Subject, where: Path) -> None:
         for number, spec in enumerate(subject.model.inputs):
             path = where / input_file(sample, number)
             with folder_errors(path), whole(path) as stream:
-                stream.write(raw(feed[spec.name]))
+                stream.write(flags.raw(feed[spec.name]))
 
 
 P = ParamSpec("P")
@@ -242,7 +225,10 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
             f"call sh {SCRIPT} in it on the target, and copy it back",
         )
     kept = (*subject.finished.fixed, *subject.finished.kept)
-    return OnTarget(samples=len(subject.inputs), kept=kept, points=points)
+    facts = results.joined_facts(
+        [results.read_facts(where / name / BUILD_LOG) for name in subject.points]
+    )
+    return OnTarget(samples=len(subject.inputs), kept=kept, points=points, versions=facts)
 
 
 def record(on_target: OnTarget, run: Path) -> None:
@@ -277,29 +263,28 @@ def _point(
     lacks: list[str] = []
     size = _tried(lacks, _engine_bytes, folder)
     if size is None:
-        lacks.append(f"no engine{first_trouble(folder / BUILD_LOG)}")
-    specs = subject.model.outputs
+        lacks.append(f"no engine: {results.trouble(folder / BUILD_LOG) or _NO_LOG}")
+    model = subject.model
     outputs: list[Sample] = []
     wanted: list[Sample] = []
     times: list[float] = []
     for number, reference in enumerate(subject.outputs):
-        sample = _tried(
-            lacks, read_outputs, folder / _OUTPUT.format(number), specs, subject.called
-        )
+        path = folder / flags.OUTPUT.format(number)
+        sample = _tried(lacks, results.read_outputs, path, model.outputs, subject.called)
         if sample is not None:
             outputs.append(sample)
             wanted.append(reference)
-            times += _tried(lacks, read_times, folder / _TIMES.format(number)) or []
+            times += _tried(lacks, results.read_times, folder / flags.TIMES.format(number)) or []
         elif size is not None:
-            lacks.append(
-                f"no outputs of sample {number}{first_trouble(folder / _LOG.format(number))}"
-            )
+            why = results.trouble(folder / RUN_LOG.format(number)) or _NO_LOG
+            lacks.append(f"no outputs of sample {number}: {why}")
     judged = judge_outputs(comparator, outputs, wanted) if outputs else None
+    latency = latency_of(times, "cuda_events") if times else None
     layers: Sequence[LayerHonour] | None = ()
     if size is not None and name != FP32:
-        layers = _tried(lacks, _layers, subject, export, folder / LAYER_INFO)
+        layers = _tried(lacks, _layers, subject, export, folder / flags.LAYER_INFO)
     if layers is None:
-        lacks.append(f"without {LAYER_INFO} it does not show what the engine honours")
+        lacks.append(f"without {flags.LAYER_INFO} it does not show what the engine honours")
     return PointOnTarget(
         point=name,
         kept=len(export.kept),
@@ -307,20 +292,12 @@ def _point(
         passed=judged.verdict is Verdict.PASS if judged else None,
         error=judged.error if judged else None,
         message=judged.message if judged else "",
-        latency_ms=statistics.median(times) if times else None,
-        latency_spread_ms=_spread(times),
+        latency_ms=latency.median_ms if latency else None,
+        latency_spread_ms=latency.spread_ms if latency else None,
         engine_bytes=size,
         layers=layers or (),
         lacks=lacks,
     )
-
-
-def _spread(times: Sequence[float]) -> float | None:
-    """Return what the middle half of the times spans, None for fewer than two."""
-    if len(times) < 2:
-        return None
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-    return high - low
 
 
 def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwargs) -> T | None:
@@ -337,18 +314,16 @@ def _tried(lacks: list[str], read: Callable[P, T], *args: P.args, **more: P.kwar
 def _engine_bytes(folder: Path) -> int:
     """Return the bytes of the engine, as noted or of the file. Raises OSError, ValueError."""
     try:
-        text = read_text(folder / ENGINE_BYTES)
+        text = results.read_text(folder / ENGINE_BYTES)
     except FileNotFoundError:
         return plain_size(folder / ENGINE)
-    if not DIGITS.fullmatch(text):
+    if not results.DIGITS.fullmatch(text):
         raise ValueError(f"{ENGINE_BYTES} holds no size")
     return int(text)
 
 
 def _layers(subject: Subject, export: Export, path: Path) -> Sequence[LayerHonour]:
     """Return what the engine does with kept layers. Raises OSError, ValueError, NotWritable."""
-    layers = parse_json(read_text(path))
-    if not layers:
-        raise ValueError(f"{path.name} is damaged: it lists no layers")
+    layers = results.read_layers(path)
     typed = typed_point(subject, export)
     return judge_layers(export.model, export.plan, typed, layers, export.pair, rtx=False)

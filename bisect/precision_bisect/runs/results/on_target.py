@@ -1,7 +1,7 @@
 """How the plans of a run did on a machine without this tool: a table, and `target.json`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -65,6 +65,13 @@ class PointOnTarget:
         """Whether it passes on so many samples, which are all."""
         return self.passed is True and self.samples >= samples
 
+    def slower_than(self, other: "PointOnTarget") -> bool:
+        """Whether it takes longer, by more than the times of either span."""
+        if self.latency_ms is None or other.latency_ms is None:
+            return False
+        spread = max(self.latency_spread_ms or 0.0, other.latency_spread_ms or 0.0)
+        return self.latency_ms > other.latency_ms + spread
+
     def cells(self, samples: int) -> tuple[str, ...]:
         """Return what a table says of it, a text per column."""
         holds = _NOTHING if self.passed is None else "yes" if self.passed else "NO"
@@ -94,6 +101,7 @@ class OnTarget:
     """What came back of a run's plans: the contents of `target.json`, version 1.
 
     `kept` has the layers of the answer that was judged; `status` follows from the points.
+    `versions` are of trtexec and its GPU, as its logs tell them.
     """
 
     schema: Literal[1] = 1
@@ -101,6 +109,7 @@ class OnTarget:
     samples: Count
     kept: Sequence[str]
     points: Sequence[PointOnTarget]
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", self._status())
@@ -129,27 +138,20 @@ class OnTarget:
             return TargetStatus.NOT_JUDGED_WHOLE
         if control is None or control.latency_ms is None or answer.latency_ms is None:
             return TargetStatus.HOLDS
-        spread = max(answer.latency_spread_ms or 0.0, control.latency_spread_ms or 0.0)
-        if answer.latency_ms > control.latency_ms + spread:
+        if answer.slower_than(control):
             return TargetStatus.SLOWER
-        slow = answer.latency_ms + spread >= control.latency_ms
-        return TargetStatus.NO_FASTER if slow else TargetStatus.HOLDS
+        return TargetStatus.HOLDS if control.slower_than(answer) else TargetStatus.NO_FASTER
 
     @property
     def fastest(self) -> PointOnTarget | None:
         """The fastest plan that holds, where it is clearly faster than the answer, else None."""
         answer = self.answer
-        if answer is None or answer.latency_ms is None:
-            return None
-        limit, own_spread = answer.latency_ms, answer.latency_spread_ms or 0.0
-        rivals = {
-            point.latency_ms: point
+        rivals = [
+            point
             for point in self.points
-            if point.latency_ms is not None
-            and point.holds(self.samples)
-            and point.latency_ms + max(point.latency_spread_ms or 0.0, own_spread) < limit
-        }
-        return rivals[min(rivals)] if rivals else None
+            if answer and point.holds(self.samples) and answer.slower_than(point)
+        ]
+        return min(rivals, key=lambda point: point.latency_ms or 0.0, default=None)
 
     def _deploy(self) -> str:
         """Return what to deploy instead of the answer, "" where nothing is faster."""
@@ -208,10 +210,15 @@ class OnTarget:
         rows = [_TITLES, *(point.cells(self.samples) for point in self.points)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.verdict]
+        if facts := ", ".join(f"{fact} {value}" for fact, value in self.versions.items()):
+            lines.append(f"  {printable(facts)}")
         for row in rows:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             lines.append(f"  {'  '.join(cells)}".rstrip())
+        control = self._point(FP32)
         for point in self.points:
+            if control is not None and point.slower_than(control) and point.point != ANSWER:
+                lines.append(f"  {point.point}: FP32 is faster there")
             lines += [f"  {point.point}: {printable(lack)}" for lack in point.lacks]
             lines += [
                 f"  {point.point}: {printable(entry.layer)} is DEMOTED: "
