@@ -5,7 +5,7 @@ The ledger has it as its header, and refuses a mismatch field by field.
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
@@ -74,12 +74,6 @@ def fingerprint(
             **backend.versions(),
         },
     }
-
-
-def with_builds(fingerprint: Mapping[str, Any], settings: EngineSettings) -> Mapping[str, Any]:
-    """Return what a result tells: how to build the answer, also where the emulator has judged."""
-    versions = {**fingerprint["versions"], **_of_builds(settings)}
-    return {**fingerprint, "engine": _plain(settings), "versions": versions}
 
 
 def _plugins(options: Options) -> frozenset[tuple[str, str]]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from precision_bisect.errors import shortened
 from precision_bisect.runs import plain_json
 
 T = TypeVar("T")
@@ -20,11 +21,18 @@ def typed(kind: type[T], content: Any) -> T:
     ValueError for what does not fit the types of the fields, with the place as a JSON path.
     """
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, kind, dec_hook=_path)
     except (msgspec.ValidationError, ValueError) as error:
         reason = str(error)
         excerpt = reason if len(reason) <= 2 * _SHOWN else f"{reason[:_SHOWN]}…{reason[-_SHOWN:]}"
         raise ValueError(excerpt[:1].lower() + excerpt[1:]) from error
+
+
+def _path(kind: type, value: object) -> Path:
+    """Return a path from its text. Raises ValueError for anything else."""
+    if kind is not Path or not isinstance(value, str):
+        raise ValueError(f"expected a path, got {shortened(repr(value))}")
+    return Path(value)
 
 
 def read_typed(kind: type[T], path: Path) -> T:

@@ -241,7 +241,7 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
             f"nothing of the target is in {where}{first}",
             f"call sh {SCRIPT} in it on the target, and copy it back",
         )
-    kept = (*subject.finished.fixed, *subject.finished.kept)
+    kept = (*subject.case.finished.fixed, *subject.case.finished.kept)
     return OnTarget(samples=len(subject.inputs), kept=kept, points=points)
 
 

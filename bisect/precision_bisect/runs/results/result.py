@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import Meta
 
@@ -35,6 +35,7 @@ from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy,
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
+from precision_bisect.settings.engine_settings import TypingName
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
@@ -258,6 +259,7 @@ class Result:
     inner_sums: Sequence[InnerSum] = ()
     hidden_rows: Sequence[str] = ()
     fingerprint: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     out: Path | None = None
 
@@ -319,9 +321,19 @@ class Result:
         return self.not_passed.union(self.unknown_to)
 
     @property
+    def typing(self) -> TypingName:
+        """How the run's engines were typed, "auto" where none was built by TensorRT.
+
+        Weakly typed, TensorRT takes FP32 for low layers where that is faster.
+        """
+        versions = self.fingerprint.get("versions")
+        typing = versions.get("typing") if isinstance(versions, Mapping) else None
+        return next((name for name in get_args(TypingName) if name == typing), "auto")
+
+    @property
     def rest(self) -> str:
         """How many layers run low, or may, with their share of the work where that is known."""
-        how = runs(self.fingerprint)
+        how = "may run" if self.typing == "weak" else "runs"
         if self.low_share is None:
             return f"the rest {how} in {self.low.upper()}"
         return self.low_share.words(how, self.low)
@@ -379,10 +391,3 @@ class Result:
 
 KEYS = tuple(entry.name for entry in fields(Result) if entry.name not in ("message", "out"))
 """The keys of `result.json`, version 1, in order."""
-
-
-def runs(fingerprint: Mapping[str, Any]) -> str:
-    """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
-    versions = fingerprint.get("versions")
-    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
-    return "may run" if weak else "runs"
