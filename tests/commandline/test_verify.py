@@ -203,7 +203,7 @@ def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[
         (SCRIPTED, "the run built with 'flags.py'; give it by --trt-config-postprocess-script"),
         ({"engine": {"plugins": ["a.so"]}}, "'a.so'; give it by --plugins"),
         ({"engine": {"plugins": 3}}, "is damaged: options: expected `array`, got `int`"),
-        ({"engine": {"config_script": []}}, "is damaged: options: expected `str | null`, got"),
+        ({"engine": {"config_script": []}}, "is damaged: options: expected `str`, got `array`"),
         ({"backend": "a\x1b[31m"}, "there is no backend 'a\\x1b[31m'"),
         ({"engine": 3}, "is damaged: options: expected `object`, got `int`"),
         ({"engine": {"colour": 3}}, "is damaged: options: engine: there is no option 'colour'"),

@@ -162,7 +162,7 @@ def test_ledgers_of_every_version_are_known(ledger: Path, tmp_path: Path) -> Non
 def test_a_ladder_is_known_by_its_rungs(tmp_path: Path) -> None:
     """Before its end it has no other ledger and no result."""
     (tmp_path / "rung-1-fp16").mkdir()
-    shutil.copy(GOLDEN / "ledger_v3.sqlite", tmp_path / "rung-1-fp16" / LEDGER)
+    shutil.copy(GOLDEN / "ledger_v4.sqlite", tmp_path / "rung-1-fp16" / LEDGER)
     assert is_run(tmp_path)
 
 

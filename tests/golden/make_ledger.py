@@ -1,4 +1,4 @@
-"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v3.sqlite`.
+"""Make the golden ledger of the present schema: `python make_ledger.py ledger_v4.sqlite`.
 
 One is committed per released schema, so that later versions can show that they still read it. It
 holds one trial of every kind, and a start without an end.

@@ -17,8 +17,8 @@ from precision_bisect.pipeline.on_target.exchange import comparator_of
 from precision_bisect.pipeline.reopening import Reopened
 from precision_bisect.precisions import Pair
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.saved_options import options_of_result, told_options
+from run_folders import result_of
 
 OUTPUTS = ("scores", "it's, $x", "ids")
 SCRIPT = """
@@ -72,10 +72,8 @@ def reopened(options: Options, comparator: object) -> Reopened:
         asked={},
         pinned={},
         pair=Pair(low="fp16", high="fp32"),
-        status=Status.FOUND,
         shapes={},
-        diagnosis=(),
-        fingerprint={"comparator": comparator},
+        result=result_of((), (), fingerprint={"comparator": comparator}),
         path=Path("run/result.json"),
         options=options_of_result(told, options.model),
         code={},

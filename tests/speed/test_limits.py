@@ -73,7 +73,7 @@ def test_golden_ledgers_without_a_baseline_are_read(tmp_path: Path) -> None:
     """Evidence that an earlier version wrote has a latency without the new figures."""
     from precision_bisect.runs.ledger.ledger_reader import evidence_of
 
-    golden = Path(__file__).parents[1] / "golden" / "ledger_v3.sqlite"
+    golden = Path(__file__).parents[1] / "golden" / "ledger_v4.sqlite"
     with sqlite3.connect(golden) as connection:
         texts = [text for (text,) in connection.execute("SELECT evidence FROM trials") if text]
     connection.close()

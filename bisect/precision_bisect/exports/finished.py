@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export
@@ -24,7 +23,7 @@ from precision_bisect.options import ANSWER, Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import kept_at
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Asked, Diagnosis, Result, Rung
+from precision_bisect.runs.results.result import Asked, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
 from precision_bisect.runs.saved_options import code_of_builds, options_of_result
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -35,16 +34,14 @@ _PLAIN = Pair(low="fp16", high="fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a run ended with.
+    """What a run ended with: what `result` says, as the file at `path` has it, of a model.
 
     `kept` are candidates of the model, in network order, which stay in the pair's high type.
     `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
-    form, `pinned` the layers that were no
-    candidates, because they cannot run low, to the reason; `shapes` each input to those that the
-    samples had, as far as the file says. `fingerprint` is the run's, `modules` hold the answer.
-    `path` is the file that says so. `options` are what was asked, without files that hold code:
-    `code` has the names of those that builds had, by flag. `backend` built the engines, "auto"
-    after a forecast.
+    form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
+    `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
+    answer. `options` are what was asked, without files that hold code: `code` has the names of
+    those that builds had, by flag.
     """
 
     kept: tuple[LayerName, ...]
@@ -52,14 +49,11 @@ class Finished:
     asked: Mapping[LayerName, Form]
     pinned: Mapping[LayerName, str]
     pair: Pair
-    status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
-    diagnosis: Sequence[Diagnosis]
-    fingerprint: Mapping[str, Any]
+    result: Result
     path: Path
     options: Options
     code: Mapping[str, Sequence[str]]
-    backend: str
     modules: Sequence[str] = ()
 
     def scales(self) -> Scales:
@@ -86,11 +80,16 @@ class Finished:
             pair=self.pair,
             settings=settings,
             scales=self.scales(),
-            diagnosis=self.diagnosis,
+            diagnosis=self.result.diagnosis,
             shapes=self.shapes,
-            run=self.fingerprint,
+            run=self.result.fingerprint,
             modules=self.modules,
         )
+
+    @property
+    def backend(self) -> str:
+        """What built the engines, "auto" after a forecast."""
+        return "auto" if self.result.emulated else self.result.backend
 
     @property
     def high(self) -> tuple[LayerName, ...]:
@@ -147,14 +146,11 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         asked=forms,
         pinned={LayerName(entry.layer): entry.reason for entry in pinned},
         pair=pair,
-        status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
-        diagnosis=result.diagnosis,
-        fingerprint=result.fingerprint,
+        result=result,
         path=file,
         options=options,
         code=code,
-        backend="auto" if result.emulated else result.backend,
         modules=_modules(file, result, model) if point == ANSWER else (),
     )
 

@@ -10,15 +10,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import PluginError, RunFolderError, UsageError, printable, shortened
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.options import ANSWER, Options
+from precision_bisect.plugins import installed_with
+from precision_bisect.runs.ledger.ledger_reader import ledgers, read_ledger
 from precision_bisect.runs.results.run_status import told_of
 from precision_bisect.runs.results.saved import last_run, quoted
-from precision_bisect.settings.engine_settings import NOT_TOLD, SHAPES, EngineSettings
-from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
+from precision_bisect.runs.runfolder import LEDGER
+from precision_bisect.runs.saved_options import options_from_json
+from precision_bisect.runs.typed_json import typed
+from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.engine_settings import (
+    BACKEND_OPTION,
+    NOT_TOLD,
+    SHAPES,
+    EngineSettings,
+)
+from precision_bisect.settings.reading import (
+    CONFIG_SCRIPT,
+    CUSTOM_OPS,
+    PLUGINS,
+    script_and_function,
+)
+from precision_bisect.settings.worker_options import DEFAULT_EXECUTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +114,10 @@ def model_of(run: Path, hint: str) -> Path:
     status = told_of(run)
     if status is None:
         raise UsageError(f"{run} does not say which model it is of", hint)
-    model_path = Path(status.run.model)
+    return _model_at(run, Path(status.run.model), hint)
+
+
+def _model_at(run: Path, model_path: Path, hint: str) -> Path:
     places = (
         model_path,
         run.parent / model_path,
@@ -108,3 +128,71 @@ def model_of(run: Path, hint: str) -> Path:
     if path is None:
         raise UsageError(f"the model of {run} is not at {model_path} any more", hint)
     return path
+
+
+_ANEW: Mapping[str, str] = {
+    "check": "--check",
+    "inputs": "--inputs",
+    "executor": "--executor",
+    "optuna_storage": "--optuna-storage",
+    "plugins": PLUGINS,
+    "ort_custom_ops": CUSTOM_OPS,
+    "config_script": CONFIG_SCRIPT,
+    "backend_options": BACKEND_OPTION,
+}
+"""What may name code, another machine or a place to write to, by its flag."""
+
+
+def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, Any]) -> Options:
+    """Return the options with which the run in a folder was begun, with what flags change.
+
+    `engine` are the flags that are settings of engines. Raises UsageError where the run had what
+    only a flag may name and none does, and where its model is gone, and RunFolderError for a
+    folder without a ledger of this version.
+    """
+    if "out" in flags:
+        raise UsageError(f"a run goes on in its folder, {run}", "leave --out out")
+    ledger = next(iter(ledgers(run)), run / LEDGER)
+    header = read_ledger(ledger).header
+    _refuse_missing(run, header.plugins)
+    try:
+        content = {**header.options}
+        content["engine"] = {**typed(dict[str, Any], content.get("engine", {}))}
+        for values, given in ((content, flags), (content["engine"], engine)):
+            for name in _ANEW.keys() & values.keys():
+                if name in given:
+                    del values[name]
+                elif _is_alien(name, values[name]):
+                    raise UsageError(
+                        f"the run had {_ANEW[name]} {shortened(str(values[name]))}",
+                        "give it again: what a run folder names is not run",
+                    )
+        begun = options_from_json(content)
+        model = _model_at(run, begun.model, f"name it: MODEL --resume --out {run}")
+        # What was drawn alone goes on to an answer.
+        until = "answer" if begun.until == "curve" else begun.until
+        whole = {"model": model, "out": run, "until": until, "overwrite": False, **flags}
+        return replace(begun, engine=replace(begun.engine, **engine), **whole)
+    except ValueError as error:
+        raise RunFolderError(
+            f"{ledger} is damaged: options: {error}", "name the model, or choose another --out"
+        ) from error
+
+
+def _is_alien(name: str, value: object) -> bool:
+    """Tell whether an option names what a run folder must not."""
+    if name == "check":
+        return isinstance(value, str) and read_check(value).script is not None
+    if name == "inputs":
+        return ".py" in str(value)
+    return bool(value) and (name, value) != ("executor", DEFAULT_EXECUTOR)
+
+
+def _refuse_missing(run: Path, plugins: Mapping[str, str]) -> None:
+    """Raise PluginError for a plug-in of the run that is not installed, saying what brings it."""
+    for plugin, distribution in plugins.items():
+        if distribution and not installed_with(plugin):
+            raise PluginError(
+                printable(f"{run} used the {plugin} of {distribution}, which is not installed"),
+                "install it",
+            )

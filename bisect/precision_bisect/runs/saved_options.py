@@ -85,17 +85,17 @@ def code_of_builds(content: object) -> dict[str, Sequence[str]]:
     Raises ValueError for what no result tells.
     """
     engine = typed(dict[str, Any], typed(dict[str, Any], content).get("engine", {}))
-    script = typed(str | None, engine.get("config_script"))
+    scripts = [script] if (script := engine.get("config_script")) is not None else []
     return {
-        PLUGINS: typed(Sequence[str], engine.get("plugins", ())),
-        CONFIG_SCRIPT: [] if script is None else [script_and_function(script)[0].name],
+        PLUGINS: typed(list[str], engine.get("plugins", [])),
+        CONFIG_SCRIPT: [script_and_function(text)[0].name for text in typed(list[str], scripts)],
     }
 
 
 def _values(settings: type, content: object) -> dict[str, Any]:
     """Return the values of a dataclass by field. Raises ValueError, naming the field."""
     settings_by_name = {setting.name: setting for setting in fields(settings)}
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in typed(dict[str, Any], content).items():
         if name not in settings_by_name:
             raise ValueError(f"there is no option {shortened(repr(name))}")

@@ -75,7 +75,7 @@ class Subject:
 
     @property
     def manifest(self) -> Manifest:
-        text = json.dumps(self.case.finished.fingerprint, sort_keys=True)
+        text = json.dumps(self.case.finished.result.fingerprint, sort_keys=True)
         return Manifest(
             run=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
             samples=len(self.inputs),
@@ -161,7 +161,7 @@ def comparator_of(run: Reopened, check: str | None) -> Comparator:
     outputs = [output.name for output in model.outputs]
     comparator = choose_comparator(options, outputs, exact_outputs(options, model))
     settings = plain_json.plain(comparator.settings())
-    judged = run.finished.fingerprint.get("comparator")
+    judged = run.finished.result.fingerprint.get("comparator")
     # A search for a part of the tolerance has noted which part.
     if not isinstance(judged, dict) or settings != {key: judged.get(key) for key in settings}:
         if check is not None:
