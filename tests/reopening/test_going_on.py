@@ -59,8 +59,10 @@ def test_the_header_tells_the_run_whole(run: Path) -> None:
 def test_it_goes_on_with_the_flags_it_began_with(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None is typed again but the one that ended it; the trials that were made count."""
-    assert 0 == main([str(run), "--resume", "--max-trials", "200", "--json"])
+    """None is typed again; the trials that were made count, and what is spent limits no more."""
+    assert 3 == main([str(run), "--resume", "--max-trials", "5", "--json"])
+    assert 5 == json.loads(capsys.readouterr().out)["trials"]
+    assert 0 == main([str(run), "--resume", "--json"])
     result = json.loads(capsys.readouterr().out)
     assert ("found", tiny.KEPT) == (result["status"], result["kept"])
     assert 2e-2 == result["tolerance"]

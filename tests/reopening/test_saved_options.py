@@ -187,5 +187,8 @@ def test_objects_of_python_leave_their_names() -> None:
     """Samples in memory leave nothing, and what was given as an object is called by its name."""
     options = Options(model=Path("m.onnx"), inputs=[{}], check=through_json, strategy=values_of)
     again = options_from_json(through_json(options_to_json(options)))
-    named = {"check": f"{__name__}.through_json", "strategy": f"{__name__}.values_of"}
+    named: dict[str, Any] = {
+        "check": f"{__name__}.through_json",
+        "strategy": f"{__name__}.values_of",
+    }
     assert again == replace(options, inputs=None, **named)

@@ -17,6 +17,7 @@ from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.options import ANSWER, Options
 from precision_bisect.plugins import installed_with
 from precision_bisect.runs.ledger.ledger_reader import ledgers, read_ledger
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.run_status import told_of
 from precision_bisect.runs.results.saved import last_run, quoted
 from precision_bisect.runs.runfolder import LEDGER
@@ -169,10 +170,13 @@ def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, A
                     )
         begun = options_from_json(content)
         model = _model_at(run, begun.model, f"name it: MODEL --resume --out {run}")
-        # What was drawn alone goes on to an answer.
-        until = "answer" if begun.until == "curve" else begun.until
-        whole = {"model": model, "out": run, "until": until, "overwrite": False, **flags}
-        return replace(begun, engine=replace(begun.engine, **engine), **whole)
+        changes: dict[str, Any] = {"model": model, "out": run, "resume": True, "overwrite": False}
+        # What was drawn alone goes on to an answer, and what was spent is no limit any more.
+        if begun.until == "curve":
+            changes["until"] = "answer"
+        if (status := told_of(run)) and status.status is Status.BUDGET_EXHAUSTED:
+            changes |= {"max_trials": None, "max_time_s": None}
+        return replace(begun, engine=replace(begun.engine, **engine), **{**changes, **flags})
     except ValueError as error:
         raise RunFolderError(
             f"{ledger} is damaged: options: {error}", "name the model, or choose another --out"
