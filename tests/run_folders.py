@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from beginning import STARTED
+from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.store import open_ledger
@@ -24,6 +25,7 @@ from precision_bisect.runs.results.result import (
 from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS
+from precision_bisect.runs.saved_options import told_options
 from precision_bisect.trial import (
     Evidence,
     Honour,
@@ -48,6 +50,8 @@ FINGERPRINT = {
     "samples": 2,
     "strategy": "guided",
 }
+
+OPTIONS = told_options(Options(model=Path("model.onnx")))
 
 
 def names(count: int) -> list[str]:
@@ -196,6 +200,7 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
             for name in chosen
         ],
         "fingerprint": FINGERPRINT,
+        "options": OPTIONS,
     }
     return Result(**(values | changed))
 

@@ -47,6 +47,22 @@ def _installed(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, Ent
     return {entry.name: entry for entry in sorted(entry_points(group=group))}
 
 
+def called(group: str, name: str) -> str:
+    """Return a plug-in's kind and name."""
+    return f"{_KINDS[group]} {name}"
+
+
+def installed_with(plugin: str) -> str:
+    """Return the distribution that brings a plug-in, with its version, "" for none.
+
+    A plug-in is called by its kind and name, as `called` says it.
+    """
+    kind, _, name = plugin.partition(" ")
+    group = next((group for group, of in _KINDS.items() if of == kind), "")
+    entry = installed(group).get(name)
+    return f"{entry.dist.name} {entry.dist.version}" if entry and entry.dist else ""
+
+
 def _changed_ns(place: str) -> int:
     try:
         return Path(place).stat().st_mtime_ns

@@ -124,9 +124,7 @@ def _headline(result: Result) -> tuple[str, str, str]:
     if result.gains_little and result.low_share is None:
         return ending, head, f"{result.staying}, few run in {low}"
     # Weakly typed, TensorRT takes FP32 for low layers where it is faster.
-    versions = result.fingerprint.get("versions")
-    weak = isinstance(versions, Mapping) and versions.get("typing") == "weak"
-    how = "may run" if weak else "runs"
+    how = "may run" if result.typing == "weak" else "runs"
     rest = f"the rest {how} in {low}"
     if result.low_share is not None:
         rest = result.low_share.words(how, result.low)

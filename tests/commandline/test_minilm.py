@@ -7,9 +7,8 @@ from emulator_overhead import overhead
 
 import precision_bisect
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
+from precision_bisect.pipeline.verifying.verify import verify
 from precision_bisect.precisions import LowName
-from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Honour
 
 pytestmark = pytest.mark.models
@@ -44,8 +43,7 @@ def search(model: Path, out: Path, sentences: int = SENTENCES) -> precision_bise
 
 def assert_built(model: Path, run: Path) -> None:
     """Build the found plan with TensorRT-RTX and see that no kept layer is demoted."""
-    asked = AskedSettings(backend="tensorrt-rtx", settings=EngineSettings(), flagged=())
-    found = verify(model, run, asked).found
+    found = verify(model, run, {}, "tensorrt-rtx").found
     assert found.failure is None
     assert not any(layer.honoured is Honour.DEMOTED for layer in found.layers)
     assert len(found.kept) == len(found.layers)

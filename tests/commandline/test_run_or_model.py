@@ -10,9 +10,7 @@ import run_folders
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
-from precision_bisect.exports.finished import read_finished
-from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.verifying.verify import AskedSettings, engine_as_in_run
+from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.runs.results.saved import last_run
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -69,22 +67,17 @@ def test_a_run_takes_no_flags_of_a_search(
 def test_a_forecast_tells_how_to_build(tmp_path: Path) -> None:
     """`verify` builds by the flags of the run, whatever judged; a file it asks for again."""
     model = tiny.write_model(tmp_path / "m.onnx")
-    asked = AskedSettings(backend=None, settings=EngineSettings(), flagged=())
     tiny.search(model, tmp_path / "run", engine=EngineSettings(workspace_mib=64, tf32=True))
-    finished = read_finished(tmp_path / "run" / RESULT, load_model(model))
-    chosen = engine_as_in_run(finished, asked)
-    assert ("auto", 64, True) == (
-        chosen.backend,
-        chosen.settings.workspace_mib,
-        chosen.settings.tf32,
-    )
+    again = reopen(tmp_path / "run" / RESULT, None, {})
+    engine = again.options.engine
+    assert ("auto", 64, True) == (again.finished.backend, engine.workspace_mib, engine.tf32)
     script = tmp_path / "flags.py"
     script.write_text("def postprocess_config(builder, network, config): pass\n")
     engine = EngineSettings(config_script=str(script))
     tiny.search(model, tmp_path / "other", engine=engine)
-    finished = read_finished(tmp_path / "other" / RESULT, load_model(model))
     with pytest.raises(UsageError, match=r"the run built with 'flags\.py'; give it by --trt"):
-        engine_as_in_run(finished, asked)
+        reopen(tmp_path / "other", None, {}).check_code()
+    reopen(tmp_path / "other", None, {"config_script": str(script)}).check_code()
 
 
 def test_the_curve_of_a_run_is_on_its_screen(

@@ -55,9 +55,12 @@ WEIGHT = {"w": np.full((32, 32), 0.01, np.float32)}
 
 
 def finished(
-    folder: Path, body: str, kept: list[str], low: LowName = "fp16", **fingerprint: Any
+    folder: Path, body: str, kept: list[str], low: LowName = "fp16", **changed: Any
 ) -> Path:
-    """Write a model, and beside it the folder of a run that keeps these layers; return that."""
+    """Write a model, and beside it the folder of a run that keeps these layers; return that.
+
+    Of what is changed, `backend` and `engine` are what built, and the rest is the fingerprint's.
+    """
     graph = parse(body)
     path = save(with_weights(graph, WEIGHT) if "w)" in body else graph, folder)
     model = load_model(path)
@@ -65,7 +68,10 @@ def finished(
     result = run_folders.result_of(
         names,
         [names.index(name) for name in kept],
-        fingerprint={**run_folders.FINGERPRINT, "model": model.digest, **fingerprint},
+        fingerprint={**run_folders.FINGERPRINT, "model": model.digest, **changed},
+        backend=changed.get("backend", "emulated"),
+        emulated="backend" not in changed,
+        options={**run_folders.OPTIONS, "low": low, "engine": changed.get("engine", {})},
         low=low,
         rungs=[
             Rung(precision="fp32", layers=kept, count=len(kept)),
@@ -180,7 +186,7 @@ def test_exit_codes_can_be_trusted(
 
 
 UNGUARDED: dict[str, Any] = {"backend": "tensorrt-rtx", "engine": {"guard_islands": False}}
-SCRIPTED = {**UNGUARDED, "versions": {"typing": "strong", "make() of flags.py, 1": "0"}}
+SCRIPTED = {"backend": "tensorrt-rtx", "engine": {"config_script": "flags.py:make"}}
 
 
 def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,17 +206,18 @@ def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({**UNGUARDED, "versions": {"typing": "weak"}}, "cannot mark layers"),
         ({"backend": "tensorrt"}, "the run used tensorrt, as verify does: tensorrt is not inst"),
         (SCRIPTED, "the run built with 'flags.py'; give it by --trt-config-postprocess-script"),
-        ({**UNGUARDED, "versions": {"plugins of a.so, 1": "0"}}, "'a.so'; give it by --plugins"),
-        ({"backend": "a\x1b[31m"}, "its fingerprint.backend is 'a\\x1b[31m'"),
-        ({"versions": []}, "its fingerprint.versions is []"),
-        ({"versions": {"typing": {}}}, "its fingerprint.versions.typing is {}"),
-        ({"engine": 3}, "is damaged: fingerprint.engine: expected `object`, got `int`"),
-        ({"engine": {"typing": ["weak"]}}, "expected `str`, got `array` - at `$.typing`"),
-        ({"engine": {"guard_islands": "no"}}, "expected `bool`, got `str` - at `$.guard_islands`"),
-        ({"engine": {"workspace_mib": 10**40}}, "fingerprint.engine: a size is out of range"),
-        ({"engine": {"optimization_level": 9}}, "is damaged: --builder-optimization-level 9 is"),
+        ({"engine": {"plugins": ["a.so"]}}, "'a.so'; give it by --plugins"),
+        ({"engine": {"plugins": 3}}, "is damaged: options: expected `array`, got `int`"),
+        ({"engine": {"config_script": []}}, "is damaged: options: expected `str`, got `array`"),
+        ({"backend": "a\x1b[31m"}, "there is no backend 'a\\x1b[31m'"),
+        ({"engine": 3}, "is damaged: options: expected `object`, got `int`"),
+        ({"engine": {"colour": 3}}, "is damaged: options: engine: there is no option 'colour'"),
+        ({"engine": {"typing": ["weak"]}}, "options: engine: typing: expected `str`, got `array`"),
+        ({"engine": {"guard_islands": "no"}}, "guard_islands: expected `bool`, got `str`"),
+        ({"engine": {"workspace_mib": 10**40}}, "is damaged: options: --workspace 1000000000"),
+        ({"engine": {"optimization_level": 9}}, "options: --builder-optimization-level 9 is"),
         ({"engine": {"compute_capability": "8.6\n"}}, "--compute-capability cannot be '8.6\\n'"),
-        ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "fingerprint.engine: a size is out of range"),
+        ({"engine": {"opt_shapes": {"x": [2, -1]}}}, "is damaged: options: --opt-shapes has (2,"),
         ({"engine": {"ort_options": {"user_compute_stream": "1"}}}, "is no option of ONNX"),
     ],
 )

@@ -21,7 +21,6 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load_run
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Event, Warned
-from precision_bisect.settings.engine_settings import EngineSettings
 
 FOLDED = """
 (float[1, 1, 2, 2] x) => (float[1, 1, 2, 2] y)
@@ -173,6 +172,6 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     result = tiny.search(options.model, tmp_path / "run", inputs=options.inputs, tol=1e-2)
     assert result.deployment is not None and result.deployment.recheck is not None
     assert "not_judged" == result.deployment.recheck.outcome
-    reasons = export(tmp_path / "run", None, None, EngineSettings()).reasons
+    reasons = export(tmp_path / "run", None, None, {}).reasons
     assert not any(str(reason).startswith("Polygraphy") for reason in reasons.values())
     assert {"samples": 1, "unrun": ""} == fit(tmp_path / "run", Feeds(), tmp_path)

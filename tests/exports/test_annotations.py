@@ -15,7 +15,6 @@ from precision_bisect.exports.write import write_exports
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
-from precision_bisect.settings.engine_settings import EngineSettings
 
 EVIDENCE = 'reaches 1e5; <script>"\n\u2265'
 
@@ -59,7 +58,7 @@ def test_kept_layers_carry_their_diagnosis(tmp_path: Path) -> None:
 def test_the_model_says_what_judged_it(tmp_path: Path) -> None:
     """A run's model, and the one that `export` writes again, have the run's fingerprint."""
     result = tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
-    export(tmp_path / "tiny.onnx", tmp_path / "run", tmp_path / "again", EngineSettings())
+    export(tmp_path / "tiny.onnx", tmp_path / "run", tmp_path / "again", {})
     for folder in ("run", "again"):
         told = onnx.load(tmp_path / folder / MIXED_MODEL).metadata_props
         (run,) = [json.loads(each.value) for each in told if each.key == "precision_bisect.run"]
@@ -100,5 +99,5 @@ def test_a_run_and_export_write_the_same(tmp_path: Path) -> None:
     for found in result.diagnosis:
         assert found.evidence == said[found.layer]["precision_bisect.evidence"]
     assert tiny.KEPT == [found.layer for found in result.diagnosis]
-    export(path, tmp_path / "run", tmp_path / "again", EngineSettings())
+    export(path, tmp_path / "run", tmp_path / "again", {})
     assert first == (tmp_path / "again" / MIXED_MODEL).read_bytes()

@@ -50,7 +50,7 @@ def test_a_finished_run_is_exported_beside_its_result(
     search(path, run)
     for name in {*EXPORTS}.difference(JUDGING):
         (run / name).unlink(missing_ok=True)
-    said = export(path, None, None, EngineSettings()).to_text()
+    said = export(path, None, None, {}).to_text()
     assert said.splitlines()[0] == f"written to {run}"
     written, _, missing = said.partition("\nnot written\n")
     assert WRITTEN == sorted(line.strip() for line in written.splitlines()[1:])
@@ -66,7 +66,7 @@ def test_another_folder_and_settings_can_be_given(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.onnx")
     search(path, tmp_path / "run")
     out = tmp_path / "a" / "b"
-    export(path, tmp_path / "run" / RESULT, out, EngineSettings(tf32=True))
+    export(path, tmp_path / "run" / RESULT, out, {"tf32": True})
     assert WRITTEN == sorted(file.name for file in out.iterdir())
     assert "--noTF32" not in (out / TRTEXEC).read_text()
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
     """A file that is left out is listed with the reason."""
     path = write_model(tmp_path / "tiny.onnx")
     search(path, tmp_path / "run", tol=1e9)
-    lines = export(path, tmp_path / "run", None, EngineSettings()).to_text().splitlines()
+    lines = export(path, tmp_path / "run", None, {}).to_text().splitlines()
     assert f"  {LAYER_PRECISIONS}: no layer is kept" in lines[lines.index("not written") :]
     assert f"  {TRTEXEC}" in lines[: lines.index("not written")]
 
@@ -84,11 +84,11 @@ def test_what_judges_is_the_runs(tmp_path: Path) -> None:
     """The files that judge go along as the run has left them, or are told as missing."""
     path = write_model(tmp_path / "tiny.onnx")
     search(path, tmp_path / "run")
-    export(path, tmp_path / "run", tmp_path / "out", EngineSettings(tf32=True))
+    export(path, tmp_path / "run", tmp_path / "out", {"tf32": True})
     for name in JUDGING:
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
         (tmp_path / "run" / name).unlink()
-    said = export(path, tmp_path / "run", None, EngineSettings()).to_text()
+    said = export(path, tmp_path / "run", None, {}).to_text()
     for name in JUDGING:
         assert f"  {name}: the run has left none; a new run writes it" in said
 
@@ -100,7 +100,7 @@ def test_a_changed_model_is_refused(tmp_path: Path) -> None:
     RunFolder(tmp_path / "out").write(TRTEXEC, "mine")
     write_model(path, scale=2.0)
     with pytest.raises(RunFolderError, match="belongs to another model"):
-        export(path, tmp_path / "run", tmp_path / "out", EngineSettings())
+        export(path, tmp_path / "run", tmp_path / "out", {})
     assert "mine" == (tmp_path / "out" / TRTEXEC).read_text()
 
 
@@ -110,7 +110,7 @@ def test_without_a_run_it_says_what_to_give(
     """Where there is no finished run the error names the place and the flag."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PrecisionBisectError) as error:
-        export(write_model(tmp_path / "tiny.onnx"), None, None, EngineSettings())
+        export(write_model(tmp_path / "tiny.onnx"), None, None, {})
     assert "tiny.onnx" in error.value.message
     assert error.value.hint
 
@@ -126,7 +126,7 @@ def test_nothing_is_written_where_every_layer_stays(tmp_path: Path) -> None:
         result.layer_precisions,
         KEEPS_BOTH in (result.layer_precisions_reason or ""),
     )
-    exported = export(path, run, tmp_path / "again", EngineSettings())
+    exported = export(path, run, tmp_path / "again", {})
     assert sorted({*WRITTEN, TORCH_AUTOCAST}) == sorted(exported.reasons)
     assert all(KEEPS_BOTH in (reason or "") for reason in exported.reasons.values())
     for folder in (run, tmp_path / "again"):

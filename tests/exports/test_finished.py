@@ -63,7 +63,7 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
         from_file.pair.low,
         from_file.pair.high,
     )
-    assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.status, from_file.path)
+    assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.result.status, from_file.path)
 
 
 def test_kept_layers_come_in_network_order(tmp_path: Path) -> None:

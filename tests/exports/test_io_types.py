@@ -181,7 +181,7 @@ def test_a_run_says_what_the_interface_costs(tmp_path: Path, workers: int) -> No
     assert 0 < result.interface.error <= result.error
     inputs, outputs = stored_samples(tmp_path / "run")
     assert np.float16 == inputs[0]["x"].dtype
-    assert result.fingerprint["engine"]["io_types"] == "fp16"
+    assert result.options["engine"]["io_types"] == "fp16"
     (found,) = ran(tmp_path / "run" / MIXED_MODEL, inputs[0])
     (wanted,) = outputs[0].values()
     assert np.abs(found.astype(np.float32) - wanted).max() <= 1e-2
@@ -204,8 +204,8 @@ def test_the_interface_of_a_run_goes_with_it(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "tiny.onnx")
     for name, engine in (("run", EngineSettings()), ("run16", HALF)):
         assert tiny.search(model, tmp_path / name, engine=engine).exit_code is ExitCode.OK
-        export(model, tmp_path / name, tmp_path / f"{name}-again", EngineSettings())
-    export(model, tmp_path / "run16", tmp_path / "asked", HALF)
+        export(model, tmp_path / name, tmp_path / f"{name}-again", {})
+    export(model, tmp_path / "run16", tmp_path / "asked", {"io_types": "fp16"})
     whole = onnx.TensorProto.FLOAT
     kinds = {"run": whole, "run-again": whole, "run16": FLOAT16, "run16-again": FLOAT16}
     for folder, kind in {**kinds, "asked": FLOAT16}.items():
@@ -214,7 +214,7 @@ def test_the_interface_of_a_run_goes_with_it(tmp_path: Path) -> None:
         assert {kind} == {value.type.tensor_type.elem_type for value in ends}
         assert {"samples": 1, "unrun": ""} == fit(tmp_path / folder, Feeds(), tmp_path)
     with pytest.raises(UsageError, match="not what the run has judged"):
-        export(model, tmp_path / "run", tmp_path / "other", HALF)
+        export(model, tmp_path / "run", tmp_path / "other", {"io_types": "fp16"})
 
 
 @pytest.mark.parametrize("name", MODELS)

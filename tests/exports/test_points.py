@@ -25,7 +25,6 @@ from precision_bisect.runs.runfolder import (
     TORCH_AUTOCAST,
     TRTEXEC,
 )
-from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect_reports.curve import exported
 
 LOW_LAYERS = "    'low_layers': "
@@ -114,13 +113,13 @@ def test_a_finished_run_exports_any_point_again(
     """It goes to a folder of its own in the run folder, with the script for that plan."""
     run = tmp_path / "run"
     assert ExitCode.OK == command(model, run, "--export-point", point)
-    again = export(model, whole.out, tmp_path / "again", EngineSettings(), point)
+    again = export(model, whole.out, tmp_path / "again", {}, point)
     assert {TORCH_AUTOCAST} == {*filter(again.reasons.get, EXPORTS)}
     for name in (MIXED_MODEL, LAYER_PRECISIONS, RUN_SCRIPT):
         assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert whole.out is not None
     before = {path.name: path.read_bytes() for path in whole.out.iterdir() if path.is_file()}
-    beside = export(model, whole.out, None, EngineSettings(), point)
+    beside = export(model, whole.out, None, {}, point)
     assert whole.out / f"point-{point}" == beside.folder
     assert point == point_in(beside.folder)
     assert before == {
@@ -134,7 +133,7 @@ def test_the_curve_alone_exports_a_point(model: Path, tmp_path: Path) -> None:
     result = read_saved(tmp_path).result
     assert ([], "culprits") == (list(result.kept), result.export_point)
     assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
-    folder = export(model, tmp_path, None, EngineSettings(), "4").folder
+    folder = export(model, tmp_path, None, {}, "4").folder
     assert sorted(tiny.KEPT) == sorted(kept_in(folder))
 
 
@@ -150,7 +149,7 @@ def test_a_point_that_is_not_there_is_one_line(
     assert any("--export-point 17" in note for note in result.notes)
     assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
     with pytest.raises(UsageError, match="no point of 17 layers"):
-        export(model, tmp_path, None, EngineSettings(), "17")
+        export(model, tmp_path, None, {}, "17")
 
 
 def test_nothing_to_keep_has_no_other_point(
@@ -187,7 +186,7 @@ def test_a_damaged_curve_is_one_line(model: Path, tmp_path: Path) -> None:
     for point in ({**told["curve"][-1], "kept": ["nobody"]}, {"kept_count": "many"}):
         (tmp_path / RESULT).write_text(json.dumps({**told, "curve": [point]}))
         with pytest.raises(RunFolderError, match=r"result.json (names the layer|is damaged)"):
-            export(model, tmp_path, None, EngineSettings(), str(told["curve"][-1]["kept_count"]))
+            export(model, tmp_path, None, {}, str(told["curve"][-1]["kept_count"]))
 
 
 def test_of_several_points_the_named_one_is_taken(whole: Result) -> None:
@@ -212,5 +211,5 @@ def test_a_run_folder_with_links_exports_nothing(model: Path, tmp_path: Path, na
     planted.unlink(missing_ok=True)
     planted.symlink_to(elsewhere if name.startswith("point") else elsewhere / "secret")
     with pytest.raises(RunFolderError, match="is a link"):
-        export(model, tmp_path / "run", None, EngineSettings(), "culprits")
+        export(model, tmp_path / "run", None, {}, "culprits")
     assert [] == list(elsewhere.iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.ledger.ledger_reader import Header, read_ledger
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.runfolder import LEDGER
 
@@ -21,7 +21,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     before = (tmp_path / LEDGER).read_bytes()
     found = read_ledger(tmp_path / LEDGER)
     assert TRIALS == found.trials
-    assert run_folders.FINGERPRINT == {k: v for k, v in found.header.items() if k != "schema"}
+    assert Header(fingerprint=run_folders.FINGERPRINT) == found.header
     assert before == (tmp_path / LEDGER).read_bytes()
 
 
@@ -57,7 +57,7 @@ def test_another_version_and_damage_are_told_apart(tmp_path: Path) -> None:
             ledger.finish(each.proposal, each.outcome)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE header SET value = '99' WHERE key = 'schema'")
-    with pytest.raises(RunFolderError, match="its schema is 99"):
+    with pytest.raises(RunFolderError, match="has schema 99, this version reads 4"):
         read_ledger(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(RunFolderError, match=r"is damaged.*choose another --out"):

@@ -18,7 +18,7 @@ import pytest
 from golden import make_ledger
 from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
-from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.ledger.ledger_reader import Header, read_ledger
 from precision_bisect.runs.ledger.store import MOST_STARTS, SqliteLedger, open_ledger
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
@@ -77,17 +77,19 @@ def test_the_golden_ledger_of_schema_4_is_read(tmp_path: Path) -> None:
     path = Path(shutil.copy(golden, tmp_path))
     with open_ledger(path, make_ledger.FINGERPRINT, resume=True) as ledger:
         assert ledger.trials() == make_ledger.TRIALS
-        assert ledger.header() == {"schema": 4, **make_ledger.FINGERPRINT}
+        assert ledger.header() == Header(fingerprint=make_ledger.FINGERPRINT)
 
 
-def test_a_ledger_of_schema_3_is_refused(tmp_path: Path) -> None:
-    """An older ledger is left alone, with what to do."""
-    golden = Path(make_ledger.__file__).with_name("ledger_v3.sqlite")
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_ledger_of_an_older_schema_is_refused(tmp_path: Path, schema: int) -> None:
+    """It is left alone, with the version that can read it."""
+    golden = Path(make_ledger.__file__).with_name(f"ledger_v{schema}.sqlite")
     path = Path(shutil.copy(golden, tmp_path))
     before = path.read_bytes()
     said = refusal(path, make_ledger.FINGERPRINT)
-    assert "has schema 3, this version reads 4; resume it with the version that began it" in said
-    with pytest.raises(RunFolderError, match="its schema is 3; name the run folder of a run of"):
+    assert f"has schema {schema}, this version reads 4" in said
+    assert "use 0.1.0 that began it, or search anew with --overwrite" in said
+    with pytest.raises(RunFolderError, match=f"has schema {schema}, this version reads 4"):
         read_ledger(path)
     assert before == path.read_bytes()
 
@@ -146,7 +148,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE header SET value = '{' WHERE key = 'seed'",
+        "UPDATE header SET value = '{' WHERE key = 'fingerprint'",
         "UPDATE trials SET status = 'levitating'",
         "UPDATE trials SET verdict = NULL",
         "UPDATE trials SET plan = 'zz'",

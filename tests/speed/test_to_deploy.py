@@ -20,7 +20,6 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, TRTEXEC
-from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
 from precision_bisect_reports.curve import exported
 
@@ -94,7 +93,7 @@ def test_the_screen_and_the_report_have_both_in_a_row(result: Result) -> None:
 def test_its_exports_open_and_hold_its_layers(result: Result, model: Path) -> None:
     """`export --export-point deploy` writes a file that opens and keeps those layers."""
     assert result.out is not None and result.deploy is not None
-    folder = export(model, result.out, None, EngineSettings(), "deploy").folder
+    folder = export(model, result.out, None, {}, "deploy").folder
     assert result.out / "point-deploy" == folder
     told = {each.key: each.value for each in onnx.load(folder / MIXED_MODEL).metadata_props}
     assert sorted(result.deploy.kept) == sorted(json.loads(told["precision_bisect.layers"]))
@@ -139,4 +138,4 @@ def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> Non
     refused = "--export-point deploy: the run has no plan that is faster than its answer"
     assert any(refused in note for note in asked.notes)
     with pytest.raises(UsageError, match="no plan that is faster"):
-        export(model, tmp_path, None, EngineSettings(), "deploy")
+        export(model, tmp_path, None, {}, "deploy")

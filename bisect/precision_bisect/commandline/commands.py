@@ -44,7 +44,7 @@ def layers_command(parsed: Namespace) -> int:
     from precision_bisect.graphs.load import load_model
     from precision_bisect.graphs.ort import use_custom_ops
     from precision_bisect.graphs.typed.pinning import pin_formless
-    from precision_bisect.pipeline.verifying.verify import model_of
+    from precision_bisect.pipeline.reopening import model_of
 
     settings = EngineSettings(**given(parsed, EngineSettings))
     use_custom_ops(settings.ort_custom_ops)
@@ -57,12 +57,10 @@ def layers_command(parsed: Namespace) -> int:
 
 def verify_command(parsed: Namespace) -> int:
     """Build the found plan once, print what the engine honours, and put it into the report."""
-    flagged = given(parsed, EngineSettings)
-    settings = EngineSettings(**flagged)
-    from precision_bisect.pipeline.verifying.verify import AskedSettings, verify
+    flags = given(parsed, EngineSettings)
+    from precision_bisect.pipeline.verifying.verify import verify
 
-    build_settings = AskedSettings(backend=parsed.backend, settings=settings, flagged=flagged)
-    verified = verify(parsed.model, parsed.plan, build_settings, parsed.build_memory)
+    verified = verify(parsed.model, parsed.plan, flags, parsed.backend, parsed.build_memory)
     answer = verified.found
     text = answer.to_json() if parsed.json else answer.to_text(verbose=parsed.verbose)
     sys.stdout.write(text)
@@ -87,13 +85,12 @@ def _report_again(run: Path) -> None:
 
 def target_command(parsed: Namespace) -> int:
     """Write the folder for a machine without this tool, or judge what came back in it."""
-    flagged = given(parsed, EngineSettings)
-    settings = EngineSettings(**flagged)
+    flags = given(parsed, EngineSettings)
     from precision_bisect.pipeline.on_target.exchange import comparator_of, read_subject
     from precision_bisect.pipeline.on_target.target_folder import read_target, record, write_target
 
-    subject = read_subject(parsed.run, settings, tuple(flagged))
-    comparator = comparator_of(subject.finished, parsed.check)
+    subject = read_subject(parsed.run, flags)
+    comparator = comparator_of(subject.case, parsed.check)
     if parsed.write is not None:
         written = write_target(subject, parsed.write)
         sys.stdout.write(written.to_json() if parsed.json else written.to_text())
@@ -111,11 +108,11 @@ def target_command(parsed: Namespace) -> int:
 
 def export_command(parsed: Namespace) -> int:
     """Write the files for deployment again."""
-    settings = EngineSettings(**given(parsed, EngineSettings))
+    flags = given(parsed, EngineSettings)
     point = given(parsed, Options).get("export_point", ANSWER)
     from precision_bisect.commandline.export_command import export
 
-    summary = export(parsed.model, parsed.plan, parsed.out, settings, point)
+    summary = export(parsed.model, parsed.plan, parsed.out, flags, point)
     sys.stdout.write(summary.to_json() if parsed.json else summary.to_text())
     return summary.exit_code
 

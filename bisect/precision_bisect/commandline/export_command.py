@@ -4,22 +4,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.recheck import Check
 from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import gains, write_gain
-from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.foreign import foreign
-from precision_bisect.pipeline.verifying.verify import interface_as_in_run, model_and_result
+from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock
@@ -31,7 +29,6 @@ from precision_bisect.runs.runfolder import (
     point_folder,
     refuse_links,
 )
-from precision_bisect.settings.engine_settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +72,7 @@ def export(
     path: Path,
     plan: Path | None,
     out: Path | None,
-    settings: EngineSettings,
+    flags: Mapping[str, Any],
     point: str = ANSWER,
 ) -> Exported:
     """Write the exports of a finished run; return what came of each.
@@ -83,15 +80,13 @@ def export(
     `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
     for that of the model's last run; `out` is the
     folder to write to, None for that of the result, or for a folder in it where the `point` of the
-    curve is another than the answer. Raises a PrecisionBisectError for bad input.
+    curve is another than the answer. `flags` are settings of engines by name, the others are as
+    the run had them. Raises a PrecisionBisectError for bad input.
     """
-    use_custom_ops(settings.ort_custom_ops)
-    model_path, result = model_and_result(path, plan)
-    model = load_model(model_path)
-    finished = read_finished(result, model, point)
-    run = finished.path.parent
+    case = reopen(path, plan, flags, point)
+    run = case.finished.path.parent
     refuse_links(run)
-    wanted = finished.to_export(model, interface_as_in_run(finished, settings), point)
+    wanted = case.finished.to_export(case.model, case.options.engine, point)
     where = out or (run if point == ANSWER else point_folder(run, point))
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.graphs.load import Model
@@ -20,12 +19,13 @@ from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.options import ANSWER
+from precision_bisect.options import ANSWER, Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import kept_at
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Asked, Diagnosis, Result, Rung
+from precision_bisect.runs.results.result import Asked, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
+from precision_bisect.runs.saved_options import code_of_builds, options_of_result
 from precision_bisect.settings.engine_settings import EngineSettings
 
 _PLAIN = Pair(low="fp16", high="fp32")
@@ -34,14 +34,14 @@ _PLAIN = Pair(low="fp16", high="fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a run ended with.
+    """What a run ended with: what `result` says, as the file at `path` has it, of a model.
 
     `kept` are candidates of the model, in network order, which stay in the pair's high type.
     `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
-    form, `pinned` the layers that were no
-    candidates, because they cannot run low, to the reason; `shapes` each input to those that the
-    samples had, as far as the file says. `fingerprint` is the run's, `modules` hold the answer.
-    `path` is the file that says so.
+    form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
+    `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
+    answer. `options` are what was asked, without files that hold code: `code` has the names of
+    those that builds had, by flag.
     """
 
     kept: tuple[LayerName, ...]
@@ -49,11 +49,11 @@ class Finished:
     asked: Mapping[LayerName, Form]
     pinned: Mapping[LayerName, str]
     pair: Pair
-    status: Status
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
-    diagnosis: Sequence[Diagnosis]
-    fingerprint: Mapping[str, Any]
+    result: Result
     path: Path
+    options: Options
+    code: Mapping[str, Sequence[str]]
     modules: Sequence[str] = ()
 
     def scales(self) -> Scales:
@@ -80,11 +80,16 @@ class Finished:
             pair=self.pair,
             settings=settings,
             scales=self.scales(),
-            diagnosis=self.diagnosis,
+            diagnosis=self.result.diagnosis,
             shapes=self.shapes,
-            run=self.fingerprint,
+            run=self.result.fingerprint,
             modules=self.modules,
         )
+
+    @property
+    def backend(self) -> str:
+        """What built the engines, "auto" after a forecast."""
+        return "auto" if self.result.emulated else self.result.backend
 
     @property
     def high(self) -> tuple[LayerName, ...]:
@@ -134,19 +139,41 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
             "go on with the run by --resume, or search again with other limits",
         )
     wanted = frozenset(kept).difference(fixed)
+    options, code = _options(file, result, model)
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,
         asked=forms,
         pinned={LayerName(entry.layer): entry.reason for entry in pinned},
         pair=pair,
-        status=result.status,
         shapes=_shapes(result.fingerprint.get("shapes"), model),
-        diagnosis=result.diagnosis,
-        fingerprint=result.fingerprint,
+        result=result,
         path=file,
+        options=options,
+        code=code,
         modules=_modules(file, result, model) if point == ANSWER else (),
     )
+
+
+def _options(
+    file: Path, result: Result, model: Model
+) -> tuple[Options, Mapping[str, Sequence[str]]]:
+    """Return the options of a run as its engines had them, and which files with code those had."""
+    if not result.options:
+        raise RunFolderError(
+            f"{file} does not tell the options of its run, as those of older versions",
+            "run the search again with this version",
+        )
+    try:
+        options = options_of_result(result.options, model.path)
+        code = code_of_builds(result.options)
+    except ValueError as error:
+        raise damaged(file, f"options: {error}") from error
+    except UsageError as error:
+        raise damaged(file, f"options: {error.message}") from error
+    if options.engine.typing == "auto":
+        options = replace(options, engine=replace(options.engine, typing=result.typing))
+    return options, code
 
 
 def _rungs(file: Path, result: Result) -> list[tuple[HighName, Sequence[str]]]:

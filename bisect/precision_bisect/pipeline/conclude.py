@@ -75,6 +75,7 @@ from precision_bisect.runs.results.other_targets import (
 from precision_bisect.runs.results.result import Inputs, Pinned, Result
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
+from precision_bisect.runs.saved_options import told_options
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
@@ -284,7 +285,8 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         input_ranges=explanation.ranges,
         inner_sums=explanation.sums,
         hidden_rows=explanation.hidden,
-        fingerprint=prepared.told_fingerprint,
+        fingerprint=prepared.fingerprint,
+        options=told_options(prepared.request),
         message=_message(run, explanation.findings, interface),
         out=run.folder.path,
     )

@@ -101,7 +101,7 @@ def deploying(
         scales=prepared.scales,
         diagnosis=(),
         shapes=sample_shapes(prepared.model, prepared.sets.feeds),
-        run=prepared.told_fingerprint,
+        run=prepared.fingerprint,
         modules=answer.modules,
     )
     if not gains(export):

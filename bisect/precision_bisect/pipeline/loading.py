@@ -13,7 +13,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.fp32_outputs import ReferenceSession, class_outputs, sized_outputs
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import are_packed, use_custom_ops
@@ -23,6 +23,7 @@ from precision_bisect.graphs.weights import in_file, total_bytes
 from precision_bisect.judging.comparators.choose_comparator import (
     ReadyMade,
     choose_comparator,
+    exact_outputs,
     judge_words,
 )
 from precision_bisect.judging.comparators.comparison_remarks import (
@@ -30,7 +31,6 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     overlooked_remarks,
     wide_remark,
 )
-from precision_bisect.judging.comparators.polygraphy_plugin import by_size
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
@@ -71,13 +71,15 @@ class Loaded:
     """The parts of a run that do not depend on the pair of types.
 
     `sets` has the samples with their FP32 outputs, `remarks` are sentences for the report.
-    `options` say how many threads ONNX Runtime gets. `at_once` samples are emulated at the same
-    time, which uses the other cores where layers are too small for several threads. One plain
+    `request` are the options as they were asked for, of a ladder the whole; `options` are those of
+    this search, and say how many threads ONNX Runtime gets. `at_once` samples are emulated at the
+    same time, which uses the other cores where layers are too small for several threads. One plain
     inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
     plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
     forecast. The plan to start from keeps `begun_with`.
     """
 
+    request: Options
     options: Options
     model: Model
     sets: SampleSets
@@ -128,6 +130,7 @@ def load_run(
     model's layers raises as this does: a PrecisionBisectError for anything that cannot work. What
     the model alone refuses comes before any sample is read, and before any remark.
     """
+    request = options
     # Cheap checks first: a misspelt strategy is told before gigabytes of weights are read.
     strategy = _strategy(options)
     if not (options.backend == "auto" or options.elsewhere):
@@ -138,9 +141,7 @@ def load_run(
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
         raise _nothing_to_decide(options.model, original.table.layers)
-    classes = class_outputs(original)
-    for name in by_size(options, sized_outputs(original, classes)):
-        del classes[name]
+    classes = exact_outputs(options, original)
     comparator = choose_comparator(options, [output.name for output in original.outputs], classes)
     singly = judges_each(comparator)
     _refuse_for_judge(options, comparator, each=singly)
@@ -217,6 +218,7 @@ def load_run(
     layers, seconds = len(model.table.candidates), reference.seconds
     threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(sets.pool)))
     loaded = Loaded(
+        request=request,
         options=replace(options, threads=threads),
         model=model,
         sets=sets,

@@ -47,7 +47,7 @@ from precision_bisect.machine.free_space import ENGINE, LEAST_BYTES, MODELS_PER_
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
-from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed, with_builds
+from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed
 from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -130,11 +130,6 @@ class Prepared(Loaded):
     @property
     def modules(self) -> Modules:
         return Modules.in_table(self.model.table, self.pair)
-
-    @property
-    def told_fingerprint(self) -> Mapping[str, Any]:
-        """The fingerprint as results and exports tell it."""
-        return with_builds(self.fingerprint, self.options.engine)
 
     @property
     def curve(self) -> Curve:

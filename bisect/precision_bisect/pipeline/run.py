@@ -32,6 +32,7 @@ from precision_bisect.pipeline.fastest import Rivals, fastest
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble, costs_of
 from precision_bisect.pipeline.risk import selecting
+from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
@@ -50,6 +51,7 @@ from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result, result_file
 from precision_bisect.runs.runfolder import REFERENCE, RunFolder
+from precision_bisect.runs.saved_options import options_to_json
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import mapped
@@ -80,8 +82,10 @@ def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
     if not ours:
         return run
     path = folder.path / model_path.name
+    given = work in run.request.model.parents
     return replace(
         run,
+        request=replace(run.request, model=path) if given else run.request,
         options=replace(run.options, model=path),
         model=replace(run.model, path=path),
     )
@@ -128,7 +132,13 @@ def run_prepared(
     passes, `asked_low` may be why.
     """
     options = prepared.options
-    with open_ledger(folder.ledger, prepared.fingerprint, resume=options.resume) as ledger:
+    with open_ledger(
+        folder.ledger,
+        prepared.fingerprint,
+        resume=options.resume,
+        options=options_to_json(prepared.request),
+        plugins=plugin_versions(options),
+    ) as ledger:
         # Workers end before the explanation begins, which needs their memory.
         with evaluators(prepared, folder.path) as workers:
             recorded = ledger.trials()

@@ -5,7 +5,7 @@ The ledger has it as its header, and refuses a mismatch field by field.
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,15 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.options import Options
-from precision_bisect.plugins import BACKENDS, COMPARATORS, EXECUTORS, STRATEGIES, name_of
+from precision_bisect.plugins import (
+    BACKENDS,
+    COMPARATORS,
+    EXECUTORS,
+    STRATEGIES,
+    called,
+    installed_with,
+    name_of,
+)
 from precision_bisect.protocols import Comparator, Described, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
@@ -76,10 +84,10 @@ def fingerprint(
     }
 
 
-def with_builds(fingerprint: Mapping[str, Any], settings: EngineSettings) -> Mapping[str, Any]:
-    """Return what a result tells: how to build the answer, also where the emulator has judged."""
-    versions = {**fingerprint["versions"], **_of_builds(settings)}
-    return {**fingerprint, "engine": _plain(settings), "versions": versions}
+def plugin_versions(options: Options) -> dict[str, str]:
+    """Return what the plug-ins of a run are installed with, by kind and name."""
+    used = (called(group, name) for group, name in sorted(_plugins(options)))
+    return {plugin: installed_with(plugin) for plugin in used}
 
 
 def _plugins(options: Options) -> frozenset[tuple[str, str]]:

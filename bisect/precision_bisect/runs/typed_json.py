@@ -27,7 +27,7 @@ def typed(kind: type[T], content: Any) -> T:
     ValueError for what does not fit the types of the fields, with the place as a JSON path.
     """
     try:
-        return msgspec.convert(content, kind, dec_hook=_text)
+        return msgspec.convert(content, kind, dec_hook=_of_text)
     except (msgspec.ValidationError, ValueError) as error:
         reason = str(error)
         excerpt = reason if len(reason) <= 2 * _SHOWN else f"{reason[:_SHOWN]}…{reason[-_SHOWN:]}"
@@ -39,9 +39,9 @@ def read_typed(kind: type[T], path: Path) -> T:
     return typed(kind, plain_json.read(path))
 
 
-def _text(kind: type, content: Any) -> Any:
-    """Return what a class of `Text` makes of a text. Raises ValueError for what is none."""
-    if not (issubclass(kind, Text) and isinstance(content, str)):
+def _of_text(kind: type, content: Any) -> Any:
+    """Return what a path, or a class of `Text`, makes of a text. Raises ValueError."""
+    if not (issubclass(kind, (Path, Text)) and isinstance(content, str)):
         raise ValueError(f"expected `str`, got `{type(content).__name__}`")
     return kind(content)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from precision_bisect.errors import UsageError
-from precision_bisect.settings.flags import check, flag
+from precision_bisect.settings.flags import check, flag, flag_name
 from precision_bisect.settings.reading import (
     CUSTOM_OPS,
     PLUGINS,
@@ -93,6 +93,9 @@ _engine = partial(flag, "engine")
 _CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
+LARGEST = 2**40
+"""No size, and no number of MiB, is larger."""
 NOT_TOLD = (
     *("plugins", "ort_custom_ops", "config_script"),
     *("build_timeout_s", "backend_options"),
@@ -169,7 +172,9 @@ class EngineSettings:
         least=0,
         most=5,
     )
-    workspace_mib: int | None = _engine(None, "TensorRT: workspace limit", metavar="MIB", least=1)
+    workspace_mib: int | None = _engine(
+        None, "TensorRT: workspace limit", metavar="MIB", least=1, most=LARGEST
+    )
     plugins: tuple[Path, ...] = _engine(
         (),
         "TensorRT: load plugins from this library before parsing and running, as trtexec's "
@@ -229,3 +234,9 @@ class EngineSettings:
             raise UsageError(
                 "--min-shapes and --max-shapes need --opt-shapes", "give all three, as to trtexec"
             )
+        for name in SHAPES:
+            for shape in getattr(self, name).values():
+                if not all(0 < size < LARGEST for size in shape):
+                    raise UsageError(
+                        f"{flag_name(name)} has {tuple(shape)}", "give sizes above zero"
+                    )

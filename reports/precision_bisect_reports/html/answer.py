@@ -64,7 +64,7 @@ def _so_far(source: Source) -> dict[str, Any]:
     recorded = source.searches[-1].recorded
     incumbent, run = best(recorded), source.status.run if source.status else None
     candidates = candidates_of(recorded)
-    header = recorded.header
+    header = recorded.header.fingerprint
     kept = len(incumbent[0]) if incumbent else None
     title = NO_ANSWER
     if incumbent:

@@ -130,7 +130,7 @@ def view_of(source: Source, folder: Path) -> dict[str, Any]:
 
 
 def _view(source: Source) -> dict[str, Any]:
-    result, header = source.result, source.searches[0].recorded.header
+    result, header = source.result, source.searches[0].recorded.header.fingerprint
     network = Network(source.layers, result)
     pinned = {pin.layer: pin.reason for pin in result.pinned} if result else {}
     asked_types = {order.layer: order.precision for order in result.asked} if result else {}
@@ -156,8 +156,7 @@ def _view(source: Source) -> dict[str, Any]:
         "confirm": _confirm(result),
         **_diagnosed(source.diagnosis, network.index),
         "exports": dict(source.exports),
-        "fingerprint": (result and result.fingerprint)
-        or {key: value for key, value in header.items() if key != "schema"},
+        "fingerprint": (result and result.fingerprint) or header,
     }
 
 
@@ -172,7 +171,9 @@ def _precisions(source: Source, network: Network) -> Mapping[str, str] | None:
     if incumbent is None:
         return None
     names = [network.rows[place].name for place in network.candidates]
-    return {names[index]: str(recorded.header["high"]) for index in incumbent[0].indices}
+    return {
+        names[index]: str(recorded.header.fingerprint["high"]) for index in incumbent[0].indices
+    }
 
 
 def _same(source: Source, network: Network) -> bool:
@@ -187,7 +188,7 @@ def _sensitivity(source: Source, network: Network) -> dict[str, Any]:
         return {"low": "", "layer": [], "error": [], "together": []}
     measurements = sorted(sensitivities(source.searches[0].recorded).items())
     return {
-        "low": str(source.searches[0].recorded.header["low"]),
+        "low": str(source.searches[0].recorded.header.fingerprint["low"]),
         "layer": [network.candidates[index] for index, _ in measurements],
         "error": [figure(error) for _, (error, _) in measurements],
         "together": [together for _, (_, together) in measurements],

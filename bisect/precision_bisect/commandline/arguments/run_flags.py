@@ -1,6 +1,7 @@
 """The arguments of the main job."""
 
 import argparse
+import os
 from dataclasses import fields
 from importlib.metadata import version
 
@@ -86,7 +87,10 @@ def run_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_needed("model", "the FP32 ONNX model; the word run may stand before it")
+    parser.add_needed(
+        "model",
+        "the FP32 ONNX model, or a run folder to --resume; the word run may stand before it",
+    )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
     )
@@ -126,6 +130,10 @@ def to_options(parsed: argparse.Namespace) -> Options:
     options = given(parsed, Options)
     if "ladder" in options and not {"low", "high"}.isdisjoint(options):
         raise UsageError("--ladder excludes --low and --high", "it names all types itself")
-    return Options(
-        model=parsed.model, **options, engine=EngineSettings(**given(parsed, EngineSettings))
-    )
+    engine = given(parsed, EngineSettings)
+    if options.get("resume") and os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        # Imported here: it reads models.
+        from precision_bisect.pipeline.reopening import options_to_go_on
+
+        return options_to_go_on(parsed.model, options, engine)
+    return Options(model=parsed.model, **options, engine=EngineSettings(**engine))

@@ -13,10 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.fp32_outputs import class_outputs, non_finite, sized_outputs
+from precision_bisect.graphs.load import Model
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
 from precision_bisect.judging.comparators.polygraphy_plugin import (
     PolygraphyComparator,
+    by_size,
     tolerance_from,
 )
 from precision_bisect.judging.comparators.script import (
@@ -53,6 +55,14 @@ def choose_comparator(
         return comparator
     kind = OfPython if callable(options.metric) else Guarded
     return kind(comparator=comparator, name=name_of(options.metric))
+
+
+def exact_outputs(options: Options, model: Model) -> dict[str, str]:
+    """Return the outputs of which every element counts as right or wrong, each with its type."""
+    classes = class_outputs(model)
+    for name in by_size(options, sized_outputs(model, classes)):
+        del classes[name]
+    return classes
 
 
 def judge_words(options: Options) -> str:

@@ -7,9 +7,9 @@ inputs and outputs that trtexec could misread are called otherwise in the models
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plainly_called
 from precision_bisect.errors import RunFolderError, UsageError
@@ -17,25 +17,21 @@ from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.exports.write import gains, mixed_model
-from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.ort import use_custom_ops
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
-from precision_bisect.judging.comparators.choose_comparator import ReadyMade
-from precision_bisect.judging.comparators.metrics import METRICS
-from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
-from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.comparators.choose_comparator import (
+    choose_comparator,
+    exact_outputs,
+    judge_words,
+)
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import ANSWER
-from precision_bisect.pipeline.verifying.verify import (
-    AskedSettings,
-    engine_as_in_run,
-    model_and_result,
-)
+from precision_bisect.pipeline.reopening import Reopened, reopen
 from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.on_target import FP32
 from precision_bisect.runs.results.saved import damaged, quoted
-from precision_bisect.runs.typed_json import typed
-from precision_bisect.settings.check_words import READY_MADE, read_check
+from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import EngineSettings
 
 
@@ -60,17 +56,25 @@ class Subject:
     `called` has what the inputs and outputs are called in the folder.
     """
 
-    run: Path
-    model: Model
-    finished: Finished
+    case: Reopened
     points: Mapping[str, Export]
     inputs: Sequence[Sample]
     outputs: Sequence[Sample]
     called: Mapping[str, str]
 
     @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.case.finished.path.parent
+
+    @property
+    def model(self) -> Model:
+        """The model that was searched."""
+        return self.case.model
+
+    @property
     def manifest(self) -> Manifest:
-        text = json.dumps(self.finished.fingerprint, sort_keys=True)
+        text = json.dumps(self.case.finished.result.fingerprint, sort_keys=True)
         return Manifest(
             run=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
             samples=len(self.inputs),
@@ -78,17 +82,15 @@ class Subject:
         )
 
 
-def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -> Subject:
-    """Return the run at a path: its folder, or its model.
+def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
+    """Return the run at a path, its folder or its model, with settings of engines by flags.
 
     Raises a PrecisionBisectError for bad input, and for a run without an answer or samples.
     """
-    use_custom_ops(settings.ort_custom_ops)
-    model_path, result = model_and_result(path, None)
-    model = load_model(model_path)
-    finished = read_finished(result, model)
-    build_settings = AskedSettings(backend=None, settings=settings, flagged=flagged)
-    points = dict(_points(finished, model, engine_as_in_run(finished, build_settings).settings))
+    case = reopen(path, None, flags)
+    case.check_code()
+    finished, model = case.finished, case.model
+    points = dict(_points(finished, model, case.options.engine))
     run = finished.path.parent
     if not gains(points[ANSWER]):
         raise UsageError(
@@ -106,9 +108,7 @@ def read_subject(path: Path, settings: EngineSettings, flagged: Sequence[str]) -
             if any(spec.name not in sample for sample in samples):
                 raise RunFolderError(f"a sample of {run} lacks {spec.name!r}", "run it again")
     return Subject(
-        run=run,
-        model=model,
-        finished=finished,
+        case=case,
         points=points,
         inputs=inputs,
         outputs=outputs,
@@ -143,63 +143,30 @@ def typed_point(subject: Subject, export: Export) -> TypedGraph:
     return typed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """The settings of a comparator, as a fingerprint has them."""
+def comparator_of(run: Reopened, check: str | None) -> Comparator:
+    """Return what judged a run; `check` names the script that did, which a result has not.
 
-    metric: str | None = None
-    atol: Mapping[str, float] = field(default_factory=dict)
-    rtol: Mapping[str, float] = field(default_factory=dict)
-    quantile: float = 0.99
-    classes: Mapping[str, float] = field(default_factory=dict)
-    check: str | None = None
-    outputs: Sequence[str] = ()
-    script: str | None = None
-    tolerance: float | None = None
-
-
-def comparator_of(finished: Finished, check: str | None) -> Comparator:
-    """Return what judged the run; `check` names a script that did, which a result has not.
-
-    Raises UsageError where the script is not given, or is another one, and for a metric of a
-    plug-in; RunFolderError for a result that tells of no comparator.
+    Raises UsageError where the script is not given, or is another one, RunFolderError for a result
+    that tells of another judge than it had, and what the judge's maker raises.
     """
-    try:
-        spec = typed(_Told, finished.fingerprint.get("comparator"))
-        if spec.script is not None:
-            return _script(spec, check)
+    asked = run.options.check
+    script = isinstance(asked, str) and read_check(asked).script
+    if script and (check is None or read_check(check).script is None):
+        raise UsageError(f"the run judged by the script {quoted(asked)}", "give it by --check")
+    if check is not None and not script:
+        raise UsageError("the run judged by no script", "leave --check out")
+    options = run.options if check is None else replace(run.options, check=check)
+    model = run.model.with_io_types(options.engine.io_types)
+    outputs = [output.name for output in model.outputs]
+    comparator = choose_comparator(options, outputs, exact_outputs(options, model))
+    settings = plain_json.plain(comparator.settings())
+    judged = run.finished.result.fingerprint.get("comparator")
+    # A search for a part of the tolerance has noted which part.
+    if not isinstance(judged, dict) or settings != {key: judged.get(key) for key in settings}:
         if check is not None:
-            raise UsageError("the run judged by no script", "leave --check out")
-        if spec.check and spec.check in READY_MADE and spec.tolerance is not None:
-            return ReadyMade(name=spec.check, outputs=spec.outputs, tolerance=spec.tolerance)
-        if spec.metric in METRICS:
-            return PolygraphyComparator(
-                metric=spec.metric,
-                atol=Tolerance(per_output=spec.atol),
-                rtol=Tolerance(per_output=spec.rtol),
-                outputs=tuple(dict.fromkeys((*spec.atol, *spec.classes))),
-                quantile=spec.quantile,
-                shares=spec.classes,
+            raise UsageError(
+                f"{check} is not the script that judged the run, or has changed since",
+                "give that one by --check",
             )
-    except ValueError as error:
-        raise damaged(finished.path, f"fingerprint.comparator: {error}") from error
-    raise UsageError(
-        f"the run judged by {quoted(spec.metric or spec.check)}, a plug-in's metric, whose limits "
-        "are not told",
-        "search with a metric that comes along, or --check FILE.py:FUNCTION",
-    )
-
-
-def _script(spec: _Told, check: str | None) -> ScriptComparator:
-    words = read_check(check) if check is not None else None
-    if words is None or words.script is None:
-        raise UsageError(
-            f"the run judged by the script {quoted(spec.check)}", "give it by --check"
-        )
-    comparator = ScriptComparator(words.script, words.name, spec.tolerance)
-    if comparator.settings()["script"] != spec.script:
-        raise UsageError(
-            f"{words.script} is not the script that judged the run, or has changed since",
-            "give that one by --check",
-        )
+        raise damaged(run.finished.path, f"{judge_words(options)} is not what judged the run")
     return comparator

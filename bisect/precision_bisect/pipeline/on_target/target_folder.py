@@ -224,7 +224,7 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
             f"nothing of the target is in {where}{first}",
             f"call sh {SCRIPT} in it on the target, and copy it back",
         )
-    kept = (*subject.finished.fixed, *subject.finished.kept)
+    kept = (*subject.case.finished.fixed, *subject.case.finished.kept)
     facts = results.joined_facts(
         [results.read_facts(where / name / BUILD_LOG) for name in subject.points]
     )

@@ -3,11 +3,11 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from precision_bisect.errors import RunFolderError
+from precision_bisect.errors import RunFolderError, shortened
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
@@ -94,10 +94,41 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """Of which run a ledger is.
+
+    Verdicts depend on the `fingerprint`. `options` are all that were asked for, as JSON, and
+    `plugins` what each plug-in was installed with, by its kind and name.
+    """
+
+    schema: int = LEDGER_SCHEMA
+    fingerprint: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    plugins: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_rows(cls, path: Path, rows: Sequence[tuple[str, str]]) -> Self:
+        """Return what the rows of a ledger's header say.
+
+        Raises RunFolderError for another version's, and ValueError for what none has written.
+        """
+        content = {key: plain_json.parse(value) for key, value in rows}
+        if (schema := content.get("schema")) == LEDGER_SCHEMA:
+            return typed(cls, content)
+        versions = content.get("versions")
+        version = versions.get("precision-bisect") if isinstance(versions, dict) else None
+        raise RunFolderError(
+            f"{path} has schema {shortened(repr(schema))}, this version reads {LEDGER_SCHEMA}",
+            f"use {shortened(str(version or 'the version'))} that began it, or search anew with "
+            "--overwrite",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What a ledger holds: its header, and the trials that have ended, in order of their start."""
 
-    header: Mapping[str, Any]
+    header: Header
     trials: Sequence[Trial]
 
     @property
@@ -113,12 +144,12 @@ def read_ledger(path: Path) -> Recorded:
     """
     check_file(path)
     try:
-        recorded = _read(path)
+        return _read(path)
     except (sqlite3.Error, ValueError) as error:
-        raise _unreadable(path, str(error)) from error
-    if (schema := recorded.header.get("schema")) != LEDGER_SCHEMA:
-        raise _unreadable(path, f"its schema is {schema}")
-    return recorded
+        raise RunFolderError(
+            f"{path} is no ledger that this version can read: {error}",
+            "name the run folder of a run of this version",
+        ) from error
 
 
 def check_file(path: Path) -> None:
@@ -134,10 +165,15 @@ def check_file(path: Path) -> None:
         ) from error
 
 
+def ledgers(folder: Path) -> Sequence[Path]:
+    """Return the ledger of a run, of a ladder those of its searches."""
+    own = folder / LEDGER
+    return [own] if own.exists() else sorted(folder.glob(f"*/{LEDGER}"))
+
+
 def recorded_trials(folder: Path) -> list[Trial]:
     """Return the trials of a run, of a ladder those of all its searches. Raises RunFolderError."""
-    ledgers = [folder / LEDGER] if (folder / LEDGER).exists() else folder.glob(f"*/{LEDGER}")
-    return [trial for path in sorted(ledgers) for trial in read_ledger(path).trials]
+    return [trial for path in ledgers(folder) for trial in read_ledger(path).trials]
 
 
 def _read(path: Path) -> Recorded:
@@ -148,15 +184,7 @@ def _read(path: Path) -> Recorded:
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.execute("BEGIN")
         rows = connection.execute("SELECT key, value FROM header").fetchall()
-        header = {key: plain_json.parse(value) for key, value in rows}
         # Former schemas have other columns.
-        readable = header.get("schema") == LEDGER_SCHEMA
-        trials = connection.execute(ENDED).fetchall() if readable else ()
+        header = Header.of_rows(path, rows)
+        trials = connection.execute(ENDED).fetchall()
     return Recorded(header=header, trials=[trial_of(row) for row in trials])
-
-
-def _unreadable(path: Path, why: str) -> RunFolderError:
-    return RunFolderError(
-        f"{path} is no ledger that this version can read: {why}",
-        "name the run folder of a run of this version",
-    )

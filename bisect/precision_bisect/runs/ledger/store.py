@@ -25,8 +25,8 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import difference_words
 from precision_bisect.runs.ledger.ledger_reader import (
     ENDED,
-    LEDGER_SCHEMA,
     TABLES,
+    Header,
     check_file,
     evidence_text,
     trial_of,
@@ -63,18 +63,18 @@ class SqliteLedger:
             self._connection.close()
             raise _unusable(path, error) from error
 
-    def header(self) -> dict[str, Any]:
-        """Return the header, schema version included; empty for a file without tables."""
+    def header(self) -> Header | None:
+        """Return the header, None for a file without tables."""
         with self._transaction() as connection:
             tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             if tables == (0,):
-                return {}
+                return None
             rows = connection.execute("SELECT key, value FROM header").fetchall()
-            return {key: plain_json.parse(value) for key, value in rows}
+            return Header.of_rows(self._path, rows)
 
-    def begin(self, fingerprint: Mapping[str, Any]) -> None:
+    def begin(self, header: Header) -> None:
         """Make the tables and write the header, all or nothing."""
-        rows = {"schema": LEDGER_SCHEMA, **fingerprint}
+        rows = plain_json.plain(header)
         with self._transaction() as connection:
             for statement in TABLES.split(";\n"):
                 connection.execute(statement)
@@ -196,23 +196,36 @@ class SqliteLedger:
                     self._connection.rollback()
 
 
-def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> SqliteLedger:
+def open_ledger(
+    path: Path,
+    fingerprint: Mapping[str, Any],
+    *,
+    resume: bool,
+    options: Mapping[str, Any] | None = None,
+    plugins: Mapping[str, str] | None = None,
+) -> SqliteLedger:
     """Open the ledger at `path`, new or to go on with.
 
     With `resume`, a missing ledger is begun, so that a run killed before its first trial can be
-    resumed too. Raises RunFolderError for an existing run without `resume`, and for a header that
-    differs from `fingerprint`, naming what does.
+    resumed too. `options` and `plugins` are as in `Header`, for a new one. Raises RunFolderError
+    for an existing run without `resume`, and for a header that differs from `fingerprint`, naming
+    what does.
     """
     ledger = SqliteLedger(path)
     try:
         recorded = ledger.header()
-        if not recorded:
-            ledger.begin(fingerprint)
+        if recorded is None:
+            new = Header(fingerprint=fingerprint, options=options or {}, plugins=plugins or {})
+            ledger.begin(new)
         elif resume:
-            _check_header(path, recorded, fingerprint)
+            if differences := difference_words(recorded.fingerprint, fingerprint):
+                raise RunFolderError(
+                    f"cannot resume {path.parent}: {differences}",
+                    f"run with what was used before, {_ANEW}",
+                )
             ledger.bury_orphans()
         else:
-            another = recorded.get("model") != fingerprint.get("model")
+            another = recorded.fingerprint.get("model") != fingerprint.get("model")
             raise RunFolderError(
                 f"{path.parent} already holds a run{' of another model' * another}",
                 f"{'' if another else 'continue it with --resume, '}{_ANEW}",
@@ -221,20 +234,6 @@ def open_ledger(path: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> 
         ledger.close()
         raise
     return ledger
-
-
-def _check_header(path: Path, recorded: dict[str, Any], fingerprint: Mapping[str, Any]) -> None:
-    schema = recorded.pop("schema", None)
-    if schema != LEDGER_SCHEMA:
-        raise RunFolderError(
-            f"{path} has schema {schema}, this version reads {LEDGER_SCHEMA}",
-            "resume it with the version that began it",
-        )
-    if differences := difference_words(recorded, fingerprint):
-        raise RunFolderError(
-            f"cannot resume {path.parent}: {differences}",
-            f"run with what was used before, {_ANEW}",
-        )
 
 
 def _unusable(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunFolderError:
