@@ -318,7 +318,7 @@ def _curve(result: Result) -> Iterator[tuple[str, str, int]]:
 def _deployed(result: Result) -> Iterator[tuple[str, str, int]]:
     """Yield the plan to deploy, TF32, and the last check of the files; a failure always."""
     if words := to_deploy(result):
-        yield "deploy", words, EVIDENCE
+        yield "deploy", words, EVIDENCE if result.deploys_fewest else ALWAYS
     if words := with_tf32(result):
         yield "tf32", words, EVIDENCE if result.tf32 and result.tf32.holds else ALWAYS
     recheck = result.deployment.recheck if result.deployment else None

@@ -17,7 +17,6 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.machine.workdir import workdir
-from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.foreign import foreign
 from precision_bisect.pipeline.verifying.verify import interface_as_in_run, model_and_result
 from precision_bisect.runs import plain_json
@@ -32,6 +31,7 @@ from precision_bisect.runs.runfolder import (
     refuse_links,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import DEPLOY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +76,14 @@ def export(
     plan: Path | None,
     out: Path | None,
     settings: EngineSettings,
-    point: str = ANSWER,
+    point: str = DEPLOY,
 ) -> Exported:
     """Write the exports of a finished run; return what came of each.
 
     `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
     for that of the model's last run; `out` is the
-    folder to write to, None for that of the result, or for a folder in it where the `point` of the
-    curve is another than the answer. Raises a PrecisionBisectError for bad input.
+    folder to write to, None for that of the result, or for a folder in it where the `point` is
+    another than the plan to deploy. Raises a PrecisionBisectError for bad input.
     """
     use_custom_ops(settings.ort_custom_ops)
     model_path, result = model_and_result(path, plan)
@@ -91,8 +91,8 @@ def export(
     finished = read_finished(result, model, point)
     run = finished.path.parent
     refuse_links(run)
-    wanted = finished.to_export(model, interface_as_in_run(finished, settings), point)
-    where = out or (run if point == ANSWER else point_folder(run, point))
+    wanted = finished.to_export(model, interface_as_in_run(finished, settings))
+    where = out or (run if point == DEPLOY else point_folder(run, point))
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)

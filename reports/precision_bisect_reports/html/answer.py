@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from precision_bisect.errors import counted
-from precision_bisect.options import ANSWER
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.verification import VerifiedEngine
@@ -20,7 +19,7 @@ from precision_bisect_reports.promise import (
     unseen,
     with_tf32,
 )
-from precision_bisect_reports.speed import to_deploy
+from precision_bisect_reports.speed import how_fast, to_deploy
 from precision_bisect_reports.summary import (
     METHOD_WORDS,
     NO_ANSWER,
@@ -169,6 +168,7 @@ def _facts(result: Result) -> Iterator[list[str]]:
         yield ["Latency by", METHOD_WORDS[method]]
     if words := to_deploy(result):
         yield ["To deploy", words]
+        yield ["How fast that is", how_fast(result)]
     if words := with_tf32(result):
         yield ["With TF32", words]
     yield ["Search", f"{result.wall_s:.0f} s"]
@@ -191,8 +191,8 @@ def _on_target(source: Source) -> Iterator[list[str]]:
 
 def _deployed(result: Result) -> Iterator[list[str]]:
     """Yield which plan is exported, what the last check of it found, and what judges elsewhere."""
-    if result.export_point not in (None, ANSWER):
-        yield ["Exports hold", exported(result)]
+    if words := exported(result):
+        yield ["Exports hold", words]
     recheck = result.deployment.recheck if result.deployment else None
     if recheck is not None and recheck.outcome != "not_judged":
         rows = deployed_rows(

@@ -43,6 +43,7 @@ ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
+PromisedName: TypeAlias = Literal["fewest", "deploy"]
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
 what is said depends on it."""
@@ -188,8 +189,9 @@ class Result:
     `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
-    emulator predicted, `other_targets` how the answer does elsewhere, `tf32` how FP32 and the
-    answer do with it. `deploy` is the fastest plan that holds. `hidden_rows` are layers that read
+    emulator predicted. `deploy` is the fastest plan that holds. `promises_of` names the plan of
+    which `unseen`, `other_targets` (how it does elsewhere), `tf32` (how FP32 and it do with it),
+    `input_ranges` and `inner_sums` tell. `hidden_rows` are layers that read
     a row which a mask hides whole: engines differ in those. `modules` has the kept layers' modules
     by PyTorch's names, where the model tells them, `by_modules` the answer as whole ones. `asked`
     are no candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have
@@ -209,6 +211,7 @@ class Result:
     error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
+    promises_of: PromisedName = "fewest"
     other_targets: Sequence[OnTargets] = ()
     tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
@@ -267,6 +270,11 @@ class Result:
     def module_of(self, layer: str) -> str:
         """Return the module of a kept layer, the scope of its name where the model tells none."""
         return self.modules.get(layer, scope_of(layer))
+
+    @property
+    def deploys_fewest(self) -> bool:
+        """Whether the plan to deploy is the answer, as where no other was looked for."""
+        return self.deploy is None or {*self.deploy.kept} == {*self.kept}
 
     @property
     def limit(self) -> float | None:

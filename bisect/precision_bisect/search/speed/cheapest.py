@@ -24,6 +24,8 @@ HOT, COLD = 0.5, 0.002
 SWAPS = 0.25
 """Share of the moves that change any two layers: where the limit leaves no room, one has to be
 kept for another."""
+WHOLE = 0.5
+"""Share of the moves at a piece of a fused kernel that change all its pieces of one type."""
 LARGEST_GROUP = 24
 """Layers that change their type together, at most. A bound."""
 
@@ -108,6 +110,13 @@ class _Annealing:
         """Return one layer, or connected layers around it of the same type as it."""
         most = self.rng.choice((1, 1, 2, 4, 8, LARGEST_GROUP))
         high = first in self.kept
+        # The pieces of one kernel, so that it becomes whole.
+        fusions = self.graph.fusions_of.get(first, ())
+        if fusions and self.rng.random() < WHOLE:
+            pieces = self.rng.choice(fusions).layers
+            return tuple(
+                i for i in pieces if (i in self.kept) == high and not math.isinf(self.squares[i])
+            )
         group, waiting = [first], [first]
         chosen = {first}
         while waiting and len(group) < most:
@@ -130,8 +139,13 @@ class _Annealing:
         graph, after = self.graph, self.kept.symmetric_difference(group)
         layers = sum(-graph.high_ms[i] if i in self.kept else graph.high_ms[i] for i in group)
         places = {place for layer in group for place in graph.around[layer]}
-        return layers + sum(
-            graph.values[place].cast_ms
-            * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
-            for place in places
+        broken = {fusion for layer in group for fusion in graph.fusions_of.get(layer, ())}
+        return (
+            layers
+            + sum(
+                graph.values[place].cast_ms
+                * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
+                for place in places
+            )
+            + sum(sorted(fusion.cost(after) - fusion.cost(self.kept) for fusion in broken))
         )
