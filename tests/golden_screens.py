@@ -175,6 +175,8 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     )
     slower = replace(plan, time=1.02, answer_time=1.1, tf32_time=1.01, fp32_tf32_time=0.8)
     yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
+    yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))
+    yield "FP32 is faster, where TF32 changes nothing", replace(faster, deploy=slower, tf32=None)
     yield (
         "the answer is deployed",
         replace(RESULT, deploy=replace(plan, kept=KEPT, answer_time=0.6)),

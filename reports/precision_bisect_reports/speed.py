@@ -55,7 +55,7 @@ def no_faster(result: Result) -> str:
 def to_deploy(result: Result) -> str:
     """Say what the fastest plan that holds comes to, or that FP32 is as fast; "" for none.
 
-    FP32 is compared as the libraries run it, the plan likewise if it holds so.
+    FP32 is compared with TF32, as the libraries run it, if it holds so, and so is the plan.
     """
     plan, tf32 = result.deploy, result.tf32
     if plan is None:
@@ -65,12 +65,17 @@ def to_deploy(result: Result) -> str:
         own = counted(len(plan.kept), "layer")
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
+    fp32, fp32_time, time = "FP32", 1.0, plan.time
     if tf32 is not None and tf32.fp32_passed:
-        gain = (plan.tf32_time if tf32.passed else plan.time) / plan.fp32_tf32_time
-        if gain >= 1:
-            error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
-            times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
-            return f"FP32: TF32 holds{error}, {how}{times} {own}"
+        error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
+        fp32, fp32_time = f"FP32: TF32 holds{error}", plan.fp32_tf32_time
+        time = plan.tf32_time if tf32.passed else time
+    elif tf32 is not None:
+        fp32 = "FP32 without TF32"
+    if time >= fp32_time and result.high == "fp32":
+        gain = time / fp32_time
+        times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
+        return f"{fp32}, {how}{times} {own}"
     percent = round(100 * (plan.answer_time / plan.time - 1))
     beside = f"{percent}% faster than the fewest, " if percent > 0 else ""
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))

@@ -6,7 +6,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
@@ -72,7 +72,6 @@ from precision_bisect.runs.results.other_targets import (
 from precision_bisect.runs.results.result import (
     Inputs,
     Pinned,
-    PromisedName,
     Result,
 )
 from precision_bisect.runs.results.speed_report import PlanToDeploy
@@ -107,7 +106,7 @@ class _Explanation:
     findings: Findings
     written: Written
     leaving: Plan | None = None
-    promises_of: PromisedName = FEWEST
+    promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
     tf32: WithTf32 | None = None

@@ -43,7 +43,6 @@ ROUNDING = "rounding"
 """The cause that is left where nothing graver is seen."""
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
-PromisedName: TypeAlias = Literal["fewest", "deploy"]
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
 what is said depends on it."""
@@ -191,12 +190,11 @@ class Result:
     where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
     emulator predicted. `deploy` is the fastest plan that holds. `promises_of` names the plan of
     which `unseen`, `other_targets` (how it does elsewhere), `tf32` (how FP32 and it do with it),
-    `input_ranges` and `inner_sums` tell. `hidden_rows` are layers that read
-    a row which a mask hides whole: engines differ in those. `modules` has the kept layers' modules
-    by PyTorch's names, where the model tells them, `by_modules` the answer as whole ones. `asked`
-    are no candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have
-    no command, each with the reason. `costs` are of an engine. `message` and `out` are not part of
-    the file.
+    `input_ranges` and `inner_sums` tell. `hidden_rows` are layers that read a row which a mask
+    hides whole: engines differ in those. `modules` has the kept layers' modules by PyTorch's
+    names, where the model tells them, `by_modules` the answer as whole ones. `asked` are no
+    candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have no
+    command, each with the reason. `costs` are of an engine. The file has no `message` and `out`.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -211,7 +209,7 @@ class Result:
     error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
-    promises_of: PromisedName = "fewest"
+    promises_of: Literal["fewest", "deploy"] = "fewest"
     other_targets: Sequence[OnTargets] = ()
     tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
@@ -274,7 +272,12 @@ class Result:
     @property
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
-        return self.deploy is None or {*self.deploy.kept} == {*self.kept}
+        return {*self.to_deploy} == {*self.kept}
+
+    @property
+    def to_deploy(self) -> Sequence[str]:
+        """The layers of the plan that `export`, `verify` and `target` take."""
+        return self.kept if self.deploy is None else self.deploy.kept
 
     @property
     def limit(self) -> float | None:
