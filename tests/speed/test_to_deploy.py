@@ -14,6 +14,7 @@ from final_screens import words
 from models import parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.export_command import export
+from precision_bisect.graphs.load import load_model
 from precision_bisect.pipeline.fastest import FIRST_DRAW
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
@@ -21,7 +22,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import Verdict
+from precision_bisect.trial import SampleSet, Verdict
 
 TOLERANCE = 5e-3
 BODY = """(float[16, 64] x) => (float[16, 64] y) <float up = {300}, float down = {1.1111111e-5}> {
@@ -146,3 +147,20 @@ def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> Non
     )
     assert tmp_path == export(model, tmp_path, None, EngineSettings(), "deploy").folder
     assert [] == layers_in(tmp_path)
+
+
+def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> None:
+    """What is promised of unseen inputs is of the plan to deploy, by its own trial on them."""
+    rng = np.random.default_rng(8)
+    more = [{"x": rng.normal(0, 2, (16, 64)).astype(np.float32)} for _ in range(2)]
+    inputs = [*samples(), *more]
+    told = find(model, tol=TOLERANCE, inputs=inputs, out=tmp_path, threads=1, holdout=2)
+    assert told.deploy is not None and not told.deploys_fewest and told.unseen is not None
+    assert ("deploy", 2) == (told.promises_of, told.unseen.judged)
+    names = load_model(model).table.names
+    judged = [
+        [names[i] for i in trial.proposal.plan.indices]
+        for trial in read_ledger(tmp_path / LEDGER).trials
+        if trial.proposal.samples == SampleSet.HELD_OUT
+    ]
+    assert list(told.deploy.kept) in judged
