@@ -135,14 +135,34 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
     yield "no faster", replace(ENGINE, latency_ms=slow)
     plan = PlanToDeploy(
-        kept=[*KEPT, "Sub"], error=0.00077, time=0.6, answer_time=0.62, estimated=True
+        kept=[*KEPT, "Sub"],
+        error=0.00077,
+        time=0.6,
+        answer_time=0.62,
+        tf32_time=0.58,
+        fp32_tf32_time=0.7,
+        full_batch_time=0.4,
+        casts=4,
+        weight_bytes=5_000_000,
+        answer_weight_bytes=5_000_000,
+        high_weight_bytes=9_000_000,
+        estimated=True,
     )
-    faster = replace(RESULT, deploy=plan, tf32=tf32(True, True))
+    both = tf32(True, True)
+    faster = replace(RESULT, deploy=plan, tf32=both, export_point="deploy", promises_of="deploy")
     yield "a plan to deploy", faster
-    yield "a plan to deploy, exported", replace(faster, export_point="deploy")
-    measured = replace(plan, estimated=False, answer_time=0.6)
-    yield "a plan to deploy, measured", replace(ENGINE, deploy=measured)
-    yield "the answer is deployed", replace(RESULT, deploy=replace(plan, kept=KEPT))
+    yield (
+        "a plan to deploy, the fewest exported",
+        replace(faster, export_point="fewest", promises_of="fewest"),
+    )
+    slower = replace(plan, time=1.02, answer_time=1.1, tf32_time=1.01, fp32_tf32_time=0.8)
+    yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
+    yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))
+    yield "FP32 is faster, where TF32 changes nothing", replace(faster, deploy=slower, tf32=None)
+    yield (
+        "the answer is deployed",
+        replace(RESULT, deploy=replace(plan, kept=KEPT, answer_time=0.6)),
+    )
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
     yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from precision_bisect.errors import PrecisionBisectError, UsageError, shortened
 from precision_bisect.layer_table import Layer
-from precision_bisect.options import CalibrationName, Certify, Options, Unit, Until
+from precision_bisect.options import (
+    CalibrationName,
+    Certify,
+    Objective,
+    Options,
+    Unit,
+    Until,
+)
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.result import Result
@@ -75,6 +82,7 @@ class FindOptions(TypedDict, total=False):
     backend: str
     target: TargetChoice
     strategy: str | Callable[..., Any]
+    objective: Objective
     by: Unit
     certify: Certify | None
     copies: int

@@ -1,6 +1,5 @@
 """Everything a run is asked to do, in one frozen object."""
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +20,12 @@ from precision_bisect.precisions import (
     type_name,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import (
+    DEPLOY,
+    EXPORT_POINTS,
+    FEWEST,
+    export_point,
+)
 from precision_bisect.settings.flags import check, flag, flag_name, objects
 from precision_bisect.settings.reading import check_ranges, duration, patterns, share
 from precision_bisect.settings.sample_options import (
@@ -43,18 +48,13 @@ from precision_bisect.settings.worker_options import (
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 Certify: TypeAlias = Literal["none", "forecasts", "full"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
+Objective: TypeAlias = Literal["fastest", "smallest", "fewest"]
 Unit: TypeAlias = Literal["layer", "module"]
 CERTIFY: tuple[Certify, ...] = get_args(Certify)
 
 _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
-ANSWER = "answer"
-DEPLOY = "deploy"
-NEAR_MISS = "near-miss"
-"""What exports hold of a run that was cut off before a plan held on copies, too."""
-EXPORT_POINTS = (ANSWER, DEPLOY, "culprits", "margin")
-"""Points of the curve that exports can hold, beside one by its number of kept layers."""
 DEFAULT_STRATEGY = "guided"
 DEFAULT_COPIES = 16
 DEFAULT_LOW: LowName = "fp16"
@@ -76,16 +76,6 @@ def _assumptions() -> str:
         except PluginError as error:
             texts.append(f"{name}: {error.message}")
     return ". ".join(texts)
-
-
-def _point(text: str) -> str:
-    """Return a point of the curve, a number without leading zeros."""
-    if text in EXPORT_POINTS:
-        return text
-    if not (text.isascii() and text.isdecimal()):
-        names = ", ".join(EXPORT_POINTS)
-        raise ArgumentTypeError(f"{text!r} is none of {names}, and no number of layers")
-    return str(int(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +155,12 @@ class Options(WorkerOptions, SampleOptions):
     strategy: str | Callable[..., Any] = _search(
         DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
     )
+    objective: Objective = _search(
+        "fastest",
+        "what to deploy, with room below the limit: the plan that is fastest by estimate, that of "
+        "fewest bytes of weights, or just the fewest layers, as where an engine, a strategy by "
+        "name, --by module, --risk or speed limits decide ({})",
+    )
     by: Unit = _search(
         "layer",
         "what is kept or dropped: single layers, or whole modules of the model's source ({})",
@@ -224,12 +220,13 @@ class Options(WorkerOptions, SampleOptions):
     resume: bool = _output(False, "go on with the run in the folder, or begin it")
     overwrite: bool = _output(False, "replace the run that the folder holds")
     export_point: str = _output(
-        ANSWER,
-        "which plan of the curve the exported files hold: the answer, the culprits alone, the "
-        "answer and what leaves the low type's range beside it (else a few layers that bring the "
-        "error far down), or that of K kept layers ({})",
+        DEPLOY,
+        "which plan the exported files hold: the one to deploy (where there is none, the fewest "
+        "layers), the fewest layers, the culprits alone, the fewest and what leaves the low type's"
+        " range beside them (else a few layers that bring the error far down), or that of K kept "
+        "layers ({})",
         metavar=f"{'|'.join(EXPORT_POINTS)}|K",
-        read=_point,
+        read=export_point,
     )
 
     def __post_init__(self) -> None:
@@ -323,7 +320,7 @@ class Options(WorkerOptions, SampleOptions):
             yield self.until != "answer" and is_set, useless, out
         begun = "--start is for one pair of types, not for a --ladder"
         yield bool(self.ladder) and self.start is not None, begun, out
-        curveless = bool(self.ladder) and self.export_point != ANSWER
+        curveless = bool(self.ladder) and self.export_point not in (DEPLOY, FEWEST)
         yield curveless, "a --ladder has no curve for --export-point", out
         ended = self.until != "answer" and bool(self.ladder)
         yield ended, f"a run that ends with the {self.until} has no use for --ladder", out

@@ -9,7 +9,7 @@ in turns with it (`stopwatch`). A limit in milliseconds is the speed-up that it 
 all-high latency of the preflight, so a clock that drifted since decides nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,15 +43,38 @@ class Value:
         return self.read_high or any(reader in kept for reader in self.readers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """Candidates that one kernel computes where all of them have one type.
+
+    It takes `low_ms` less than their own kernels do where all run low, `high_ms` less where all
+    are high.
+    """
+
+    layers: tuple[int, ...]
+    low_ms: float
+    high_ms: float
+
+    def cost(self, kept: Collection[int]) -> float:
+        """Return what a plan that keeps these layers costs more than every layer low."""
+        high = sum(layer in kept for layer in self.layers)
+        if not high:
+            return 0.0
+        return self.low_ms - (self.high_ms if high == len(self.layers) else 0.0)
+
+
 @dataclass(frozen=True)
 class CostGraph:
     """The candidates, what keeping each costs in estimated milliseconds, and what connects them.
 
-    `high_ms` has one figure per candidate, in network order, never below zero.
+    `high_ms` has one figure per candidate, in network order, never below zero. `base_ms` is the
+    time with every candidate low.
     """
 
     high_ms: Sequence[float]
     values: Sequence[Value]
+    fusions: Sequence[Fusion] = ()
+    base_ms: float = 0.0
 
     @property
     def size(self) -> int:
@@ -67,6 +90,15 @@ class CostGraph:
             for layer in sorted(ends):
                 places[layer].append(place)
         return tuple(map(tuple, places))
+
+    @cached_property
+    def fusions_of(self) -> Mapping[int, Sequence[Fusion]]:
+        """The fusions that each candidate is a piece of, if any."""
+        pieces: dict[int, list[Fusion]] = {}
+        for fusion in self.fusions:
+            for layer in fusion.layers:
+                pieces.setdefault(layer, []).append(fusion)
+        return pieces
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
@@ -95,9 +127,14 @@ class CostGraph:
         """Return the estimated cost of keeping exactly these layers, in milliseconds."""
         kept_layers = frozenset(kept)
         casts = sum(value.cast_ms for value in self.values if value.is_cast(kept_layers))
-        return sum(self.high_ms[layer] for layer in sorted(kept_layers)) + casts
+        broken = sum(fusion.cost(kept_layers) for fusion in self.fusions)
+        return sum(self.high_ms[layer] for layer in sorted(kept_layers)) + casts + broken
 
-    def gain(self, kept: frozenset[int], instead: frozenset[int]) -> float:
+    def time(self, kept: Collection[int]) -> float:
+        """Return the estimated time with exactly these layers kept, in milliseconds."""
+        return self.base_ms + self.cost(kept)
+
+    def gain(self, kept: Set[int], instead: Set[int]) -> float:
         """Return by how much keeping `instead` costs less than keeping `kept`.
 
         The same as the difference of `cost`, at the price of what differs.
@@ -110,7 +147,9 @@ class CostGraph:
             * (self.values[place].is_cast(kept) - self.values[place].is_cast(instead))
             for place in places
         )
-        return layers + casts
+        fusions = {fusion for layer in changed for fusion in self.fusions_of.get(layer, ())}
+        broken = sorted(fusion.cost(kept) - fusion.cost(instead) for fusion in fusions)
+        return layers + casts + sum(broken)
 
     def clusters(self, layers: Iterable[int]) -> list[tuple[int, ...]]:
         """Return the connected parts of a set of layers, each in network order."""

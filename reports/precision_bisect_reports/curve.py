@@ -6,11 +6,11 @@ from contextlib import suppress
 from itertools import pairwise
 
 from precision_bisect.errors import UsageError, counted, first_of, printable
-from precision_bisect.options import ANSWER, DEPLOY, NEAR_MISS
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, Form, Row
 
 MOST_POINTS = 7
@@ -96,14 +96,17 @@ def _several(result: Result, rounding: str) -> str:
 
 
 def exported(result: Result) -> str:
-    """Say which point of the curve the exports hold, "" where that is the answer."""
+    """Say which plan the exports hold, "" where that is the answer."""
     point = result.export_point
-    if point in (None, ANSWER):
+    if point is None or (point in (FEWEST, DEPLOY) and result.deploys_fewest):
         return ""
+    if point == FEWEST:
+        return "the fewest layers"
     if point == NEAR_MISS:
         return "the near miss, which is no answer"
     if point == DEPLOY and result.deploy is not None:
-        return f"the plan to deploy: {counted(len(result.deploy.kept), 'layer')} kept"
+        count = counted(len(result.deploy.kept), "layer")
+        return f"the plan to deploy ({count}); target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):
         curve_point = find_point(point, result.curve, result.culprits)

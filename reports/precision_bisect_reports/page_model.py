@@ -30,7 +30,7 @@ from precision_bisect_reports.promise import (
     with_tf32,
 )
 from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
-from precision_bisect_reports.speed import cost, no_faster, speed, to_deploy
+from precision_bisect_reports.speed import cost, how_fast, no_faster, runs, speed, to_deploy
 
 MOST_NAMED = 3
 Tone: TypeAlias = Literal["good", "open", "bad"]
@@ -123,8 +123,7 @@ def _headline(result: Result) -> tuple[str, str, str]:
         return ending, head, _by_rung(result)
     if result.gains_little and result.low_share is None:
         return ending, head, f"{result.staying}, few run in {low}"
-    # Weakly typed, TensorRT takes FP32 for low layers where it is faster.
-    how = "may run" if result.typing == "weak" else "runs"
+    how = runs(result)
     rest = f"the rest {how} in {low}"
     if result.low_share is not None:
         rest = result.low_share.words(how, result.low)
@@ -169,7 +168,8 @@ def _rows(result: Result) -> Iterator[Row]:
     if point := exported(result):
         yield Row("exports", point)
     if words := to_deploy(result):
-        yield Row("deploy", words, EVIDENCE)
+        yield Row("deploy", words, EVIDENCE if result.deploys_fewest else ALWAYS)
+        yield Row("how fast", how_fast(result), FULL)
     if words := with_tf32(result):
         yield Row("TF32", words, EVIDENCE if result.tf32 and result.tf32.holds else ALWAYS)
     yield from deployed(result)

@@ -252,12 +252,14 @@ def with_tf32(result: Result) -> str:
         for error in (judged.fp32_error, judged.error)
     )
     default = "with TF32, the libraries' default"
+    leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
+    plan = "the answer" if leaves_fewest else "the plan to deploy"
     if judged.passed and judged.fp32_passed:
-        return f"FP32 holds {default}{fp32}; the answer holds, too{answer}"
+        return f"FP32 holds {default}{fp32}; {plan} holds, too{answer}"
     if judged.passed:
-        return f"FP32 FAILS {default}{fp32}; the answer holds{answer}"
+        return f"FP32 FAILS {default}{fp32}; {plan} holds{answer}"
     also = "holds" if judged.fp32_passed else "fails, too"
-    return f"the answer FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
+    return f"{plan} FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
 
 
 def _names(targets: Sequence[TargetName]) -> str:

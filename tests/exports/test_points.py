@@ -77,7 +77,8 @@ def low_layers(folder: Path) -> str:
 def test_the_answer_is_exported_by_default(whole: Result) -> None:
     """Exports hold the kept layers, and say so with the result."""
     assert whole.out is not None
-    assert ("answer", "answer") == (whole.export_point, point_in(whole.out))
+    assert whole.deploy is not None and whole.deploys_fewest
+    assert ("deploy", "deploy") == (whole.export_point, point_in(whole.out))
     assert sorted(whole.kept) == sorted(kept_in(whole.out))
     assert "point" not in (whole.out / TRTEXEC).read_text().splitlines()[1]
     assert "" == exported(whole)
@@ -143,9 +144,9 @@ def test_a_point_that_is_not_there_is_one_line(
     """The run ends with its answer exported, and exit code 2 names the points that there are."""
     assert ExitCode.USAGE == command(model, tmp_path, "--export-point", "17")
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "--export-point 17: the curve has no point of 17 layers; choose answer, cu" in line
+    assert "--export-point 17: the curve has no point of 17 layers; choose fewest, cu" in line
     result = read_saved(tmp_path).result
-    assert ("answer", tiny.KEPT) == (result.export_point, result.kept)
+    assert ("deploy", tiny.KEPT) == (result.export_point, result.kept)
     assert any("--export-point 17" in note for note in result.notes)
     assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
     with pytest.raises(UsageError, match="no point of 17 layers"):
@@ -167,7 +168,7 @@ def test_what_names_no_point_is_wrong_usage(
 ) -> None:
     """It is said before anything runs."""
     assert ExitCode.USAGE == command(model, tmp_path / "run", f"--export-point={point}")
-    assert "is none of answer, deploy, culprits, margin" in capsys.readouterr().err
+    assert "is none of deploy, fewest, culprits, margin" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

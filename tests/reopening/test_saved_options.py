@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_bisect.errors import UsageError
-from precision_bisect.options import EXPORT_POINTS, Options
+from precision_bisect.options import Options
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.saved_options import (
     options_from_json,
@@ -21,6 +21,7 @@ from precision_bisect.runs.saved_options import (
     told_options,
 )
 from precision_bisect.settings.engine_settings import SHAPES, EngineSettings
+from precision_bisect.settings.export_points import EXPORT_POINTS
 from precision_bisect.settings.flags import kinds
 
 NAMES = st.text(min_size=1, max_size=8)

@@ -3,6 +3,7 @@
 import math
 from itertools import chain, combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,15 @@ def test_an_island_goes_as_a_whole() -> None:
     graph = chain_of([0.1] * 5, [1.0] * 6)
     errors = [1.0, 0.0, 0.0, 0.0, 1.0]
     assert Plan.all_high(5) == cheapest(graph, errors, 0.5, [NOTHING])[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_island_goes_for_another_layer(seed: int) -> None:
+    """The limit has no room for both: three layers are kept for one that costs more, at once."""
+    high = [0.0, 0.125, 0.25, 0.25, 1.0, 0.25, 0.0, 0.75]
+    graph = chain_of(high, [0.0, 0.125, 0.25, 0.25, 0.0, 0.0, 0.375, 1.0, 0.625])
+    errors = [0.0, 0.0, 0.0, 1.0, 0.0, 0.1, 0.5, 1.0]
+    assert Plan.of((5, 6, 7)) == cheapest(graph, errors, 1.5, [NOTHING], seed=seed)[0]
 
 
 def test_it_is_the_same_each_time() -> None:

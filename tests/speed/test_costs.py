@@ -15,8 +15,8 @@ from paced import chain
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.plan_costs import CostGraph, Value
-from precision_bisect.search.speed.costs import cost_graph
-from precision_bisect.search.speed.roofline import cast_ms, extra_ms, macs
+from precision_bisect.search.speed.costs import cost_graph, weight_graph
+from precision_bisect.search.speed.roofline import KERNEL_MS, cast_ms, macs, operator_ms
 
 
 def saved(
@@ -91,8 +91,56 @@ def test_casts_are_counted_at_every_border(tmp_path: Path) -> None:
     graph = cost_graph(model, {"x": (1, 4, 16, 16)})
     one = cast_ms(1024, 2e-3)
     assert 2 * one == pytest.approx(graph.cost(()))
-    assert 4 * one + extra_ms(0, 2048) == pytest.approx(graph.cost((1,)))
-    assert 3 * extra_ms(0, 2048) == pytest.approx(graph.cost((0, 1, 2)))
+    extra = operator_ms(0, 2048, high=True) - operator_ms(0, 2048, high=False)
+    assert 4 * one + extra == pytest.approx(graph.cost((1,)))
+    assert 3 * extra == pytest.approx(graph.cost((0, 1, 2)))
+
+
+def test_a_plan_pays_for_the_kernel_that_it_breaks(tmp_path: Path) -> None:
+    """Two launches and the tensor between are saved where three layers are one, of either type."""
+    model = saved(
+        tmp_path,
+        [
+            helper.make_node("Relu", ["x"], ["a"], "first"),
+            helper.make_node("Exp", ["a"], ["b"], "second"),
+            helper.make_node("Tanh", ["b"], ["y"], "third"),
+        ],
+        ["y"],
+    )
+    shapes = {"x": (1, 4, 16, 16)}
+    plain, fused = (
+        cost_graph(model, shapes, fused=groups) for groups in ((), [("first", "second", "third")])
+    )
+    for kept, high in (((), False), ((0, 1, 2), True)):
+        saves = 2 * KERNEL_MS + 2 * operator_ms(0, 2048, high=high)
+        assert plain.time(kept) - saves == pytest.approx(fused.time(kept))
+    assert plain.time((1,)) == pytest.approx(fused.time((1,)))
+
+
+def test_a_weight_that_both_types_read_is_stored_twice(tmp_path: Path) -> None:
+    """Its Cast is folded: two bytes and four, where one type alone takes two or four."""
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["a"], "first"),
+        helper.make_node("Mul", ["a", "w"], ["b"], "second"),
+        helper.make_node("Mul", ["b", "v"], ["y"], "third"),
+    ]
+    graph = weight_graph(saved(tmp_path, nodes, ["y"], w=(16,), v=(16,)))
+    plans = ((), (0,), (0, 1), (2,), (0, 1, 2))
+    assert [64, 128, 96, 96, 128] == [graph.time(kept) for kept in plans]
+
+
+def test_tf32_makes_products_faster_and_nothing_else(tmp_path: Path) -> None:
+    """All low, and with another layer high, the time is the same."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[4] * 4),
+        helper.make_node("Exp", ["a"], ["y"], "exp"),
+    ]
+    model = saved(tmp_path, nodes, ["y"], w=(256, 4, 9, 9))
+    shapes = {"x": (64, 4, 16, 16)}
+    plain, with_tf32 = (cost_graph(model, shapes, tf32=tf32) for tf32 in (False, True))
+    assert plain.time(()) == with_tf32.time(())
+    assert plain.time((1,)) == pytest.approx(with_tf32.time((1,)))
+    assert plain.time((0,)) > 1.2 * with_tf32.time((0,))
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,10 @@ from precision_bisect.commandline.arguments.run_flags import curve_parser, to_op
 from precision_bisect.commandline.internal_errors import complain, tell
 from precision_bisect.commandline.job import search
 from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderError, UsageError
-from precision_bisect.options import ANSWER, Options
+from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.flags import given
 
 
@@ -109,7 +110,7 @@ def target_command(parsed: Namespace) -> int:
 def export_command(parsed: Namespace) -> int:
     """Write the files for deployment again."""
     flags = given(parsed, EngineSettings)
-    point = given(parsed, Options).get("export_point", ANSWER)
+    point = given(parsed, Options).get("export_point", DEPLOY)
     from precision_bisect.commandline.export_command import export
 
     summary = export(parsed.model, parsed.plan, parsed.out, flags, point)

@@ -15,7 +15,6 @@ from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.machine.workdir import workdir
-from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.foreign import foreign
 from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.runs import plain_json
@@ -29,6 +28,7 @@ from precision_bisect.runs.runfolder import (
     point_folder,
     refuse_links,
 )
+from precision_bisect.settings.export_points import DEPLOY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +73,21 @@ def export(
     plan: Path | None,
     out: Path | None,
     flags: Mapping[str, Any],
-    point: str = ANSWER,
+    point: str = DEPLOY,
 ) -> Exported:
     """Write the exports of a finished run; return what came of each.
 
     `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
     for that of the model's last run; `out` is the
-    folder to write to, None for that of the result, or for a folder in it where the `point` of the
-    curve is another than the answer. `flags` are settings of engines by name, the others are as
-    the run had them. Raises a PrecisionBisectError for bad input.
+    folder to write to, None for that of the result, or for a folder in it where the `point` is
+    another than the plan to deploy. `flags` are settings of engines by name, the others are as the
+    run had them. Raises a PrecisionBisectError for bad input.
     """
     case = reopen(path, plan, flags, point)
     run = case.finished.path.parent
     refuse_links(run)
-    wanted = case.finished.to_export(case.model, case.options.engine, point)
-    where = out or (run if point == ANSWER else point_folder(run, point))
+    wanted = case.finished.to_export(case.model, case.options.engine)
+    where = out or (run if point == DEPLOY else point_folder(run, point))
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.commandline.internal_errors import complain, internal_errors
 from precision_bisect.errors import ExitCode
 from precision_bisect.machine.stopping import turn_away
-from precision_bisect.options import ANSWER, Options
+from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import RESULT
@@ -89,10 +89,11 @@ def search(parsed: Namespace, options: Options) -> int:
         if parsed.json:
             _print(result.to_text())
     code = _held_against(gate, result)
-    if code == ExitCode.OK and options.export_point != ANSWER:
+    if code == ExitCode.OK:
         from precision_bisect.runs.results.chosen_point import kept_at
 
-        kept_at(options.export_point, result.curve, result.culprits, result.deploy)
+        curve = (result.curve, result.culprits)
+        kept_at(options.export_point, result.kept, result.deploy, curve)
     return code
 
 

@@ -17,12 +17,12 @@ from precision_bisect.graphs.quantization.scales import Scales, quantized_in_fil
 from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned
-from precision_bisect.options import ANSWER, DEPLOY, NEAR_MISS
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import FP32_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""
@@ -51,7 +51,7 @@ class Export:
     settings: EngineSettings
     scales: Scales = field(default_factory=Scales)
     diagnosis: Sequence[Diagnosis] = ()
-    point: str = ANSWER
+    point: str = FEWEST
     shapes: SampleShapes = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[str] = ()
@@ -139,7 +139,7 @@ class Export:
         low = len(self.precisions) - len(rungs)
         rest = f", {low} run{'s' * (low == 1)} in {self.lowest.upper()}" * (low > 0)
         special = {
-            ANSWER: "",
+            FEWEST: "",
             DEPLOY: " (the plan to deploy)",
             NEAR_MISS: " (a near miss, which is no answer)",
         }

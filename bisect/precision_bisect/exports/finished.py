@@ -19,7 +19,7 @@ from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.options import ANSWER, Options
+from precision_bisect.options import Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import kept_at
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
@@ -27,6 +27,7 @@ from precision_bisect.runs.results.result import Asked, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
 from precision_bisect.runs.saved_options import code_of_builds, options_of_result
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import DEPLOY, FEWEST
 
 _PLAIN = Pair(low="fp16", high="fp32")
 """Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
@@ -36,7 +37,8 @@ _PLAIN = Pair(low="fp16", high="fp32")
 class Finished:
     """What a run ended with: what `result` says, as the file at `path` has it, of a model.
 
-    `kept` are candidates of the model, in network order, which stay in the pair's high type.
+    `kept` are candidates of the model, in network order, which stay in the pair's high type: those
+    of the plan that `point` names.
     `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
     form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
     `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
@@ -54,6 +56,7 @@ class Finished:
     path: Path
     options: Options
     code: Mapping[str, Sequence[str]]
+    point: str = FEWEST
     modules: Sequence[str] = ()
 
     def scales(self) -> Scales:
@@ -66,9 +69,9 @@ class Finished:
     def in_fp32(self, model: Model) -> "Finished":
         """Return the plan of the same model with every layer in FP32."""
         every = model.table.names
-        return replace(self, kept=every, fixed={}, asked={}, pinned={}, pair=_PLAIN)
+        return replace(self, kept=every, fixed={}, asked={}, pinned={}, pair=_PLAIN, point="fp32")
 
-    def to_export(self, model: Model, settings: EngineSettings, point: str = ANSWER) -> Export:
+    def to_export(self, model: Model, settings: EngineSettings) -> Export:
         """Return what is to be written of this; outputs have the shapes that the run stored."""
         with suppress(Unfit), quiet(), without_torch():
             _, outputs = stored_samples(self.path.parent)
@@ -76,7 +79,7 @@ class Finished:
         return Export(
             model=self.with_pinned(model.with_io_types(settings.io_types)),
             kept=self.kept,
-            point=point,
+            point=self.point,
             pair=self.pair,
             settings=settings,
             scales=self.scales(),
@@ -105,10 +108,10 @@ class Finished:
         return pin(pin_formless(model, self.pair), self.pinned)
 
 
-def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
+def read_finished(path: Path, model: Model, point: str = DEPLOY) -> Finished:
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
-    What is kept is that of the answer, or of another `point` of the curve. Raises RunFolderError
+    What is kept is that of the plan that a `point` names. Raises RunFolderError
     for a file that is missing or no such result, that belongs to another model, names layers that
     the model does not have, or has no answer, and UsageError for a point that is not there.
     """
@@ -127,13 +130,11 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
     forms = {
         LayerName(request.layer): _form(file, request, result, pair) for request in result.asked
     }
-    kept = result.kept
-    if point != ANSWER:
-        kept = kept_at(point, result.curve, result.culprits, result.deploy)
+    point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
     _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
-    if point == ANSWER and (result.status in WITHOUT_ANSWER or nothing):
+    if point in (DEPLOY, FEWEST) and (result.status in WITHOUT_ANSWER or nothing):
         raise RunFolderError(
             f"{file} has no answer: its status is {result.status.value!r}",
             "go on with the run by --resume, or search again with other limits",
@@ -151,7 +152,8 @@ def read_finished(path: Path, model: Model, point: str = ANSWER) -> Finished:
         path=file,
         options=options,
         code=code,
-        modules=_modules(file, result, model) if point == ANSWER else (),
+        point=point,
+        modules=_modules(file, result, model) if point in (DEPLOY, FEWEST) else (),
     )
 
 

@@ -231,6 +231,21 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
     return {output.name: output.type for output in session.get_outputs()}
 
 
+def write_optimised(
+    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path
+) -> None:
+    """Write what the optimizer makes of a graph on the CPU, its fusions included; nothing is run.
+
+    Raises ModelError for a model that it cannot load.
+    """
+    options = session_options()
+    options.add_session_config_entry(*_UNPACKED)
+    # Above this level come layouts of the CPU's own.
+    options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    _open(_checked(proto, weights), options, ON_CPU)
+
+
 class LacksKernel(Exception):
     """ONNX Runtime knows the operators of a file, and its CPU provider not in these types."""
 

@@ -6,17 +6,14 @@ Everything is computed from the trials, so a run that was cut short is concluded
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from precision_bisect.errors import UsageError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
-from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.stopping import until
-from precision_bisect.options import ANSWER, NEAR_MISS
 from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
@@ -33,6 +30,7 @@ from precision_bisect.pipeline.explanation import (
     allowance,
     explained_in_time,
 )
+from precision_bisect.pipeline.exported import exported_plan, within_limits
 from precision_bisect.pipeline.fastest import plan_to_deploy
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
@@ -60,7 +58,6 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.advised import Advised
-from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
@@ -73,6 +70,7 @@ from precision_bisect.runs.results.other_targets import (
     WithTf32,
 )
 from precision_bisect.runs.results.result import Inputs, Pinned, Result
+from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.runs.saved_options import told_options
@@ -80,6 +78,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
+from precision_bisect.settings.export_points import DEPLOY, FEWEST
 from precision_bisect.trial import Phase
 
 
@@ -96,10 +95,15 @@ class _Ended(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Explanation:
-    """What is found out of an answer after the search, and what became of its exports."""
+    """What is found out of an answer after the search, and what became of its exports.
+
+    What other targets, TF32, ranges and sums come to is of the `leaving` plan.
+    """
 
     findings: Findings
     written: Written
+    leaving: Plan | None = None
+    promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: Charted = field(default_factory=Charted)
     other_targets: Sequence[OnTargets] = ()
     tf32: WithTf32 | None = None
@@ -135,7 +139,7 @@ def conclude(
     if part:
         return _result(run, explanation, None)
     _explain(run, explanation, judge_of(prepared, prepared.comparator, options))
-    result = _result(run, explanation, _unseen(run))
+    result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
@@ -147,15 +151,18 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
     curve = retraced(prepared, run.driver, ending)
     explanation.chart = charted(prepared, run.driver, curve, ending, plan)
     explanation.fp32_form = fp32_search(prepared, late=budget.late)
-    exported, explanation.missing = _exported(run, explanation.chart)
+    chart = explanation.chart
+    exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
+    explanation.leaving = answer = plan if ending.status.answers else None
+    if ending.deploy is not None and exported is not None and exported.point == DEPLOY:
+        explanation.leaving, explanation.promises_of = ending.deploy.plan, DEPLOY
+    leaving = explanation.leaving
+    passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
-    answer = plan if ending.status.answers else None
     latencies = run.answer.timed.medians or {}
     with (
-        deploying(
-            prepared, exported, run.folder, judge, check=check, passed=_passed(run)
-        ) as completed,
+        deploying(prepared, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -174,15 +181,15 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
-            if answer is not None:
+            if leaving is not None:
                 explanation.other_targets, explanation.tf32, explanation.ranges = (
                     run.driver.run_to_end(
-                        judged_elsewhere(prepared, run.driver.cases, answer, run.answer.samples)
+                        judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
                     )
                 )
                 prepared.rest()
-                explanation.born = born_inside(prepared, answer, late=budget.late)
-                explanation.sums = sums_inside(prepared, answer, late=budget.late)
+                explanation.born = born_inside(prepared, leaving, late=budget.late)
+                explanation.sums = sums_inside(prepared, leaving, late=budget.late)
                 explanation.hidden = hidden_rows(prepared)
             explanation.chart = caused(
                 prepared, explanation.chart, explained, ending, late=budget.late
@@ -190,11 +197,6 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
         # The files are checked by now, mostly: what is timed has the device to itself.
         explanation.costs = costs()
         explanation.written = completed(explanation.findings.kept)
-
-
-def _passed(run: _Ended) -> bool:
-    """Whether the plan that a run ends with is within the limits."""
-    return run.answer.plan is not None and run.ending.status is not Status.STOPPED
 
 
 def _explainable(run: _Ended) -> bool:
@@ -231,6 +233,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         error_max=answer.error_max,
         noise_floor=answer.noise_floor,
         stability=answer.stability,
+        promises_of=explanation.promises_of,
         other_targets=explanation.other_targets,
         tf32=explanation.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
@@ -244,7 +247,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         low_share=_low_share(prepared, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
-        deploy=plan_to_deploy(ending, table.names),
+        deploy=_deploy(run),
         asked=asked_layers(table),
         rungs=rungs(prepared, answer),
         export_point=explanation.written.point,
@@ -292,6 +295,15 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
     )
 
 
+def _deploy(run: _Ended) -> PlanToDeploy | None:
+    """Return the plan to deploy, with what runs low in it; None where there is none."""
+    prepared, deployable = run.prepared, run.ending.deploy
+    plan = plan_to_deploy(run.ending, prepared.model.table.names)
+    if plan is None or deployable is None:
+        return None
+    return replace(plan, low_share=_low_share(prepared, deployable.plan))
+
+
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     """Return what runs low in an answer, None without one, and where the file does not tell."""
     if plan is None:
@@ -311,10 +323,11 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 
 def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
     trials = run.driver.trials
+    leaving = explanation.leaving or run.answer.plan
     verdict_remarks = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
     return [
         # First what a verdict may rest on.
-        *unfelt(run.prepared, run.answer.plan, explanation.chart.curve, explanation.born),
+        *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
         *sums_remarks(explanation.sums),
         *hidden_remarks(explanation.hidden),
         *run.prepared.remarks,
@@ -341,28 +354,9 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
     ]
 
 
-def _exported(run: _Ended, chart: Charted) -> tuple[ExportedPoint | None, list[str]]:
-    """Return the plan to export, with a remark if the point asked for does not exist."""
-    whole = run.ending.by_modules
-    modules = () if whole is None else whole.names
-    answer = ExportedPoint(kept=run.answer.kept, modules=modules)
-    if run.answer.near_miss:
-        answer = replace(answer, point=NEAR_MISS)
-    own = None if run.answer.plan is None else answer
-    point = run.prepared.options.export_point
-    deploy = plan_to_deploy(run.ending, run.prepared.model.table.names)
-    if point == ANSWER:
-        return own, []
-    try:
-        kept = kept_at(point, chart.curve, chart.culprits, deploy)
-        return ExportedPoint(kept=list(map(LayerName, kept)), point=point), []
-    except UsageError as error:
-        return own, [error.one_line()]
-
-
-def _unseen(run: _Ended) -> Unseen | None:
-    """Return the promise of the answer, with the estimate that was asked for."""
-    prepared, trials, plan = run.prepared, run.driver.trials, run.answer.plan
+def _unseen(run: _Ended, plan: Plan | None) -> Unseen | None:
+    """Return the promise of a plan, with the estimate that was asked for."""
+    prepared, trials = run.prepared, run.driver.trials
     if plan is None:
         return None
     risk, limit = prepared.options.risk, prepared.comparator.tolerance

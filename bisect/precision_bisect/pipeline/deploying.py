@@ -33,7 +33,6 @@ from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
@@ -85,8 +84,8 @@ def deploying(
 ) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
     """Write the model of an answer; yield what completes the files, given the diagnosis.
 
-    With `check` a fresh process judges the model meanwhile; that of an answer that has `passed`
-    must pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
+    With `check` a fresh process judges the model meanwhile; that of a plan that has `passed` must
+    pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
     """
     if answer is None:
         remove_exports(folder)
@@ -113,7 +112,7 @@ def deploying(
         checking = None
         if deployed.deployment is not None and check:
             expected = None
-            if passed and answer.point == ANSWER:
+            if passed:
                 expected = Expected(reference=prepared.reference, comparator=prepared.comparator)
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))

@@ -9,8 +9,11 @@ this is for runs of the emulator.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -20,11 +23,14 @@ from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import Outcome, Phase
 
 JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
+LEARNT = 2
+"""Of these, how many are proposed after the law's factor was learnt from the first."""
 ROOM = 0.8
 """Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
 AS_FAST = 0.02
@@ -35,47 +41,92 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rivals:
-    """What is known before: plans that hold, by their outcome on copies, and the law's errors.
+class Estimates:
+    """What plans cost for the samples' batch, the same under TF32, and for a batch so large that
+    launches of kernels do not count; and the bytes of their weights."""
 
-    `costs` is the graph; `base_ms` the estimated time with every layer low.
+    plain: CostGraph
+    tf32: CostGraph
+    full_batch: CostGraph
+    weights: CostGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivals:
+    """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
+
+    `starts` are further plans that may hold, such as the margin. What was `refuted` is not
+    proposed again.
     """
 
     law: Law
-    holding: dict[Plan, Outcome]
-    costs: CostGraph
-    base_ms: float
+    answer: Plan
+    outcome: Outcome
+    starts: Sequence[Plan] = ()
+    estimates: Estimates
     refuted: frozenset[Plan] = field(default_factory=frozenset)
 
     @property
     def errors(self) -> list[float]:
         """What each layer adds if it alone runs low, in network order; 0 where it is unknown."""
         alone = dict(zip(self.law.order, self.law.errors, strict=True))
-        return [alone.get(layer, 0.0) for layer in range(self.costs.size)]
+        return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
 
-    def time(self, plan: Plan) -> float:
-        """Return the estimated time of a plan as a share of that with every layer high."""
-        everything = self.base_ms + self.costs.cost(range(self.costs.size))
-        return (self.base_ms + self.costs.cost(plan.kept)) / everything if everything else 1.0
+    def deployable(self, plan: Plan, outcome: Outcome) -> Deployable:
+        """Return a plan that holds, by this outcome, with its time beside those of others."""
+        plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
+        everything = range(plain.size)
+        high_ms = plain.time(everything) or 1.0
+        return Deployable(
+            plan=plan,
+            outcome=outcome,
+            time=plain.time(plan.kept) / high_ms,
+            answer_time=plain.time(self.answer.kept) / high_ms,
+            tf32_time=tf32.time(plan.kept) / high_ms,
+            fp32_tf32_time=tf32.time(everything) / high_ms,
+            full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
+            casts=sum(value.is_cast(plan.kept) for value in plain.values),
+            weight_bytes=round(self.estimates.weights.time(plan.kept)),
+            answer_weight_bytes=round(self.estimates.weights.time(self.answer.kept)),
+            high_weight_bytes=round(self.estimates.weights.time(everything)),
+        )
+
+
+def estimates_of(prepared: Prepared) -> Estimates:
+    """Return what plans cost by the first sample's shapes.
+
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
+    """
+    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+    graph = partial(cost_graph, prepared.model, shapes, fused=fused_groups(prepared.model))
+    return Estimates(
+        plain=graph(),
+        tf32=graph(tf32=True),
+        full_batch=graph(kernel_ms=0.0),
+        weights=weight_graph(prepared.model),
+    )
 
 
 def fastest(
-    problem: Problem, rivals: Rivals, answer: Plan, *, copies: bool
+    problem: Problem, rivals: Rivals, *, copies: bool, smallest: bool = False
 ) -> Search[Deployable | None]:
-    """Return the plan to deploy beside an answer, None without a limit on figures.
+    """Return the plan to deploy, which may be the answer; None without a limit on figures.
 
-    The answer is the first of the rivals that hold.
+    It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
+    answer. Where nothing beats every layer high at the samples' batch, a full one decides. With
+    `smallest` bytes of weights take the place of time.
     """
     limit = problem.tolerance
-    if limit is None or answer not in rivals.holding:
+    if limit is None:
         return None
     check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
-    outcomes = dict(rivals.holding)
+    outcomes = {rivals.answer: rivals.outcome}
     aim = ROOM * limit
-    for _ in range(2):
-        plans = [plan for plan in _candidates(rivals, aim) if plan not in outcomes]
+    costs = rivals.estimates.weights if smallest else _deciding(rivals, aim)
+    for most in (JUDGED - LEARNT, JUDGED):
+        plans = [plan for plan in _candidates(rivals, costs, aim) if plan not in outcomes]
         missed = 1.0
-        for plan in plans[: JUDGED + len(rivals.holding) - len(outcomes)]:
+        for plan in plans[: most + 1 - len(outcomes)]:
             outcome = yield from check.judge(
                 plan, "a plan of little cost, on copies", phase=Phase.SPEED
             )
@@ -88,43 +139,49 @@ def fastest(
             break
         aim /= missed
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
-    return _chosen(passing, rivals, limit, answer)
+    chosen = _chosen(passing, costs, limit)
+    return None if chosen is None else rivals.deployable(chosen, passing[chosen])
 
 
-def _candidates(rivals: Rivals, aim: float) -> list[Plan]:
-    """Return plans that may be faster than those known to hold, the cheapest first."""
-    costs, holding = rivals.costs, list(rivals.holding)
+def _deciding(rivals: Rivals, aim: float) -> CostGraph:
+    """Return the costs for the samples' batch if a plan beats every layer high there."""
+    costs = rivals.estimates.plain
+    slowest = (1 - AS_FAST) * costs.time(range(costs.size))
+    plans = [rivals.answer, *_candidates(rivals, costs, aim)]
+    pays = any(costs.time(plan.kept) <= slowest for plan in plans)
+    return costs if pays else rivals.estimates.full_batch
+
+
+def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
+    """Return plans that may be as fast as the answer: those known before, then the cheapest."""
+    starts = [rivals.answer, *rivals.starts]
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     plans = {
-        *cheapest(costs, rivals.errors, aim, holding, pinned),
-        *(Plan.of(filled(costs, plan.kept)) for plan in holding),
+        *starts,
+        *cheapest(costs, rivals.errors, aim, starts, pinned),
+        *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
-    least = min(rivals.time(plan) for plan in holding)
+    plain = rivals.estimates.plain
+    slowest = [
+        (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
+        for graph in ((costs,) if costs is rivals.estimates.weights else (costs, plain))
+    ]
     better = [
         plan
         for plan in plans - rivals.refuted
-        if rivals.time(plan) <= (1 + AS_FAST) * least and len(plan) < costs.size
+        if len(plan) < costs.size
+        and all(graph.time(plan.kept) <= most_ms for graph, most_ms in slowest)
     ]
-    return sorted(better, key=lambda plan: (rivals.time(plan), plan))
+    return sorted(better, key=lambda plan: (plan not in starts, costs.time(plan.kept), plan))
 
 
-def _chosen(
-    passing: Mapping[Plan, Outcome], rivals: Rivals, limit: float, answer: Plan
-) -> Deployable | None:
-    """Return the answer where it is as fast as any and has room, else what is and has most."""
-    if not passing:
-        return None
-    errors = {plan: figure_of_copies(outcome) for plan, outcome in passing.items()}
-    times = {plan: rivals.time(plan) for plan in passing}
-    least = min(times.values())
+def _chosen(passing: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
+    """Return the fewest layers of the plans that are as fast as any, and have room if one has."""
+    times = {plan: costs.time(plan.kept) for plan in passing}
+    least = min(times.values(), default=0.0)
     near = [plan for plan, time in times.items() if time <= (1 + AS_FAST) * least]
-    best = [plan for plan in near if errors[plan] <= ROOM * limit] or near
-    plan = answer
-    if answer not in best:
-        plan = min(best, key=lambda plan: (errors[plan], times[plan], plan))
-    return Deployable(
-        plan=plan, error=worst(passing[plan]), time=times[plan], answer_time=times.get(answer)
-    )
+    best = [plan for plan in near if figure_of_copies(passing[plan]) <= ROOM * limit] or near
+    return min(best, key=lambda plan: (len(plan), times[plan], plan), default=None)
 
 
 def figure_of_copies(outcome: Outcome) -> float:
@@ -140,8 +197,16 @@ def plan_to_deploy(ending: Ending, names: Sequence[LayerName]) -> PlanToDeploy |
         return None
     return PlanToDeploy(
         kept=[names[i] for i in deployable.plan.indices],
-        error=deployable.error,
+        error=worst(deployable.outcome),
+        stability=deployable.outcome.evidence.stability,
         time=deployable.time,
         answer_time=deployable.answer_time,
+        tf32_time=deployable.tf32_time,
+        fp32_tf32_time=deployable.fp32_tf32_time,
+        full_batch_time=deployable.full_batch_time,
+        casts=deployable.casts,
+        weight_bytes=deployable.weight_bytes,
+        answer_weight_bytes=deployable.answer_weight_bytes,
+        high_weight_bytes=deployable.high_weight_bytes,
         estimated=True,
     )

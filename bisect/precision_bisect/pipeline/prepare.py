@@ -57,7 +57,7 @@ from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.search.speed.costs import base_ms, cost_graph
+from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
 from precision_bisect.settings.targets import TargetName
 
@@ -327,14 +327,6 @@ def _fingerprint(
     if loaded.begun_with:
         facts["start"] = hashed(sorted(loaded.begun_with))
     return facts
-
-
-def costs_of(prepared: Prepared) -> tuple[CostGraph, float]:
-    """Return what plans cost for the first sample, and the estimated time of every layer low."""
-    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
-    kernel_ms = 0.0 if prepared.backend.emulated else KERNEL_MS
-    costs = prepared.graph or cost_graph(prepared.model, shapes, kernel_ms)
-    return costs, base_ms(prepared.model, shapes, kernel_ms)
 
 
 def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:

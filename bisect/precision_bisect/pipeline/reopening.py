@@ -14,7 +14,7 @@ from precision_bisect.errors import PluginError, RunFolderError, UsageError, pri
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
-from precision_bisect.options import ANSWER, Options
+from precision_bisect.options import Options
 from precision_bisect.plugins import installed_with
 from precision_bisect.runs.ledger.ledger_reader import ledgers, read_ledger
 from precision_bisect.runs.results.endings import Status
@@ -30,6 +30,7 @@ from precision_bisect.settings.engine_settings import (
     SHAPES,
     EngineSettings,
 )
+from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.reading import (
     CONFIG_SCRIPT,
     CUSTOM_OPS,
@@ -64,7 +65,7 @@ class Reopened:
 
 
 def reopen(
-    path: Path, plan: Path | None, flags: Mapping[str, Any], point: str = ANSWER
+    path: Path, plan: Path | None, flags: Mapping[str, Any], point: str = DEPLOY
 ) -> Reopened:
     """Read a finished run; `path` is its model, its folder, or its `result.json`.
 

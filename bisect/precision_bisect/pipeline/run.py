@@ -28,9 +28,9 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.evaluators import evaluators
-from precision_bisect.pipeline.fastest import Rivals, fastest
+from precision_bisect.pipeline.fastest import Rivals, estimates_of, fastest
 from precision_bisect.pipeline.loading import Loaded, load_run
-from precision_bisect.pipeline.prepare import Prepared, assemble, costs_of
+from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -258,39 +258,52 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
 
 
 def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
-    """Return the ending with the plan to deploy, where there is one beside the answer."""
+    """Return the ending with the plan to deploy, where one is looked for beside the answer."""
     answer, options = ending.plan, prepared.options
-    outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
-    # A search for speed limits has ended with what is fast enough.
-    wanted = options.until == "answer" and options.by != "module" and not options.speed.given
-    # Engines are timed, not estimated, and each plan costs a build there.
-    wanted = wanted and prepared.backend.emulated
-    if ending.status is not Status.FOUND or outcome is None or not wanted:
+    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared):
         return ending
-    assert answer is not None
+    outcome = outcome_of_answer(driver, answer, ending.samples)
     curve = retraced(prepared, driver, ending)
-    if curve.law is None or curve.problem.large:
+    if outcome is None or curve.law is None or curve.problem.large:
         return ending
-    holding = {answer: outcome}
-    if curve.margin is not None and curve.tried[curve.margin].passed:
-        holding[curve.margin] = curve.tried[curve.margin]
-    costs, least_ms = costs_of(prepared)
     rivals = Rivals(
         law=curve.law,
-        holding=holding,
-        costs=costs,
-        base_ms=least_ms,
+        answer=answer,
+        outcome=outcome,
+        starts=[] if curve.margin is None else [curve.margin],
+        estimates=estimates_of(prepared),
         refuted=driver.refuted,
     )
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
-        search = fastest(prepared.problem, rivals, answer, copies=prepared.copies is not None)
+        copies, smallest = prepared.copies is not None, options.objective == "smallest"
+        search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
         deployable = yield from on_samples(ending.samples, search)
-        if deployable is not None and (
-            yield from _passes_others(prepared, deployable.plan, ending)
-        ):
+        if deployable is None or deployable.plan == answer:
             return replace(ending, deploy=deployable)
+        if not (yield from _passes_others(prepared, deployable.plan, ending)):
+            return replace(ending, deploy=rivals.deployable(answer, outcome))
+        if options.holdout:
+            yield from judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
+        return replace(ending, deploy=deployable)
     return ending
+
+
+def _seeks_fastest(prepared: Prepared) -> bool:
+    """Whether a fast plan is looked for: where the answer is no end in itself, and by estimate.
+
+    Engines are timed, not estimated, and each plan costs a build there. A strategy that is asked
+    for by its name, whole modules, a share of unseen inputs and speed limits are such ends.
+    """
+    options = prepared.options
+    is_end = (
+        prepared.strategy.name != DEFAULT_STRATEGY
+        or options.by == "module"
+        or options.risk is not None
+        or options.speed.given
+    )
+    wanted = options.objective != "fewest" and options.until == "answer"
+    return wanted and prepared.backend.emulated and not is_end
 
 
 def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:

@@ -71,14 +71,20 @@ class Source:
     def looked_into(self) -> Verification | None:
         """What `verify` has seen of this answer, None where it was not asked."""
         verified, result = self.verified, self.result
-        return verified if verified and result and set(verified.kept) == set(result.kept) else None
+        return (
+            verified
+            if verified and result and set(verified.kept) == set(result.to_deploy)
+            else None
+        )
 
     @property
     def judged_on_target(self) -> OnTarget | None:
         """What a target made of this answer, None where none did."""
         on_target, result = self.on_target, self.result
         return (
-            on_target if on_target and result and set(on_target.kept) == set(result.kept) else None
+            on_target
+            if on_target and result and set(on_target.kept) == set(result.to_deploy)
+            else None
         )
 
 

@@ -25,14 +25,14 @@ from precision_bisect.judging.comparators.choose_comparator import (
     judge_words,
 )
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.options import ANSWER
 from precision_bisect.pipeline.reopening import Reopened, reopen
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.results.on_target import FP32
+from precision_bisect.runs.results.on_target import ANSWER, FP32
 from precision_bisect.runs.results.saved import damaged, quoted
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.export_points import FEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +121,16 @@ def _points(
 ) -> Iterator[tuple[str, Export]]:
     """Yield the points by name, that which matters most first, each plan once."""
     yield ANSWER, finished.to_export(model, settings)
-    yield FP32, finished.in_fp32(model).to_export(model, settings, FP32)
+    yield FP32, finished.in_fp32(model).to_export(model, settings)
     kept_sets = {finished.kept}
-    for point in ("all_low", "culprits", "margin"):
+    for point in (FEWEST, "all_low", "culprits", "margin"):
         try:
             at_point = read_finished(finished.path, model, point)
         except UsageError:  # the run has no such point
             continue
         if at_point.kept not in kept_sets:
             kept_sets.add(at_point.kept)
-            yield point, at_point.to_export(model, settings, point)
+            yield point, at_point.to_export(model, settings)
 
 
 def typed_point(subject: Subject, export: Export) -> TypedGraph:

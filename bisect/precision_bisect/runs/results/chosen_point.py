@@ -1,25 +1,30 @@
-"""Which plan of the curve the exports hold: the answer, or another point that was evaluated."""
+"""Which plan the exports hold: the one to deploy, the fewest layers, or a point of the curve."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.options import ANSWER, DEPLOY
 from precision_bisect.runs.results.result import Culprit, CurvePoint
 from precision_bisect.runs.results.speed_report import PlanToDeploy
+from precision_bisect.settings.export_points import DEPLOY, FEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPoint:
-    """What exports hold: the point as it was asked for, and the names of its kept layers.
+    """What exports hold: the point, and the names of its kept layers.
 
-    `modules` are those that hold it whole, which are known of the answer alone.
+    `modules` are those that were judged to hold whole.
     """
 
     kept: Sequence[LayerName]
-    point: str = ANSWER
+    point: str = FEWEST
     modules: Sequence[str] = ()
+
+
+PointsOfCurve: TypeAlias = tuple[Sequence[CurvePoint], Sequence[Culprit]]
+"""The points of a curve, and the culprits."""
 
 
 def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culprit]) -> CurvePoint:
@@ -45,23 +50,18 @@ def find_point(point: str, curve: Sequence[CurvePoint], culprits: Sequence[Culpr
 
 
 def kept_at(
-    point: str,
-    curve: Sequence[CurvePoint],
-    culprits: Sequence[Culprit],
-    deploy: PlanToDeploy | None,
-) -> Sequence[str]:
-    """Return the layers that a point keeps, also those of the plan to deploy.
+    point: str, fewest: Sequence[str], deploy: PlanToDeploy | None, curve: PointsOfCurve
+) -> tuple[str, Sequence[str]]:
+    """Return the name of the plan that a point comes to, and the layers that it keeps.
 
-    Raises UsageError where there is no such point.
+    Where there is no plan to deploy it comes to the fewest. Raises UsageError where there is no
+    such point.
     """
-    if point != DEPLOY:
-        return find_point(point, curve, culprits).kept
-    if deploy is None:
-        raise UsageError(
-            f"--export-point {DEPLOY}: the run has no plan that is faster than its answer",
-            "leave it out, which exports the answer",
-        )
-    return deploy.kept
+    if point == DEPLOY and deploy is not None:
+        return point, deploy.kept
+    if point in (DEPLOY, FEWEST):
+        return FEWEST, fewest
+    return point, find_point(point, *curve).kept
 
 
 def _why(point: str, curve: Sequence[CurvePoint]) -> str:
@@ -74,10 +74,10 @@ def _why(point: str, curve: Sequence[CurvePoint]) -> str:
 def _choice(curve: Sequence[CurvePoint], culprits: Sequence[str]) -> str:
     """Name the points that there are."""
     if not curve:
-        return "leave it out, which exports the answer"
-    names: list[str] = [point.point for point in curve if point.point in ("answer", "margin")]
+        return "leave it out, which exports what is to be deployed"
+    names: list[str] = [point.point for point in curve if point.point == "margin"]
     names += (
         ["culprits"] if any(list(point.kept) == culprits for point in curve if culprits) else []
     )
     counts = dict.fromkeys(str(point.kept_count) for point in curve)
-    return f"choose {', '.join([*sorted(names), *counts])}"
+    return f"choose {', '.join([FEWEST, *sorted(names), *counts])}"

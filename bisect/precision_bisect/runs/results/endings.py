@@ -50,16 +50,26 @@ _NOT_EVEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployable:
-    """The fastest plan that holds, by estimate, with its largest error over copies.
+    """The fastest plan that holds, by estimate, and its own trial, on copies of the samples.
 
-    `time` and `answer_time` are the times of an inference with it and with the answer, as shares
-    of that with every layer high.
+    `time` and `answer_time` are the times of an inference with it and with the answer, `tf32_time`
+    and `fp32_tf32_time` those with it and with every layer high under TF32: shares of that with
+    every layer high without. `full_batch_time` is the plan's where launches do not count.
+    It has so many `casts`. Weights take `weight_bytes` with it, `answer_weight_bytes` with the
+    answer, `high_weight_bytes` with every layer high.
     """
 
     plan: Plan
-    error: float | None
+    outcome: Outcome
     time: float
-    answer_time: float | None
+    answer_time: float
+    tf32_time: float
+    fp32_tf32_time: float
+    full_batch_time: float
+    casts: int
+    weight_bytes: int
+    answer_weight_bytes: int
+    high_weight_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,12 @@ from enum import StrEnum
 from typing import Literal
 
 from precision_bisect.errors import ExitCode, counted, printable
-from precision_bisect.options import ANSWER
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure, Honour, LayerHonour
 
-FP32 = "fp32"
+ANSWER, FP32 = "answer", "fp32"
 """The point that is the model itself: the control."""
 _TITLES = ("", "holds", "error", "latency", "honoured", "engine")
 _NOTHING = "-"

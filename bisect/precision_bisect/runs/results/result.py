@@ -187,13 +187,13 @@ class Result:
     `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
     where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
     where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
-    emulator predicted, `other_targets` how the answer does elsewhere, `tf32` how FP32 and the
-    answer do with it. `deploy` is the fastest plan that holds. `hidden_rows` are layers that read
-    a row which a mask hides whole: engines differ in those. `modules` has the kept layers' modules
-    by PyTorch's names, where the model tells them, `by_modules` the answer as whole ones. `asked`
-    are no candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have
-    no command, each with the reason. `costs` are of an engine. `message` and `out` are not part of
-    the file.
+    emulator predicted. `deploy` is the fastest plan that holds. `promises_of` names the plan of
+    which `unseen`, `other_targets` (how it does elsewhere), `tf32` (how FP32 and it do with it),
+    `input_ranges` and `inner_sums` tell. `hidden_rows` are layers that read a row which a mask
+    hides whole: engines differ in those. `modules` has the kept layers' modules by PyTorch's
+    names, where the model tells them, `by_modules` the answer as whole ones. `asked` are no
+    candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have no
+    command, each with the reason. `costs` are of an engine. The file has no `message` and `out`.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -208,6 +208,7 @@ class Result:
     error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
+    promises_of: Literal["fewest", "deploy"] = "fewest"
     other_targets: Sequence[OnTargets] = ()
     tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
@@ -278,6 +279,16 @@ class Result:
     def causes(self) -> Mapping[str, Diagnosis]:
         """Why layers need the precision, by their names, as far as the run has found it out."""
         return {diagnosis.layer: diagnosis for diagnosis in self.diagnosis}
+
+    @property
+    def deploys_fewest(self) -> bool:
+        """Whether the plan to deploy is the answer, as where no other was looked for."""
+        return {*self.to_deploy} == {*self.kept}
+
+    @property
+    def to_deploy(self) -> Sequence[str]:
+        """The layers of the plan that `export`, `verify` and `target` take."""
+        return self.kept if self.deploy is None else self.deploy.kept
 
     @property
     def limit(self) -> float | None:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan_costs import SpeedLimits
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.trial import Figure
+from precision_bisect.trial import Figure, Stability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,26 @@ class SpeedReport:
 class PlanToDeploy:
     """The fastest plan that holds, with room below the limit; its layers need not be few.
 
-    `error` is the largest over copies. `time` and `answer_time` are an inference's, with this plan
-    and with the answer, as shares of that with every layer high; `estimated` where nothing was
-    timed.
+    `error` is the largest of its own trial, whose copies of the samples `stability` counts. `time`
+    and `answer_time` are an inference's, with this plan and with the answer, `tf32_time` and
+    `fp32_tf32_time` with this plan and with every layer high under TF32: shares of that with every
+    layer high without it, for the batch of the samples. `full_batch_time` is this plan's for one
+    so large that launches do not count. They are `estimated` where nothing was timed. The plan has
+    `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
+    `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high.
     """
 
     kept: Sequence[str]
     error: Figure | None
+    stability: Stability | None = None
     time: Figure
-    answer_time: Figure | None
+    answer_time: Figure
+    tf32_time: Figure
+    fp32_tf32_time: Figure
+    full_batch_time: Figure
+    casts: Count
+    weight_bytes: Count
+    answer_weight_bytes: Count
+    high_weight_bytes: Count
+    low_share: LowShare | None = None
     estimated: bool

@@ -3,9 +3,9 @@
 S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220
 (1983). A state is a plan. A move changes the type of one layer, or of a connected group of layers
 that have the same type, so that an island appears or goes as a whole: a step on the way would add
-Casts; or of any two layers. A plan is allowed while the root of the sum of the squared errors of
-its low layers (see `rounding_law`) is within a limit. It asks no engine and no emulator, counts
-moves instead of seconds, and is deterministic given its seed.
+Casts; or of such a group and any one layer. A plan is allowed while the root of the sum of the
+squared errors of its low layers (see `rounding_law`) is within a limit. It asks no engine and no
+emulator, counts moves instead of seconds, and is deterministic given its seed.
 """
 
 import math
@@ -22,8 +22,10 @@ layers) takes half a second a start, and a plan of the same cost as with three t
 HOT, COLD = 0.5, 0.002
 """Temperatures at the first and the last move, in units of the mean cost of a change."""
 SWAPS = 0.25
-"""Share of the moves that change any two layers: where the limit leaves no room, one has to be
-kept for another."""
+"""Share of the moves that change one more layer, anywhere: where the limit leaves no room, one has
+to be kept for others."""
+WHOLE = 0.5
+"""Share of the moves at a piece of a fused kernel that change all its pieces of one type."""
 LARGEST_GROUP = 24
 """Layers that change their type together, at most. A bound."""
 
@@ -88,7 +90,7 @@ class _Annealing:
         for move in range(count):
             group = self._group(self.rng.choice(free))
             if self.rng.random() < SWAPS:
-                group = tuple({self.rng.choice(free), self.rng.choice(free)})
+                group = tuple({*group} ^ {self.rng.choice(free)})
             spent = self.spent + self._added(group)
             if spent > self.budget:
                 continue
@@ -108,6 +110,13 @@ class _Annealing:
         """Return one layer, or connected layers around it of the same type as it."""
         most = self.rng.choice((1, 1, 2, 4, 8, LARGEST_GROUP))
         high = first in self.kept
+        # The pieces of one kernel, so that it becomes whole.
+        fusions = self.graph.fusions_of.get(first, ())
+        if fusions and self.rng.random() < WHOLE:
+            pieces = self.rng.choice(fusions).layers
+            return tuple(
+                i for i in pieces if (i in self.kept) == high and not math.isinf(self.squares[i])
+            )
         group, waiting = [first], [first]
         chosen = {first}
         while waiting and len(group) < most:
@@ -130,8 +139,13 @@ class _Annealing:
         graph, after = self.graph, self.kept.symmetric_difference(group)
         layers = sum(-graph.high_ms[i] if i in self.kept else graph.high_ms[i] for i in group)
         places = {place for layer in group for place in graph.around[layer]}
-        return layers + sum(
-            graph.values[place].cast_ms
-            * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
-            for place in places
+        broken = {fusion for layer in group for fusion in graph.fusions_of.get(layer, ())}
+        return (
+            layers
+            + sum(
+                graph.values[place].cast_ms
+                * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
+                for place in places
+            )
+            + sum(sorted(fusion.cost(after) - fusion.cost(self.kept) for fusion in broken))
         )

@@ -1,10 +1,11 @@
 """From a model to what keeping its layers high costs, in estimated milliseconds.
 
 A kept layer costs its slower kernel, and a Cast for each tensor that crosses between types. So the
-cost of a plan is no sum over layers: neighbours share Casts.
+cost of a plan is no sum over layers: neighbours share Casts. A plan that keeps some operators of
+those that one kernel computes breaks that kernel into its pieces.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from math import prod
 from statistics import median
@@ -15,31 +16,62 @@ from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import Shape, tensor_shapes
 from precision_bisect.layer_table import Exclusion
-from precision_bisect.plan_costs import CostGraph, Value
-from precision_bisect.search.speed.roofline import KERNEL_MS, cast_ms, extra_ms, low_ms, macs
+from precision_bisect.plan_costs import CostGraph, Fusion, Value
+from precision_bisect.search.speed.roofline import (
+    HIGH_BYTES,
+    KERNEL_MS,
+    LOW_BYTES,
+    cast_ms,
+    macs,
+    operator_ms,
+)
 
 
 def cost_graph(
-    model: Model, inputs: Mapping[str, Shape], kernel_ms: float = KERNEL_MS
+    model: Model,
+    inputs: Mapping[str, Shape],
+    kernel_ms: float = KERNEL_MS,
+    *,
+    fused: Iterable[Sequence[str]] = (),
+    tf32: bool = False,
 ) -> CostGraph:
     """Return the costs of a model whose inputs have these shapes, by name.
 
     `kernel_ms` is the least time of any kernel, in milliseconds. A tensor of unknown shape counts
-    as one of the model's median size.
+    as one of the model's median size. What is no candidate is left out: it takes the same time in
+    every plan. `fused` are names of nodes that one kernel computes where all have one type. With
+    `tf32` FP32 products run on tensor cores.
     """
     shapes = tensor_shapes(model, inputs)
     sizes = {name: float(prod(shape)) for name, shape in shapes.items()}
     usual = median(sizes.values()) if sizes else 1.0
     numbers = {str(layer.name): i for i, layer in enumerate(model.table.candidates)}
     floats = {name for name, kind in model.elem_types.items() if kind == onnx.TensorProto.FLOAT}
-    high_ms = [0.0] * len(numbers)
-    for node in model.proto.graph.node:
-        if node.name in numbers:
-            moved = sum(sizes.get(n, usual) for n in (*node.input, *node.output) if n in floats)
-            high_ms[numbers[node.name]] = extra_ms(macs(node, shapes), moved)
+    nodes = {node.name: node for node in model.proto.graph.node if node.name in numbers}
+
+    def time_ms(names: Sequence[str], moved: Iterable[str], *, high: bool) -> float:
+        elements = sum(sizes.get(name, usual) for name in moved if name in floats)
+        products = sum(macs(nodes[name], shapes) for name in names)
+        return kernel_ms + operator_ms(products, elements, high=high, tf32=tf32)
+
+    low, high = (
+        {
+            name: time_ms([name], (*node.input, *node.output), high=high)
+            for name, node in nodes.items()
+        }
+        for high in (False, True)
+    )
+    fusions = [
+        Fusion(
+            layers=tuple(numbers[name] for name in group),
+            low_ms=sum(low[name] for name in group) - time_ms(group, ends, high=False),
+            high_ms=sum(high[name] for name in group) - time_ms(group, ends, high=True),
+        )
+        for group, ends in _fusible(model, nodes, fused)
+    ]
     values = _values(model, numbers, floats)
     return CostGraph(
-        high_ms,
+        [high[name] - low[name] for name in numbers],
         [
             Value(
                 producer=source.producer,
@@ -51,7 +83,51 @@ def cost_graph(
             # A tensor that nobody in question reads needs no Cast whatever the plan.
             if source.readers or (source.producer is not None and source.read_high)
         ],
+        fusions,
+        sum(low.values()) - sum(fusion.low_ms for fusion in fusions),
     )
+
+
+def weight_graph(model: Model) -> CostGraph:
+    """Return the bytes of weights that plans store, in place of milliseconds.
+
+    A weight that layers of both types read is stored in both: its Cast is folded.
+    """
+    numbers = {str(layer.name): i for i, layer in enumerate(model.table.candidates)}
+    sizes = {tensor.name: float(prod(tensor.dims)) for tensor in model.proto.graph.initializer}
+    readers: dict[str, set[int]] = {}
+    for node in model.proto.graph.node:
+        if node.name in numbers:
+            for name in node.input:
+                readers.setdefault(name, set()).add(numbers[node.name])
+    floats = {name for name in sizes if model.elem_types.get(name) == onnx.TensorProto.FLOAT}
+    low, high = LOW_BYTES, HIGH_BYTES
+    shared = [
+        Fusion(layers=tuple(sorted(layers)), low_ms=high * sizes[name], high_ms=low * sizes[name])
+        for name, layers in readers.items()
+        if name in floats
+    ]
+    base = sum(sizes[name] * (low if name in readers else high) for name in floats)
+    return CostGraph([0.0] * len(numbers), [], shared, base)
+
+
+def _fusible(
+    model: Model, nodes: Mapping[str, onnx.NodeProto], fused: Iterable[Sequence[str]]
+) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield the candidates of each group, if several, and the tensors that their kernel moves."""
+    graph = model.proto.graph
+    readers: dict[str, set[str]] = {output.name: {""} for output in graph.output}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.name)
+    for group in fused:
+        names = [name for name in group if name in nodes]
+        if len(names) < 2:
+            continue
+        written = {output for name in names for output in nodes[name].output}
+        read = {tensor for name in names for tensor in nodes[name].input}
+        outside = {name for name in written if readers.get(name, set()).difference(names)}
+        yield names, sorted((read - written) | outside)
 
 
 NODE_WORK = 1e5
@@ -62,27 +138,6 @@ def inference_work(model: Model, inputs: Mapping[str, Shape]) -> float:
     """Return the multiply-adds of an inference on inputs of these shapes, `NODE_WORK` a node."""
     shapes = tensor_shapes(model, inputs)
     return sum(NODE_WORK + macs(node, shapes) for node in model.proto.graph.node)
-
-
-def base_ms(model: Model, inputs: Mapping[str, Shape], kernel_ms: float = KERNEL_MS) -> float:
-    """Return the estimated time with every layer low, in milliseconds; arguments as `cost_graph`.
-
-    What is no candidate is left out: it takes the same time in every plan.
-    """
-    shapes = tensor_shapes(model, inputs)
-    sizes = {name: float(prod(shape)) for name, shape in shapes.items()}
-    usual = median(sizes.values()) if sizes else 1.0
-    names = {str(layer.name) for layer in model.table.candidates}
-    floats = {name for name, kind in model.elem_types.items() if kind == onnx.TensorProto.FLOAT}
-    return sum(
-        kernel_ms
-        + low_ms(
-            macs(node, shapes),
-            sum(sizes.get(n, usual) for n in (*node.input, *node.output) if n in floats),
-        )
-        for node in model.proto.graph.node
-        if node.name in names
-    )
 
 
 class _Source:

@@ -162,6 +162,10 @@ def filled(graph: CostGraph, kept: frozenset[int]) -> frozenset[int]:
     for gap in graph.clusters(low):
         if len(gap) <= LARGEST_GAP and graph.gain(kept, kept.union(gap)) > 0:
             kept = kept.union(gap)
+    for fusion in graph.fusions:
+        whole = kept.union(fusion.layers)
+        if not kept.isdisjoint(fusion.layers) and graph.gain(kept, whole) > 0:
+            kept = whole
     grown = True
     while grown:
         grown = False

@@ -18,31 +18,29 @@ _BYTES_PER_MS = 1.5e9
 """Bytes a millisecond: 1.5 TB/s."""
 _HIGH_PER_MS = 2e10
 """FP32 operations a millisecond: 20 TFLOP/s, the A100's without TF32."""
+_TF32_PER_MS = 1.5e11
+"""The same of products with TF32, on tensor cores: 150 TFLOP/s."""
 _LOW_PER_MS = 3e11
 """FP16 operations a millisecond: 300 TFLOP/s on tensor cores."""
 KERNEL_MS = 2e-3
 """Milliseconds that a kernel of its own, such as a Cast, takes however little it does: its launch.
 A round figure."""
-_HIGH_BYTES, _LOW_BYTES = 4, 2
+HIGH_BYTES, LOW_BYTES = 4, 2
 
 
-def extra_ms(macs: float, elements: float) -> float:
-    """Return how much longer an operator takes high than low, in milliseconds.
+def operator_ms(macs: float, elements: float, *, high: bool, tf32: bool = False) -> float:
+    """Return how long an operator takes in the high type, or in the low one, in milliseconds.
 
-    `macs` are its multiply-adds, `elements` the values that it reads or writes.
+    `macs` are its multiply-adds, which FP32 may compute with TF32, `elements` the values that it
+    reads or writes.
     """
-    high = max(2 * macs / _HIGH_PER_MS, elements * _HIGH_BYTES / _BYTES_PER_MS)
-    return high - low_ms(macs, elements)
-
-
-def low_ms(macs: float, elements: float) -> float:
-    """Return how long an operator takes low, in milliseconds; arguments as `extra_ms`."""
-    return max(2 * macs / _LOW_PER_MS, elements * _LOW_BYTES / _BYTES_PER_MS)
+    rate = (_TF32_PER_MS if tf32 else _HIGH_PER_MS) if high else _LOW_PER_MS
+    return max(2 * macs / rate, elements * (HIGH_BYTES if high else LOW_BYTES) / _BYTES_PER_MS)
 
 
 def cast_ms(elements: float, kernel_ms: float) -> float:
     """Return how long a Cast of this many values takes, in milliseconds."""
-    return kernel_ms + elements * (_HIGH_BYTES + _LOW_BYTES) / _BYTES_PER_MS
+    return kernel_ms + elements * (HIGH_BYTES + LOW_BYTES) / _BYTES_PER_MS
 
 
 def macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float:

@@ -1,0 +1,51 @@
+"""Which plan leaves a run in its exports, and whether its own trial passed."""
+
+from precision_bisect.errors import UsageError
+from precision_bisect.layer_table import LayerName
+from precision_bisect.pipeline.chart import Charted
+from precision_bisect.pipeline.fastest import plan_to_deploy
+from precision_bisect.pipeline.judged_answer import JudgedAnswer
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.plan import Plan
+from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.search.driver import Driver
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
+
+
+def exported_plan(
+    prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: Charted
+) -> tuple[ExportedPoint | None, list[str]]:
+    """Return the plan to export, with a remark if the point asked for does not exist."""
+    deploy = plan_to_deploy(ending, prepared.model.table.names)
+    curve, missing = (chart.curve, chart.culprits), list[str]()
+    try:
+        point, kept = kept_at(prepared.options.export_point, answer.kept, deploy, curve)
+    except UsageError as error:
+        missing = [error.one_line()]
+        point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
+    if point == FEWEST and answer.near_miss:
+        point = NEAR_MISS
+    if point in (FEWEST, NEAR_MISS) and answer.plan is None:
+        return None, missing
+    whole = ending.by_modules
+    modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
+    return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
+
+
+def within_limits(
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    answer: JudgedAnswer,
+    exported: ExportedPoint | None,
+) -> bool:
+    """Whether the plan that is exported is within the limits, as its own trial says."""
+    if exported is None or exported.point == NEAR_MISS:
+        return False
+    if exported.point in (DEPLOY, FEWEST):
+        return answer.plan is not None and ending.status is not Status.STOPPED
+    names, kept = prepared.model.table.names, frozenset(exported.kept)
+    plan = Plan.of(i for i, name in enumerate(names) if name in kept)
+    outcome = driver.judged(plan, answer.samples) or driver.on_copies(plan)
+    return outcome is not None and outcome.passed
