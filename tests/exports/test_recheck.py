@@ -68,6 +68,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(autouse=True)
+def warm_checks() -> None:
+    """Have each check be a Python of its own."""
+
+
 def checked(folder: Path, work: Path, *, judges: bool = False) -> Recheck:
     """Return what the check says in the end."""
     with Check(folder, work, judges=judges) as check:
