@@ -1,8 +1,7 @@
-"""The last check of an answer, begun as a fork of a process that has its imports already.
+"""Processes that begin at once: forked from one that has imported what they need and run nothing.
 
-The check is a fresh Python, whose imports take as long as the whole search of a small model. It
-imports nothing that a run has opened; neither has the process that is forked here, once for each
-check. What a Python of its own changes is tested in `exports/test_recheck.py`.
+The last check of an answer is a fresh Python, whose imports take as long as the whole search of a
+small model: here it is such a fork. `exports/test_recheck.py` takes a Python of its own.
 """
 
 import atexit
@@ -13,31 +12,54 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from subprocess import DEVNULL, SubprocessError
 from typing import IO, Any
 
-__all__ = ["DEVNULL", "Popen", "SubprocessError"]
+__all__ = ["DEVNULL", "Forked", "Popen", "SubprocessError"]
+
+CHECK = "precision_bisect.exports.recheck"
+SHARED = ("precision_bisect.api", "precision_bisect.pipeline.ladder.climb", CHECK)
+LATE = ("onnxruntime", "polygraphy.comparator", "polygraphy.json")
+"""What the others import as late as they can."""
 
 
 class Forked:
-    """What `subprocess.Popen` is for the check: a process that is waited for, or killed."""
+    """The `main` of a module with these words, in a process of its own.
 
-    def __init__(self, words: list[str], stdout: IO[str], stderr: IO[str], **about: Any) -> None:
+    It has the folder, the mask and the environment of this one, or those given. What it prints is
+    lost where no files take it.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        words: Sequence[str],
+        *,
+        stdout: IO[str] | None = None,
+        stderr: IO[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.returncode: int | None = None
+        os.umask(mask := os.umask(0o077))
+        place = str(Path.cwd()), mask, dict(os.environ if env is None else env)
+        request = pickle.dumps((module, words, sys.path, *place))
         there, here = os.pipe()
-        state = (words, about["env"], str(Path.cwd()), _umask())
-        # Each request is a message of its own.
-        socket.send_fds(_server(), [pickle.dumps(state)], [stdout.fileno(), stderr.fileno(), here])
+        with Path(os.devnull).open("w") as nowhere:
+            files = [(each or nowhere).fileno() for each in (stdout, stderr)]
+            socket.send_fds(_origin(), [request], [*files, here])
         os.close(here)
         self._ending = os.fdopen(there)
         self.pid = int(self._ending.readline())
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._ending, selectors.EVENT_READ)
@@ -45,6 +67,7 @@ class Forked:
                     raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             self.returncode = int(self._ending.readline())
             self._ending.close()
+        return self.returncode
 
     def kill(self) -> None:
         """End it, if it is still there."""
@@ -52,72 +75,79 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def Popen(words: list[str], **about: Any) -> Any:
+def Popen(command: list[str], **about: Any) -> Any:
     """Begin a process as `subprocess.Popen` does, the check as a fork."""
-    if words[:4] == [sys.executable, "-P", "-m", "precision_bisect.exports.recheck"]:
-        return Forked(words[4:], **about)
-    return subprocess.Popen(words, **about)
-
-
-def _umask() -> int:
-    os.umask(mask := os.umask(0o077))
-    return mask
+    if command[1:4] != ["-P", "-m", CHECK]:
+        return subprocess.Popen(command, **about)
+    return Forked(CHECK, command[4:], **{key: about[key] for key in ("stdout", "stderr", "env")})
 
 
 @cache
-def _server() -> socket.socket:
+def _origin() -> socket.socket:
     """Start what is forked; it ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-P", __file__, str(theirs.fileno())]
-    server = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
+    origin = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
     theirs.close()
-    atexit.register(server.wait)
+    atexit.register(origin.wait)
     atexit.register(ours.close)
     return ours
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork for each request; a child of that child is the check, and its end is told."""
-    import onnxruntime  # noqa: F401
-    import polygraphy.comparator
-    import polygraphy.json  # noqa: F401
-
-    from precision_bisect.exports import recheck
-
+    """Fork for each request; a child of that child is the process, and its end is told."""
+    for module in (*SHARED, *LATE):
+        import_module(module)
     while True:
-        state, descriptors, *_ = socket.recv_fds(requests, 1 << 20, 3)
+        request, files, *_ = socket.recv_fds(requests, 1 << 20, 3)
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG if state else 0)[0]:
+            while os.waitpid(-1, os.WNOHANG if request else 0)[0]:
                 pass
-        if not state:
+        if not request:
             return
         if os.fork():
-            for descriptor in descriptors:
-                os.close(descriptor)
-            continue
-        stdout, stderr, ending = descriptors
-        if check := os.fork():
-            os.write(ending, b"%d\n" % check)
-            code = os.waitstatus_to_exitcode(os.waitpid(check, 0)[1])
-            os.write(ending, b"%d\n" % code)
+            for each in files:
+                os.close(each)
+        elif process := os.fork():
+            os.write(files[-1], b"%d\n" % process)
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            os.write(files[-1], b"%d\n" % code)
             os._exit(0)
-        words, environment, folder, umask = pickle.loads(state)
-        os.setpgid(0, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        os.chdir(folder)
-        os.umask(umask)
-        os.environ.clear()
-        os.environ.update(environment)
-        code = 1
-        try:
-            recheck.main(*words)
-            sys.stdout.flush()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(code)
+        else:
+            requests.close()
+            be(files, *pickle.loads(request))
+
+
+def be(
+    files: Sequence[int],
+    module: str,
+    words: Sequence[str],
+    path: list[str],
+    folder: str,
+    mask: int,
+    environment: Mapping[str, str],
+) -> None:
+    """Be the process: with its own streams, place and environment, to its end."""
+    os.setpgid(0, 0)
+    for stream, file in zip((1, 2), files, strict=False):
+        os.dup2(file, stream)
+    for each in files:
+        os.close(each)
+    os.chdir(folder)
+    os.umask(mask)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = path
+    tempfile.tempdir = None
+    code = 1
+    try:
+        import_module(module).main(*words)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
