@@ -8,6 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -46,23 +47,43 @@ MORE = {
 """Operators of which ONNX has no case that a parser takes, or none in FP32."""
 
 
+class NodeCase(NamedTuple):
+    """A case of ONNX's own tests: its name, a model of one node, and what is fed to it."""
+
+    name: str
+    model: onnx.ModelProto
+    values: Sequence[Any]
+
+    @property
+    def plain(self) -> bool:
+        """Whether all values are arrays."""
+        return all(isinstance(value, np.ndarray | np.generic) for value in self.values)
+
+
 @cache
-def operator_cases() -> Mapping[str, list[onnx.ModelProto]]:
-    """Return models by operator: those that read a float, or give one, in the default domain."""
-    found: dict[str, list[onnx.ModelProto]] = defaultdict(list)
+def node_cases() -> Sequence[NodeCase]:
+    """Return ONNX's own cases of one node."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
         cases = collect_testcases("")
-    for case in cases:
-        if case.model is None or len(case.model.graph.node) != 1 or not case.data_sets:
-            continue
-        for model in _between(case.model, case.data_sets[0][0]):
-            found[case.model.graph.node[0].op_type].append(model)
+    return [
+        NodeCase(case.name, case.model, case.data_sets[0][0])
+        for case in cases
+        if case.model is not None and len(case.model.graph.node) == 1 and case.data_sets
+    ]
+
+
+@cache
+def operator_cases() -> Mapping[str, list[onnx.ModelProto]]:
+    """Return models by operator: those that read a float, or give one, in the default domain."""
+    found: dict[str, list[onnx.ModelProto]] = defaultdict(list)
+    for case in node_cases():
+        found[case.model.graph.node[0].op_type] += _between(case.model, case.values)
     for operator, text in MORE.items():
         found[operator] += _between(parse(text), ())
-    return dict(found)
+    return {operator: models for operator, models in found.items() if models}
 
 
 def _between(case: onnx.ModelProto, values: Sequence[object]) -> Iterator[onnx.ModelProto]:

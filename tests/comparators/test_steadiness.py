@@ -9,7 +9,6 @@ import pytest
 
 import models
 import precision_bisect
-from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
 from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.results.result import Result
@@ -218,16 +217,3 @@ def test_a_norm_that_gives_its_statistics_away_is_named(tmp_path: Path) -> None:
     result, _ = search(tmp_path, NORM % ", float[2] m, float[2] v", [feed])
     remark = "'mine' (BatchNormalization in training mode) may change from run to run"
     assert result.notes[0].startswith(remark)
-
-
-def test_the_command_line_ends_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 2, with the file, the node and what to do."""
-    model = models.save(models.parse(DRAWN["dropout"][0]), tmp_path)
-    assert 2 == main([str(model), "--out", str(tmp_path / "run")])
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f"precision-bisect: {model} is not deterministic: ")
-    assert line.endswith(
-        "'mine' (Dropout in training mode) changes from run to run; export it in eval mode"
-    )

@@ -90,10 +90,6 @@ def test_a_second_driver_is_refused(
         assert owner.poll() is None
     assert noted is not None and noted.pid == owner.pid
     said = capsys.readouterr().err
-    says = f"precision-bisect: {finished} is in use by process {owner.pid} on {noted.host} since "
-    assert [f"{says}{noted.since}; wait for its end or stop it, or choose another --out"] == [
-        line for line in said.splitlines() if "in use" in line
-    ]
     assert "Traceback" not in said
 
 

@@ -233,7 +233,6 @@ def test_a_run_ends_with_it(tmp_path: Path) -> None:
         told["samples"],
         told["samples_total"],
     )
-    assert told["polygraphy"].startswith("polygraphy run model.mixed.onnx --trt ")
     assert result.deployment is not None
     assert plain_json.plain(result.deployment) == told
     again = read_saved(tmp_path / "run").result.deployment
