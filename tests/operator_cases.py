@@ -14,13 +14,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import nightly
 from models import parse
+from precision_bisect.settings.targets import parser_steps
 
 NODE, BEFORE, AFTER = "node", "before", "after"
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
 OPERATORS = sorted(STANDARD - {"Constant"})
 """A constant is marked where all that read it are, not by itself."""
+DAILY = {
+    *OPERATORS[::5],
+    *("If", "Loop", "Scan", "Attention", "LSTM", "Gemm", "QuantizeLinear"),
+    *(name for name, rows in parser_steps()["operators"].items() if rows[0]["inside"] != "whole"),
+}
+"""Those that the parser takes apart, those of a kind of their own, and a fifth of the others."""
+EACH_NIGHT = [*sorted(DAILY), *nightly(*(name for name in OPERATORS if name not in DAILY))]
+"""All operators as parameters of a test, most of them for the night."""
 MORE = {
     "CumSum": "(float[2,4] x) => (float[2,4] y) <int64 a = {1}> { y = CumSum(x, a) }",
     "Einsum": "(float[2,4] x) => (float y) <float[4,2] w = {1,2,3,4,5,6,7,8},"
