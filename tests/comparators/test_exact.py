@@ -16,7 +16,7 @@ from precision_bisect.graphs.fp32_outputs import class_outputs, sized_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.judging.comparators.share import shared
+from precision_bisect.judging.comparators.share import Shared, shared
 from precision_bisect.judging.comparators.tolerance import by_size
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, installed
@@ -129,6 +129,7 @@ def test_a_part_of_the_tolerance_leaves_classes_exact() -> None:
     reference: list[Sample] = [{"y": np.ones(4, np.float32), "classes": WANT}]
     half = shared(comparator(), 0.5, reference)
     assert half.judge(reference, reference).verdict is Verdict.PASS
+    assert pytest.approx(7e-3) == Shared(comparator=comparator(), share=0.5, base=4e-3).tolerance
     off: list[Sample] = [{**reference[0], "classes": flipped(1)}]
     assert half.judge(off, reference).verdict is Verdict.FAIL
 
