@@ -52,6 +52,27 @@ def warm_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the small model, its inputs and its finished run, for all to read."""
+    import tiny
+    import warm_processes
+    from precision_bisect.exports import recheck
+
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recheck, "subprocess", warm_processes)
+        tiny.search(tiny.write_with_samples(folder), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def finished(searched: Path, tmp_path: Path) -> Path:
+    """Return the folder of a copy of that run, whose model lies beside it."""
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="session")
 def rtx() -> Flavour:
     """Return TensorRT-RTX. In CI a missing one is an error, elsewhere the test is skipped."""
     try:

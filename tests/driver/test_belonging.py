@@ -57,14 +57,6 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the small model, its inputs, and its finished run."""
-    folder = tmp_path_factory.mktemp("searched")
-    tiny.search(tiny.write_with_samples(folder), folder / "run")
-    return folder
-
-
 def search(place: Path, out: Path, *more: str) -> int:
     """Return the exit code of a search."""
     asked = ["--inputs", place / "inputs.npz", "--threads", "1", "--out", out, *more]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -57,21 +56,6 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
         for path in folder.iterdir()
         if path.is_file()
     }
-
-
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the small model, its samples, and its finished run."""
-    folder = tmp_path_factory.mktemp("searched")
-    tiny.search(tiny.write_with_samples(folder), folder / "run")
-    return folder
-
-
-@pytest.fixture
-def finished(searched: Path, tmp_path: Path) -> Path:
-    """Return the folder of a finished run of the small model, which lies beside it."""
-    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "run"
 
 
 @pytest.mark.parametrize(
