@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,11 +34,42 @@ if (
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Some containers have Python write no bytecode; each of a thousand processes would compile all
-# sources then, for half a second.
+# sources then, for half a second, and each worker of `-n` rewrite all asserts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Background jobs of a script ignore Ctrl-C, and what tests start and interrupt inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def warm_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin the last check of each answer as a fork of a process that has its imports."""
+    import warm_processes
+    from precision_bisect.exports import recheck
+
+    monkeypatch.setattr(recheck, "subprocess", warm_processes)
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the small model, its inputs and its finished run, for all to read."""
+    import tiny
+    import warm_processes
+    from precision_bisect.exports import recheck
+
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recheck, "subprocess", warm_processes)
+        tiny.search(tiny.write_with_samples(folder), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def finished(searched: Path, tmp_path: Path) -> Path:
+    """Return the folder of a copy of that run, whose model lies beside it."""
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
 
 
 @pytest.fixture(scope="session")

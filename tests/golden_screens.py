@@ -26,6 +26,7 @@ from precision_bisect.runs.results.result import (
     Rung,
 )
 from precision_bisect.runs.results.speed_report import PlanToDeploy
+from precision_bisect.runs.results.unseen import Calibrating, Estimate, Unseen
 from precision_bisect.trial import Honour, LayerHonour, Stability
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
@@ -33,6 +34,30 @@ HEAD = "=== "
 NO_PLAN: dict[str, Any] = {"kept": (), "rungs": (), "error": None, "layer_precisions": None}
 UNTESTED = Certificate(minimal=False, checked=(), unchecked=())
 DEFAULTS = ByDefaults(outcome="fail", error=0.0118, options=("use_tf32=0",))
+
+
+def unseen(judged: int, took_part: int, **about: Any) -> Unseen:
+    """Return what came of inputs that took no part, none of which failed unless it is said."""
+    return Unseen(**{"judged": judged, "failed": 0, "took_part": took_part, **about})
+
+
+UNSEEN = {
+    "all hold": unseen(45, 8),
+    "of two samples": unseen(0, 2),
+    "one joined": unseen(29, 9, joined=1),
+    "some fail": unseen(43, 10, failed=1, joined=2, passed_later=1, unjudged=3),
+    "all calibrated": unseen(0, 60, calibrating=Calibrating(judged=45, failed=0)),
+    "the one calibrated": unseen(0, 1, calibrating=Calibrating(judged=0, failed=0)),
+    "some calibrated": unseen(9, 8, calibrating=Calibrating(judged=0, failed=0)),
+    "an estimate": unseen(0, 2, estimate=Estimate(risk=0.05, share_under=0.137, spread=0.4)),
+    "a poor estimate": unseen(0, 2, estimate=Estimate(risk=0.05, share_under=None, spread=0.4)),
+    "no estimate": unseen(
+        0, 2, estimate=Estimate(risk=0.01, share_under=None, selecting=["TopK"])
+    ),
+    "proof beside an estimate": unseen(
+        500, 8, estimate=Estimate(risk=0.05, share_under=0.137, spread=0.4)
+    ),
+}
 
 
 def tf32(passed: bool, fp32_passed: bool) -> WithTf32:
@@ -82,6 +107,12 @@ def cases() -> Iterator[tuple[str, Result]]:
     yield "does not build in FP32", replace(RESULT, status=Status.NO_BASELINE, **rtx)
     yield from of_answers()
     yield from of_curves()
+    for name, promise in UNSEEN.items():
+        yield f"unseen inputs: {name}", replace(RESULT, unseen=promise)
+    few = replace(RESULT, unseen=UNSEEN["of two samples"])
+    yield "unseen inputs: made-up ones", replace(few, inputs=Inputs(synthetic=True, samples=2))
+    left = Inputs(synthetic=False, samples=40)
+    yield "unseen inputs: some have not judged yet", replace(few, inputs=left)
 
 
 def of_answers() -> Iterator[tuple[str, Result]]:

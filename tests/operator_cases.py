@@ -8,18 +8,29 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from effort import nightly
 from models import parse
+from precision_bisect.settings.targets import parser_steps
 
 NODE, BEFORE, AFTER = "node", "before", "after"
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
 OPERATORS = sorted(STANDARD - {"Constant"})
 """A constant is marked where all that read it are, not by itself."""
+DAILY = {
+    *OPERATORS[::5],
+    *("If", "Loop", "Scan", "Attention", "LSTM", "Gemm", "QuantizeLinear"),
+    *(name for name, rows in parser_steps()["operators"].items() if rows[0]["inside"] != "whole"),
+}
+"""Those that the parser takes apart, those of a kind of their own, and a fifth of the others."""
+EACH_NIGHT = [*sorted(DAILY), *nightly(*(name for name in OPERATORS if name not in DAILY))]
+"""All operators as parameters of a test, most of them for the night."""
 MORE = {
     "CumSum": "(float[2,4] x) => (float[2,4] y) <int64 a = {1}> { y = CumSum(x, a) }",
     "Einsum": "(float[2,4] x) => (float y) <float[4,2] w = {1,2,3,4,5,6,7,8},"
@@ -46,23 +57,43 @@ MORE = {
 """Operators of which ONNX has no case that a parser takes, or none in FP32."""
 
 
+class NodeCase(NamedTuple):
+    """A case of ONNX's own tests: its name, a model of one node, and what is fed to it."""
+
+    name: str
+    model: onnx.ModelProto
+    values: Sequence[Any]
+
+    @property
+    def plain(self) -> bool:
+        """Whether all values are arrays."""
+        return all(isinstance(value, np.ndarray | np.generic) for value in self.values)
+
+
 @cache
-def operator_cases() -> Mapping[str, list[onnx.ModelProto]]:
-    """Return models by operator: those that read a float, or give one, in the default domain."""
-    found: dict[str, list[onnx.ModelProto]] = defaultdict(list)
+def node_cases() -> Sequence[NodeCase]:
+    """Return ONNX's own cases of one node."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
         cases = collect_testcases("")
-    for case in cases:
-        if case.model is None or len(case.model.graph.node) != 1 or not case.data_sets:
-            continue
-        for model in _between(case.model, case.data_sets[0][0]):
-            found[case.model.graph.node[0].op_type].append(model)
+    return [
+        NodeCase(case.name, case.model, case.data_sets[0][0])
+        for case in cases
+        if case.model is not None and len(case.model.graph.node) == 1 and case.data_sets
+    ]
+
+
+@cache
+def operator_cases() -> Mapping[str, list[onnx.ModelProto]]:
+    """Return models by operator: those that read a float, or give one, in the default domain."""
+    found: dict[str, list[onnx.ModelProto]] = defaultdict(list)
+    for case in node_cases():
+        found[case.model.graph.node[0].op_type] += _between(case.model, case.values)
     for operator, text in MORE.items():
         found[operator] += _between(parse(text), ())
-    return dict(found)
+    return {operator: models for operator, models in found.items() if models}
 
 
 def _between(case: onnx.ModelProto, values: Sequence[object]) -> Iterator[onnx.ModelProto]:

@@ -1,12 +1,11 @@
 """A model of 20 layers that needs four of them, and a search of it that can be killed anywhere.
 
-As a script, `python tiny.py MODEL OUT LOG KILL_AT [WORKERS]` searches the model, going on with
-what OUT holds, and notes every event in LOG; it kills itself at its KILL_AT-th event, 0 for never.
+Its `main` searches the model, going on with what OUT holds, and notes every event in LOG; it kills
+itself at its KILL_AT-th event, 0 for never.
 """
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ class Killer:
             self.note("finished", "/".join(map(str, event.proposal.identity)))
 
 
-def main(model: str, out: str, log: str, kill_at: str, workers: str = "1") -> None:
+def main(model: str, out: str, log: str, kill_at: str) -> None:
     """Search, noting everything and dying when told."""
     killer = Killer(Path(log), int(kill_at))
     evaluate = EmulatedEngine.run
@@ -121,9 +120,4 @@ def main(model: str, out: str, log: str, kill_at: str, workers: str = "1") -> No
         return outputs
 
     setattr(EmulatedEngine, "run", noted)  # noqa: B010 - mypy forbids the plain form
-    run: dict[str, Any] = {"resume": True, "observer": killer.observe, "workers": int(workers)}
-    search(Path(model), Path(out), **run)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    search(Path(model), Path(out), resume=True, observer=killer.observe)

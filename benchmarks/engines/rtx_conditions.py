@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import sys
 import tempfile
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from models import parse
-from operator_cases import MORE
+from operator_cases import MORE, NodeCase, node_cases
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.build import Recipe
 from precision_bisect.backends.tensorrt.build import build as build_engine
@@ -118,32 +117,28 @@ class Row:
 
 
 @cache
-def node_cases() -> Mapping[str, list[tuple[str, onnx.ModelProto, Sequence[Any]]]]:
+def cases_by_operator() -> Mapping[str, list[NodeCase]]:
     """Return ONNX's cases of one node that reads or gives FP32, by operator."""
-    found: dict[str, list[tuple[str, onnx.ModelProto, Sequence[Any]]]] = defaultdict(list)
+    found: dict[str, list[NodeCase]] = defaultdict(list)
     seen = set()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = collect_testcases("")
-    for case in cases:
-        if case.model is None or len(case.model.graph.node) != 1 or not case.data_sets:
-            continue
+    for case in node_cases():
         graph, node = case.model.graph, case.model.graph.node[0]
         ends = (*graph.input, *graph.output)
         if TensorProto.FLOAT not in {end.type.tensor_type.elem_type for end in ends}:
             continue
-        values = case.data_sets[0][0]
         key = (node.op_type, frozenset(a.name for a in node.attribute), len(node.input))
-        plain = all(isinstance(value, np.ndarray | np.generic) for value in values)
-        if plain and not node.domain and key not in seen and opset(case.model) >= LOWEST_OPSET:
+        if (
+            case.plain
+            and not node.domain
+            and key not in seen
+            and opset(case.model) >= LOWEST_OPSET
+        ):
             seen.add(key)
-            found[node.op_type].append((case.name, case.model, values))
+            found[node.op_type].append(case)
     newest = onnx.defs.onnx_opset_version()
     for operator, text in EXTRA.items():
         model = parse(text, opset=newest, ir=onnx.IR_VERSION)
-        found[operator].append(("written here", model, ()))
+        found[operator].append(NodeCase("written here", model, ()))
     return found
 
 
@@ -270,7 +265,7 @@ def rows(operators: Mapping[str, int], build: Builds) -> Iterator[Row]:
     """Yield what came of the cases of operators."""
     for operator, version in operators.items():
         left = CASES
-        for name, case, values in node_cases().get(operator, [])[:TRIES]:
+        for name, case, values in cases_by_operator().get(operator, [])[:TRIES]:
             row = Row(
                 operator=operator, opset=version, case=name, fed=-1, fp32={}, forms={}, pinned={}
             )

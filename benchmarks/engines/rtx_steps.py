@@ -19,7 +19,7 @@ kernels are named. What a row means for the emulator is its word `inside`:
 
 import json
 import re
-import warnings
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, product
@@ -30,6 +30,10 @@ import numpy as np
 import onnx
 import tensorrt_rtx as trt
 from onnx import TensorProto, helper, numpy_helper
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from operator_cases import node_cases
+from rtx import LOG
 
 TABLE = Path(__file__).parents[2] / "bisect/precision_bisect/settings/parser_steps.json"
 FIRST, LAST = 11, 28
@@ -105,21 +109,6 @@ _MOVING = frozenset(("Move", "Resh", "Tran", "Slic", "Conc", "Cast", "Repl"))
 _PRODUCT = frozenset(("Fc", "Conv", "Deco", "Corr"))
 
 
-class Log(trt.ILogger):  # type: ignore[misc] # the bindings have no types
-    """Keeps every message."""
-
-    def __init__(self) -> None:
-        trt.ILogger.__init__(self)
-        self.messages: list[str] = []
-
-    def log(self, severity: object, message: str) -> None:
-        """Keep one message."""
-        self.messages.append(message)
-
-
-LOG = Log()
-
-
 @dataclass(frozen=True)
 class Case:
     """One operator alone in a model, in FP16; of a real size or as small as ONNX's cases are."""
@@ -140,20 +129,13 @@ def written_cases() -> Iterator[Case]:
 
 def standard_cases() -> Iterator[Case]:
     """Yield ONNX's own cases of one node, likewise."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        tests = collect_testcases("")
-    for test in tests:
-        if test.model is None or len(test.model.graph.node) != 1 or not test.data_sets:
+    for case in node_cases():
+        node = case.model.graph.node[0]
+        if node.domain or not case.plain:
             continue
-        node, values = test.model.graph.node[0], test.data_sets[0][0]
-        if node.domain or not all(isinstance(each, np.ndarray | np.generic) for each in values):
-            continue
-        names = [value.name for value in test.model.graph.input]
-        given = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-        yield from _in_half(node.op_type, test.model, given)
+        names = [value.name for value in case.model.graph.input]
+        arrays = dict(zip(names, map(np.asarray, case.values), strict=True))
+        yield from _in_half(node.op_type, case.model, arrays)
 
 
 def _in_half(

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from effort import nightly
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
@@ -79,7 +80,7 @@ def cell(folder: Path, op_type: str, direction: str, opset: int, optional: bool)
     return load_model(save(with_weights(proto, weights), folder))
 
 
-@pytest.mark.parametrize("opset", [9, 11, 14, 18])
+@pytest.mark.parametrize("opset", [9, 18, *nightly(11, 14)])
 @pytest.mark.parametrize("optional", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op_type", list(GATES))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ def nearest(array: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 @examples(100)
+@example(np.array([1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 0, 1 + 2**-23], np.float32))
 @given(arrays(np.float32, (5,), elements=FLOATS.filter(lambda x: abs(x) < 1e38 or x != x)))
 def test_values_are_rounded_to_nearest_even(array: NDArray[np.float32]) -> None:
     """As tensor cores take them; what is not finite stays as it is."""

@@ -11,6 +11,8 @@ from search_rows import load
 
 from precision_bisect.trial import Kind, SampleSet
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def nafnet() -> Emulated:

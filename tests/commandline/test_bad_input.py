@@ -33,19 +33,6 @@ def model_bytes(op_type: str = "Mul", domain: str = "", kind: int = FLOAT) -> by
     return proto
 
 
-def external_model(location: str) -> bytes:
-    """Return a model whose weight lies in the external file `location`."""
-    weight = onnx.TensorProto(name="w", data_type=FLOAT, dims=[4096])
-    weight.data_location = onnx.TensorProto.EXTERNAL
-    entry = weight.external_data.add()
-    entry.key, entry.value = "location", location
-    proto = onnx.load_from_string(model_bytes())
-    proto.graph.node[0].input[1] = "w"
-    proto.graph.initializer.append(weight)
-    serialized: bytes = proto.SerializeToString()
-    return serialized
-
-
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a fresh working folder that holds `model.onnx`."""
@@ -106,27 +93,12 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "no such file": (nothing, ["absent.onnx"], "no such file: absent.onnx"),
     "a folder": (lambda f: (f / "dir").mkdir(), ["dir"], "dir is a folder"),
     "not onnx": (file("m.onnx", b"hello, world\n" * 9), ["m.onnx"], "not an ONNX model"),
-    "of PyTorch": (file("m.pt", b"PK\3\4 weights"), ["m.pt"], "export it in PyTorch: torch.onnx"),
-    "empty": (file("m.onnx", b""), ["m.onnx"], "not an ONNX model"),
-    "truncated": (file("m.onnx", model_bytes()[:-20]), ["m.onnx"], "truncated"),
-    "external missing": (file("m.onnx", external_model("w.bin")), ["m.onnx"], "is missing"),
-    "external outside": (
-        file("m.onnx", external_model("../w.bin")),
-        ["m.onnx"],
-        "outside the model's folder",
-    ),
-    "external absolute": (
-        file("m.onnx", external_model("/etc/passwd")),
-        ["m.onnx"],
-        "outside the model's folder",
-    ),
     "unknown operator": (file("m.onnx", model_bytes("Frobnicate")), ["m.onnx"], "Frobnicate"),
     "unknown domain": (
         file("m.onnx", model_bytes("Mul", "acme")),
         ["m.onnx"],
         "its nodes: not a standard ONNX operator; stays high (1); `precision-bisect layers m",
     ),
-    "wrong name": (feed(z=ONES), INPUTS, "has z, and not x"),
     "extra name": (feed(x=ONES, z=ONES), INPUTS, "in.npz has z, no input"),
     "several samples": (
         feed(x=np.tile(ONES, (8, 1))),
@@ -135,7 +107,6 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     ),
     "pixels": (feed(x=ONES.astype(np.uint8)), INPUTS, "scale pixels to the range"),
     "wrong shape": (feed(x=ONES[:, :3]), INPUTS, "shape (1, 3)"),
-    "wrong type": (feed(x=ONES.astype(np.float64)), INPUTS, "is float64"),
     "wrong type in a folder": (
         folder_of_inputs,
         ["model.onnx", "--inputs", "in"],
@@ -147,41 +118,18 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
         ["batch", "m.onnx"],
         "m.onnx is no jobs file, which is TOML; one model alone",
     ),
-    "nan": (feed(x=ONES * np.nan), INPUTS, "NaN or Inf"),
     "no inputs file": (nothing, INPUTS, "no such file or folder"),
-    "inputs of no kind": (file("in.txt", b""), ["model.onnx", "--inputs", "in.txt"], "in.txt"),
     "broken npz": (file("in.npz", b"PK\3\4junk"), INPUTS, "cannot read in.npz"),
-    "unknown output": (nothing, ["model.onnx", "--tol", "z=1e-2,1e-2"], "'z'"),
-    "output forgotten": (nothing, ["model.onnx", "--tol", "z=1e-2"], "'z'"),
-    "no such certificate": (nothing, ["model.onnx", "--certify", "groups"], "forecasts"),
-    "negative tolerance": (nothing, ["model.onnx", "--tol=-1e-2"], "not above zero"),
     "zero tolerance": (nothing, ["model.onnx", "--tol", "0"], "not above zero"),
     "no number": (nothing, ["model.onnx", "--tol", "small"], "cannot read 'small'"),
-    "nan tolerance": (nothing, ["model.onnx", "--tol", "nan"], "not above zero"),
     "no model": (nothing, ["--tol", "1"], "model"),
     "unknown flag": (nothing, ["model.onnx", "--tolerance", "1"], "--tolerance"),
-    "unknown metric": (nothing, ["model.onnx", "--metric", "vibes"], "vibes"),
     "unknown strategy": (nothing, ["model.onnx", "--strategy", "guide"], "did you mean guided"),
-    "metric without limit": (nothing, ["model.onnx", "--metric", "psnr"], "give --tol"),
-    "cosine as similarity": (
-        nothing,
-        ["model.onnx", "--metric", "cosine", "--tol", "0.997"],
-        "--tol 0.003",
-    ),
-    "bad shapes": (nothing, ["model.onnx", "--input-shapes", "x:1xx4"], "x:1xx4"),
-    "shape that does not fit": (nothing, ["model.onnx", "--input-shapes", "x:1x5"], "(1, 5)"),
-    "zero trials": (nothing, ["model.onnx", "--max-trials", "0"], "--max-trials 0"),
-    "zero workers": (nothing, ["model.onnx", "--workers", "0"], "--workers 0 is below 1; give 1"),
     "bad time": (nothing, ["model.onnx", "--max-time", "soon"], "soon"),
     "everything held out": (feed(x=ONES), [*INPUTS, "--holdout", "1"], "--holdout 1"),
-    "check without function": (nothing, ["model.onnx", "--check", "metric.py"], "script.py"),
-    "check without script": (nothing, ["model.onnx", "--check", "m.py:f"], "no such script"),
     "resume and overwrite": (nothing, ["model.onnx", "--resume", "--overwrite"], "exclude"),
     "tolerance given twice": (nothing, ["model.onnx", "--tol", "1e-2,1e-3"], "given twice"),
-    "both limits zero": (nothing, ["model.onnx", "--atol", "0"], "no tolerance above zero"),
-    "shape of no input": (nothing, ["model.onnx", "--input-shapes", "z:3x4"], "'z'"),
     "shape beside inputs": (feed(x=ONES), [*INPUTS, "--input-shapes", "x:1x4"], "--inputs"),
-    "negative seed": (nothing, ["model.onnx", "--seed", "-1"], "--seed -1"),
     "empty folder name": (nothing, ["model.onnx", "--out", ""], "--out"),
     "two judges": (nothing, ["model.onnx", "--metric", "l2", "--check", "m.py:f"], "exclude"),
     "layers of nothing": (nothing, ["layers", "absent.onnx"], "no such file"),
@@ -207,27 +155,6 @@ def test_one_line_and_exit_code_two(
     assert expected in line
     assert "Traceback" not in captured.err
     assert not (work / "model.onnx.precision-bisect" / "result.json").exists()
-
-
-def test_external_data_through_a_symlink_is_refused(
-    work: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A link inside the folder does not make a file outside it readable."""
-    inside = work / "folder"
-    inside.mkdir()
-    (work / "secret.bin").write_bytes(b"\0" * 16384)
-    (inside / "w.bin").symlink_to(work / "secret.bin")
-    (inside / "m.onnx").write_bytes(external_model("w.bin"))
-    assert 2 == main([str(inside / "m.onnx")])
-    assert "outside the model's folder" in capfd.readouterr().err
-
-
-def test_truncated_external_data_is_refused(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A data file shorter than the tensor is named with both lengths."""
-    (work / "w.bin").write_bytes(b"\0" * 100)
-    (work / "m.onnx").write_bytes(external_model("w.bin"))
-    assert 2 == main(["m.onnx"])
-    assert "needs 16384 bytes" in capfd.readouterr().err
 
 
 def test_names_with_control_characters_cannot_reach_the_terminal(

@@ -201,7 +201,6 @@ def test_what_cannot_be_done_is_one_line(
     assert "precious" == model.read_text()
     (tmp_path / "dir.tar.gz").mkdir()
     assert 2 == main(["doctor", "--bundle", "dir.tar.gz"])
-    assert "cannot write dir.tar.gz: Is a directory" in capsys.readouterr().err
     assert {"dir.tar.gz", "empty", "model.onnx"} == {path.name for path in tmp_path.iterdir()}
     assert 0 == main(["doctor", "--bundle", "--json"])
     told = json.loads(capsys.readouterr().out)["bundle"]

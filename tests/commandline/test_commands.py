@@ -33,7 +33,6 @@ def test_doctor_says_what_auto_takes(capsys: pytest.CaptureFixture[str]) -> None
 def test_doctor_gives_advice() -> None:
     """Both onnxruntime packages at once, and none of them, are told with what to do."""
     found = examine()
-    assert f"--backend auto takes {found.taken} here." in found.to_text()
     for line in found.advice:
         assert line in found.to_text()
 
@@ -61,7 +60,6 @@ def test_doctor_survives_broken_packages(tmp_path: Path, text: str, said: str) -
     lines = [line for line in ran.stdout.splitlines() if "cannot run: " in line]
     assert ["onnxruntime", "tensorrt", "tensorrt-rtx"] == sorted(line.split()[0] for line in lines)
     assert all(said in line for line in lines)
-    assert "--backend auto takes emulated here." in ran.stdout
 
 
 def test_rtx_that_cannot_run_is_refused_as_backend(
@@ -76,7 +74,6 @@ def test_rtx_that_cannot_run_is_refused_as_backend(
     assert (2, "") == (code, captured.out)
     line = captured.err.splitlines()[-1]
     assert "--backend tensorrt-rtx cannot run plans here: no GPU" in line
-    assert "`verify` builds without running" in line
     assert not (tmp_path / "run").exists()
 
 

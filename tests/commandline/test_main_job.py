@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
 from precision_bisect.runs.results.result import KEYS
+from tiny import write_with_samples
 
 REPO = Path(__file__).parents[2]
 EXAMPLE = REPO / "examples" / "nafnet"
@@ -31,29 +31,23 @@ ONE_SAMPLE = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / "000.npz")]
 
 
 @pytest.fixture(scope="module", params=["000.npz", *nightly(".")])
-def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, str, float]]:
-    """Run the example on some samples; yield its run folder, its final screen, its CPU seconds.
+def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, str]]:
+    """Run the example on some samples; yield its run folder and its final screen.
 
     The folder's path is short: commands with a long one fold.
     """
     with tempfile.TemporaryDirectory() as short:
         folder = Path(short) / "run"
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / request.param)]
         command += ["--target", "tensorrt", "--tol", "1e-2", "--out", str(folder)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert 0 == ran.returncode, ran.stderr
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        yield folder, ran.stdout, took_s
+        yield folder, ran.stdout
 
 
-def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, float]) -> None:
-    """At most 20 of 300 layers are kept, after at most 60 trials, within 90 seconds.
-
-    They are the processors' and not the clock's, which counts what else the machine is doing.
-    """
-    folder, _, seconds = example
+def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str]) -> None:
+    """At most 20 of 300 layers are kept, after at most 60 trials and 250 evaluations."""
+    folder = example[0]
     result = json.loads((folder / "result.json").read_text())
     assert list(KEYS) == list(result)
     assert "found" == result["status"]
@@ -61,10 +55,10 @@ def test_example_keeps_few_layers_with_few_trials(example: tuple[Path, str, floa
     assert 0 < len(result["kept"]) <= 20
     assert result["error"] <= result["tolerance"] == 1e-2
     assert result["trials"] <= 60
-    assert seconds <= 90
+    assert result["evaluations"] <= 250
 
 
-def test_example_is_certified(example: tuple[Path, str, float]) -> None:
+def test_example_is_certified(example: tuple[Path, str]) -> None:
     """Every kept layer was dropped once, and each drop failed."""
     result = json.loads((example[0] / "result.json").read_text())
     certificate = result["certificate"]
@@ -73,7 +67,7 @@ def test_example_is_certified(example: tuple[Path, str, float]) -> None:
     assert {("dropped", True)} == {(e["how"], e["needed"]) for e in certificate["evidence"]}
 
 
-def test_example_is_explained(example: tuple[Path, str, float]) -> None:
+def test_example_is_explained(example: tuple[Path, str]) -> None:
     """Each kept layer is in the normalizations and diagnosed as an overflow."""
     result = json.loads((example[0] / "result.json").read_text())
     assert result["kept"] == [entry["layer"] for entry in result["diagnosis"]]
@@ -81,7 +75,7 @@ def test_example_is_explained(example: tuple[Path, str, float]) -> None:
     assert all("/norm" in name for name in result["kept"])
 
 
-def test_example_exports_what_it_kept(example: tuple[Path, str, float]) -> None:
+def test_example_exports_what_it_kept(example: tuple[Path, str]) -> None:
     """layerPrecisions.txt, parsed as trtexec does, names exactly the kept layers."""
     folder = example[0]
     result = json.loads((folder / "result.json").read_text())
@@ -90,16 +84,15 @@ def test_example_exports_what_it_kept(example: tuple[Path, str, float]) -> None:
     assert dict.fromkeys(result["kept"], "fp32") == parse_layer_precisions(written)
 
 
-def test_final_screen_groups_by_module(example: tuple[Path, str, float]) -> None:
+def test_final_screen_groups_by_module(example: tuple[Path, str]) -> None:
     """The screen says what the layers are, and the next step."""
     screen = example[1]
-    assert re.search(r"\n  \d LayerNorms: Pow, ReduceMean in each", screen)
     assert f"sh {example[0]}/trtexec.sh strong10" in " ".join(screen.replace("\\\n", "").split())
     assert "\x1b" not in screen
 
 
 def test_the_found_plan_is_honoured_by_a_real_engine(
-    rtx: Flavour, example: tuple[Path, str, float], capsys: pytest.CaptureFixture[str]
+    rtx: Flavour, example: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`verify` builds the answer with TensorRT-RTX, without a GPU: every kept layer is FP32."""
     folder = example[0]
@@ -110,7 +103,7 @@ def test_the_found_plan_is_honoured_by_a_real_engine(
     assert set(kept) == {entry["layer"] for entry in found["layers"]}
 
 
-def test_exports_can_be_made_again(example: tuple[Path, str, float], tmp_path: Path) -> None:
+def test_exports_can_be_made_again(example: tuple[Path, str], tmp_path: Path) -> None:
     """`export` writes the same files as the run did."""
     folder = example[0]
     assert 0 == main(["export", MODEL, "--plan", str(folder), "--out", str(tmp_path)])
@@ -168,12 +161,13 @@ def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> 
 @pytest.mark.parametrize("no_color", [False, *nightly(True)])
 def test_a_terminal_shows_live_progress(tmp_path: Path, *, no_color: bool) -> None:
     """One line is redrawn with what was spent and the best so far, in color unless NO_COLOR is."""
+    model = write_with_samples(tmp_path)
     master, slave = pty.openpty()
     # Before version 14 rich took an empty NO_COLOR for one that is set.
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     environment |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_color else {})
     child = subprocess.Popen(
-        [*ONE_SAMPLE, "--out", str(tmp_path / "run"), "--max-trials", "5"],
+        [*COMMAND, str(model), "--out", str(tmp_path / "run"), "--max-trials", "5"],
         stdout=slave,
         stderr=slave,
         env=environment,

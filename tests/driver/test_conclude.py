@@ -11,7 +11,6 @@ import pytest
 import oracles
 import tiny
 from effort import nightly
-from final_screens import words
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
 from precision_bisect.options import CERTIFY, Options
@@ -159,12 +158,8 @@ def test_confirmed_forecasts_stand_for_most_drops(tmp_path: Path) -> None:
         )
         assert proof == read_saved(folder / "run").result.certificate
         if proof.forecasts is not None:
-            built, told = len(proof.checked), proof.forecasts
+            told = proof.forecasts
             assert told.builds == told.right >= told.drawn >= 5
-            assert (
-                f"minimal by builds and forecasts: 12 needed, {built} by builds, {12 - built} by "
-                f"forecasts that were right in {told.right} of {told.builds} builds"
-            ) in words(result)
     assert spent["forecasts"] < spent["full"]
 
 

@@ -152,6 +152,8 @@ def test_all_low_that_passes_needs_nothing(tmp_path: Path) -> None:
     ending, driver, _ = course(tmp_path, lambda plan, feed: 0.5)
     assert (ending.status, ending.plan) == (Status.NOTHING_TO_KEEP, Plan.of(()))
     assert len(driver.trials) == 3
+    best = driver.best()
+    assert best is not None and Plan.of(()) == best.proposal.plan
 
 
 @pytest.mark.parametrize("seed", range(8))

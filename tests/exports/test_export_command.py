@@ -61,12 +61,11 @@ def test_a_finished_run_is_exported_beside_its_result(
     assert spec == (run / LAYER_PRECISIONS).read_text()
 
 
-def test_another_folder_and_settings_can_be_given(tmp_path: Path) -> None:
+def test_another_folder_and_settings_can_be_given(finished: Path, tmp_path: Path) -> None:
     """The plan is found by its file, and the exports go where they are asked to."""
-    path = write_model(tmp_path / "tiny.onnx")
-    search(path, tmp_path / "run")
     out = tmp_path / "a" / "b"
-    export(path, tmp_path / "run" / RESULT, out, {"tf32": True})
+    model = finished.with_name("tiny.onnx")
+    export(model, finished / RESULT, out, {"tf32": True})
     assert WRITTEN == sorted(file.name for file in out.iterdir())
     assert "--noTF32" not in (out / TRTEXEC).read_text()
 
@@ -80,27 +79,24 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
     assert f"  {TRTEXEC}" in lines[: lines.index("not written")]
 
 
-def test_what_judges_is_the_runs(tmp_path: Path) -> None:
+def test_what_judges_is_the_runs(finished: Path, tmp_path: Path) -> None:
     """The files that judge go along as the run has left them, or are told as missing."""
-    path = write_model(tmp_path / "tiny.onnx")
-    search(path, tmp_path / "run")
-    export(path, tmp_path / "run", tmp_path / "out", {"tf32": True})
+    model = finished.with_name("tiny.onnx")
+    export(model, finished, tmp_path / "out", {"tf32": True})
     for name in JUDGING:
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
-        (tmp_path / "run" / name).unlink()
-    said = export(path, tmp_path / "run", None, {}).to_text()
+        assert (finished / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+        (finished / name).unlink()
+    said = export(model, finished, None, {}).to_text()
     for name in JUDGING:
         assert f"  {name}: the run has left none; a new run writes it" in said
 
 
-def test_a_changed_model_is_refused(tmp_path: Path) -> None:
+def test_a_changed_model_is_refused(finished: Path, tmp_path: Path) -> None:
     """The exports of one model are never written from the run of another."""
-    path = write_model(tmp_path / "tiny.onnx")
-    search(path, tmp_path / "run")
     RunFolder(tmp_path / "out").write(TRTEXEC, "mine")
-    write_model(path, scale=2.0)
+    other = write_model(finished.with_name("tiny.onnx"), scale=2.0)
     with pytest.raises(RunFolderError, match="belongs to another model"):
-        export(path, tmp_path / "run", tmp_path / "out", {})
+        export(other, finished, tmp_path / "out", {})
     assert "mine" == (tmp_path / "out" / TRTEXEC).read_text()
 
 

@@ -138,7 +138,7 @@ LIMITS: tuple[Mapping[str, Any], ...] = (
 OTHERS = nightly(*LIMITS[2:])
 
 
-@pytest.mark.parametrize("limits", [*LIMITS[:2], *OTHERS])
+@pytest.mark.parametrize("limits", [LIMITS[0], *nightly(LIMITS[1]), *OTHERS])
 def test_the_command_judges(limits: Mapping[str, Any], tmp_path: Path) -> None:
     """With ONNX Runtime in TensorRT's place it passes right outputs and fails wrong ones."""
     text = "(float[n,4] x) => (float[n,4] a, float[n,4] b) { a = Sigmoid(x) b = Tanh(a) }"

@@ -164,10 +164,6 @@ def test_an_interface_that_costs_too_much_ends_the_run(tmp_path: Path) -> None:
     assert ("fp16", False, float("inf")) == (cost.low, cost.passed, cost.error)
     assert [("x", 0.25, 0.0)] == [(each.name, each.zero, each.infinite) for each in cost.lost]
     assert not (tmp_path / "half" / MIXED_MODEL).exists()
-    screen = "\n".join(line.plain for line in final_screen(result, path, 200))
-    assert "The interface alone is over the limit: FP16 inputs and outputs" in screen
-    assert "25% of the values of 'x' become 0" in screen
-    assert "Next: leave --io-types out, or scale what loses values" in screen
 
 
 @pytest.mark.parametrize("workers", [1, 2])

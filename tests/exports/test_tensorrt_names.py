@@ -10,7 +10,7 @@ import pytest
 
 from exports_models import Parse, export_of, polygraphy_selects
 from models import parse, save
-from operator_cases import AFTER, BEFORE, NODE, OPERATORS, operator_cases
+from operator_cases import AFTER, BEFORE, EACH_NIGHT, NODE, operator_cases
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.trtexec_names import layer_precisions
@@ -126,7 +126,7 @@ def test_the_script_finds_all_layers_of_a_node(
     assert 1 == sum(layer.name == "node" for layer in computing)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", EACH_NIGHT)
 def test_names_lead_to_all_that_computes_floats(
     rtx: Flavour, operator: str, tmp_path: Path
 ) -> None:

@@ -179,11 +179,6 @@ def _fill(folder: str) -> Callable[[], None]:
     return fault
 
 
-def _kill_driver() -> None:
-    os.kill(os.getppid(), signal.SIGKILL)
-    _hang()
-
-
 FAULTS: dict[str, Callable[[], object]] = {
     "SIGKILL": _signal(signal.SIGKILL),
     "SIGSEGV": lambda: ctypes.string_at(0),
@@ -212,5 +207,4 @@ FAULTS: dict[str, Callable[[], object]] = {
     "chatter and die": _chatter_and_die,
     "no room for the run": _fill("run"),
     "no room for temporary files": _fill("temp"),
-    "kill the driver": _kill_driver,
 }

@@ -1,16 +1,13 @@
 """What the faults happen to: a search of a small model, whose trials run in child processes.
 
 No plan of the model overflows, so its check (`script.py`, copied beside the model) sees every
-evaluation. As a script, `python subject.py FOLDER WHAT NTH WORKERS` is one life of a driver that
-goes on with the run in FOLDER, and dies of the nth of something, see `Death`.
+evaluation.
 """
 
 import json
 import os
 import shutil
-import signal
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -28,16 +25,8 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.monitoring.events import (
-    Event,
-    Observer,
-    RunStarted,
-    TrialFinished,
-    TrialStarted,
-    ignore,
-)
+from precision_bisect.runs.monitoring.events import Observer, ignore
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import EXPORTS, RESULT
 
 FLOAT = onnx.TensorProto.FLOAT
 CANCELLING = [("Add", 2048.0), ("Sub", 2048.0)]
@@ -166,61 +155,3 @@ def processes(folder: Path) -> Iterator[str]:
             said = [*process.cmdline(), process.environ().get("TMPDIR", "")]
             if process.pid != os.getpid() and any(str(folder) in each for each in said):
                 yield f"{process.pid} {said}"
-
-
-class Death:
-    """The end of this process by SIGKILL, when something happens for the nth time.
-
-    `start` is when the run begins, `intent` when that of a trial is recorded, `evaluated` when
-    its verdict is about to be, `commit` when that is half done, `verdict` when it is done,
-    `file` when one of the run folder's files at the end is about to take its name.
-    """
-
-    def __init__(self, what: str, nth: int) -> None:
-        self._what = what
-        self._left = nth
-        self._statement = ""
-        self._ledger: sqlite3.Connection | None = None
-        sys.addaudithook(self._audit)
-
-    def observe(self, event: Event) -> None:
-        """Take an event of the run."""
-        if isinstance(event, RunStarted):
-            assert self._ledger is not None
-            self._ledger.set_trace_callback(self._trace)
-            self._now("start")
-        elif isinstance(event, TrialStarted):
-            self._now("intent")
-        elif isinstance(event, TrialFinished) and not event.recalled:
-            self._now("verdict")
-
-    def _audit(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event of the interpreter."""
-        if name == "sqlite3.connect/handle":
-            self._ledger = arguments[0]
-        elif name == "os.rename" and Path(arguments[1]).name in (RESULT, *EXPORTS):
-            self._now("file")
-
-    def _trace(self, statement: str) -> None:
-        """Take a statement that the ledger is about to run."""
-        if statement.startswith("UPDATE trials SET status"):
-            self._now("evaluated")
-        elif statement == "COMMIT" and self._statement.startswith("UPDATE trials SET status"):
-            self._now("commit")
-        self._statement = statement
-
-    def _now(self, what: str) -> None:
-        if what == self._what:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-def main(folder: str, what: str, nth: str, workers: str) -> None:
-    """Go on with a run, and die of it."""
-    death = Death(what, int(nth))
-    search(Path(folder), resume=True, observer=death.observe, workers=int(workers))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

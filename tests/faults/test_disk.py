@@ -1,8 +1,6 @@
 """A disk that gets full while a run goes on."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,28 +80,3 @@ def test_a_run_without_room_for_temporary_files_does_not_begin(run: Run, small_t
     assert "point TMPDIR to a writable folder" in error.value.one_line()
     filler.unlink()
     assert [] == subject.left_over(run.folder)
-
-
-@pytest.mark.nightly
-def test_files_that_may_not_grow_end_the_run_and_lose_nothing(
-    run: Run, whole: Mapping[str, Any], record_property: Record
-) -> None:
-    """As on a full disk, with the system's limit on the size of a file, that of the ledger."""
-    command = [sys.executable, subject.__file__, str(run.folder), "never", "0", "1"]
-    ended = subprocess.run(
-        ["prlimit", f"--fsize={200 << 10}", *command],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TMPDIR": str(run.folder / "temp")},
-    )
-    assert 1 == ended.returncode
-    assert "RunFolderError: cannot use the ledger" in ended.stderr.splitlines()[-1]
-    known = subject.rows(run.folder)
-    assert 5 < len(known) < len(whole)
-    evaluated = len(subject.noted(run.folder))
-    result = run.search(resume=True)
-    fresh = subject.noted(run.folder)[evaluated:]
-    run.repeated += sum(what == "begun" and trial in known for what, trial, _ in fresh)
-    run.settle(result, 1, record_property, subject.KEPT)
-    assert whole == subject.rows(run.folder)

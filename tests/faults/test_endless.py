@@ -4,12 +4,9 @@ ONNX Runtime's `run` is replaced by one that waits until it is told to end, as a
 told so between two nodes; the model is an ordinary one.
 """
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -89,17 +86,6 @@ def test_limits_end_an_endless_reference(limit: str, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.nightly
-def test_sigterm_ends_an_endless_reference(tmp_path: Path) -> None:
-    """One SIGTERM is enough, before the search begins."""
-    with begin(stand_in(tmp_path)) as run:
-        time.sleep(6)
-        run.terminate()
-        _, said = run.communicate(timeout=30)
-    assert 130 == run.returncode
-    assert "interrupted before the search began" in said
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -116,17 +102,3 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
     assert "Traceback" not in said
     assert run.returncode in (0, 1, 3)
     assert (tmp_path / "run" / "result.json").exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_trial_that_rounding_makes_endless(number: int, tmp_path: Path) -> None:
-    """The first signal ends the trial, and the result says that the run was interrupted."""
-    with begin(stand_in(tmp_path, after_rounding=True)) as run:
-        while not (tmp_path / "run" / "events.jsonl").exists():
-            time.sleep(0.2)
-        time.sleep(3)
-        os.kill(run.pid, number)
-        _, said = run.communicate(timeout=60)
-    assert 130 == run.returncode, said
-    assert "interrupted" == json.loads((tmp_path / "run" / "result.json").read_text())["status"]

@@ -5,7 +5,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from faults import subject
 from faults.harness import Record, Run
 from precision_bisect.plan import Plan
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
-from precision_bisect.runs.results.endings import Status
-from precision_bisect.search.driver import MOST_LOST
 
 RETRIED = {
     "signals": ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS"),
@@ -70,21 +67,6 @@ def test_a_lost_process_costs_nothing(
     run.settle(result, len(faults), record_property, subject.KEPT)
     assert len(faults) == len(retries(run))
     assert whole == subject.rows(run.folder)
-
-
-@pytest.mark.nightly
-def test_two_workers_lose_their_processes_apart(
-    run: Run, tmp_path: Path, record_property: Record
-) -> None:
-    """What happens to one of two children leaves the trial in the other alone."""
-    whole = subject.prepare(tmp_path / "whole")
-    subject.search(whole, isolate="never", workers=2)
-    faults = ["SIGSEGV"] * len(CALLS)
-    subject.order(run.folder, *orders(faults))
-    result = run.search(workers=2)
-    run.settle(result, len(faults), record_property, subject.KEPT)
-    assert subject.rows(whole).keys() == subject.rows(run.folder).keys()
-    assert len(faults) == len(retries(run))
 
 
 @pytest.mark.nightly
@@ -145,46 +127,3 @@ def test_a_plan_that_is_never_judged_is_gone_round(
     run.settle(result, 1, record_property, result.kept)
     assert {status: 1} == result.unresolved
     assert not result.certificate.minimal
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("calls", "holdout"),
-    [
-        ((1, 2), 0),
-        ((2, 3), 0),
-        ((26, 27), 1),
-    ],
-    ids=["all high", "repeat", "re-check"],
-)
-def test_what_decides_the_ending_is_tried_three_times(
-    run: Run, calls: Sequence[int], holdout: int, record_property: Record
-) -> None:
-    """Two processes lost in a row in the preflight or the re-check change nothing."""
-    subject.order(run.folder, *({"do": "SIGSEGV", "call": call} for call in calls))
-    result = run.search(holdout=holdout)
-    run.settle(result, len(calls), record_property, subject.KEPT)
-    (trial,) = set(retries(run))
-    assert len(calls) == len(retries(run))
-    assert {} == result.unresolved
-    assert "finished" == subject.rows(run.folder)[trial][0]
-
-
-@pytest.mark.nightly
-def test_a_run_whose_processes_all_die_ends_and_goes_on_later(
-    run: Run, whole: Mapping[str, Any], record_property: Record
-) -> None:
-    """It stops with the evidence, and once the trouble is gone those trials are tried again."""
-    subject.order(run.folder, {"do": "SIGSEGV", "since": 17})
-    stopped = run.search()
-    assert Status.ABORTED is stopped.status
-    assert f"{MOST_LOST} trials in a row ended as crashed" in stopped.message
-    assert "SIGSEGV" in stopped.message
-    begun = sum(what == "begun" for what, *_ in subject.noted(run.folder))
-    assert 16 + 2 * MOST_LOST == begun
-    known = subject.rows(run.folder)
-    assert 16 == len(known) and {"finished"} == {status for status, *_ in known.values()}
-    subject.order(run.folder)
-    result = run.search(resume=True)
-    run.settle(result, 2 * MOST_LOST, record_property, subject.KEPT)
-    assert whole == subject.rows(run.folder)

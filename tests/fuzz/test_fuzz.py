@@ -1,6 +1,7 @@
 """Nothing that is thrown at the command line makes it fall: some cases of each class.
 
-`fuzz_run.py` throws ten thousand, with new seeds; a case that falls goes into `test_corpus.py`.
+`fuzz_run.py` throws ten thousand, with new seeds; a case that falls goes into
+`model/test_unsound.py` or `inputs/test_hostile_files.py`.
 """
 
 import subprocess

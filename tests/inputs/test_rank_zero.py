@@ -12,7 +12,7 @@ import pytest
 
 import precision_bisect
 import rank_zero
-from fleet import fleet
+from effort import nightly
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.recheck import stored_samples
@@ -47,9 +47,11 @@ def search(folder: Path, **options: Any) -> precision_bisect.Result:
     [
         {"holdout": 2},
         {"check": "check.py:error", "tol": 1e-2, "copies": 2, "isolate": "always"},
-        {"metric": "cosine", "tol": 1e-2},
         {"tol": {"y": 1e-2, "peak": 2e-2, "place": 0.5}},
-        {"fuse_norms": False, "strategy": "ddmin", "workers": 2},
+        *nightly(
+            {"metric": "cosine", "tol": 1e-2},
+            {"fuse_norms": False, "strategy": "ddmin", "workers": 2},
+        ),
     ],
     ids=str,
 )
@@ -160,14 +162,6 @@ def test_every_command_takes_them(
     rank_zero.write_samples(tmp_path / "outputs", prepared.reference)
     (tmp_path / "jobs.toml").write_text(f'[[job]]\nmodel = "{model}"\ninputs = "inputs"\n')
     assert 0 == command(model, inputs)
-
-
-@pytest.mark.nightly
-def test_workers_of_a_cluster_are_sent_them(tmp_path: Path) -> None:
-    """A worker of Dask finds the same layers."""
-    with fleet(tmp_path / "fleet", ["a"]) as made:
-        found = search(tmp_path, executor="dask", executor_address=made.address, copies=2)
-    assert rank_zero.KEPT == list(found.kept)
 
 
 def test_a_copy_that_does_not_run_is_one_line(

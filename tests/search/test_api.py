@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import precision_bisect
+from effort import nightly
 from models import OVERFLOW, parse, save, with_weights
 from precision_bisect.api import FindOptions, in_keywords
 from precision_bisect.commandline.main import main
@@ -32,6 +33,7 @@ GIVEN = (
     "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"
     " { s = Mul(x, x) t = Mul(s, k) y = Mul(t, w) }"
 )
+LADDER = ("fp16", "bf16", "fp32")
 SAMPLE = {"x": np.array([300.0], np.float32)}
 
 
@@ -111,8 +113,9 @@ def test_samples_may_be_one_or_come_one_by_one(tmp_path: Path, inputs: Any) -> N
     assert listed.fingerprint == again.fingerprint
 
 
-@pytest.mark.parametrize("limit", [2**31 - 1, 0])
-@pytest.mark.parametrize("options", [{}, {"ladder": ("fp16", "bf16", "fp32")}])
+@pytest.mark.parametrize(
+    ("options", "limit"), [({}, 0), *nightly(({}, 2**31 - 1)), ({"ladder": LADDER}, 2**31 - 1)]
+)
 def test_a_model_needs_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, limit: int
 ) -> None:

@@ -58,7 +58,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["guided", "ddmin", "exhaustive"])
+@pytest.mark.parametrize("strategy", ["guided", *nightly("ddmin", "exhaustive")])
 @pytest.mark.parametrize("case", KNOWN)
 def test_known_cause(case: str, strategy: str, tmp_path: Path) -> None:
     """Each strategy keeps exactly the layers that need it, and the cause is named."""

@@ -109,10 +109,11 @@ def test_what_a_file_stores_in_16_bits_changes_whatever_the_low_type(
 
 
 def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:
-    """What a resumed run draws is what the first one drew."""
+    """What a resumed run draws is what the first one drew, whatever was held before."""
+    copies = copies_of()
     places = [(draw, number) for draw in (1, 2) for number in (0, 1)]
     made = [copies_of().make(SampleSet.JUDGED, *place)[0][0]["x"].tobytes() for place in places]
-    again = [copies_of().make(SampleSet.JUDGED, *place)[0][0]["x"].tobytes() for place in places]
+    again = [copies.make(SampleSet.JUDGED, *place)[0][0]["x"].tobytes() for place in places]
     other = copies_of(seed=1).make(SampleSet.JUDGED, 1, 0)[0][0]["x"].tobytes()
     assert made == again
     assert 4 == len(set(made))

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from operator_cases import AFTER, BEFORE, NODE, OPERATORS, STANDARD, operator_cases
+from operator_cases import AFTER, BEFORE, EACH_NIGHT, NODE, STANDARD, operator_cases
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.weak import inputs_of
@@ -106,7 +106,7 @@ def test_every_operator_that_the_parser_takes_is_among_them(rtx: Flavour) -> Non
     assert WITHOUT_MODEL == taken - seen
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", EACH_NIGHT)
 def test_the_marks_are_the_layers_of_the_node(rtx: Flavour, operator: str) -> None:
     """Every layer of the node is marked, registered by the parser or not, and no neighbour's."""
     seen = 0
@@ -121,7 +121,7 @@ def test_the_marks_are_the_layers_of_the_node(rtx: Flavour, operator: str) -> No
         pytest.skip("the parser takes none of its models")
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", EACH_NIGHT)
 def test_the_plan_is_marked_and_exported_alike(
     rtx: Flavour, operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +142,7 @@ def test_the_plan_is_marked_and_exported_alike(
     assert f"({len(expected)} in TensorRT)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", EACH_NIGHT)
 def test_no_layer_needs_to_be_registered(rtx: Flavour, operator: str) -> None:
     """Parsers register more layers from version to version: tensors tell the same, any or none."""
     for model, held in islice(networks(rtx, operator), 3) if operator not in IN_GRAPHS else ():
