@@ -216,7 +216,7 @@ def test_one_range_is_told_of_an_answer(whole: Result) -> None:
 
 def test_points_are_judged_alike(whole: Result, model: Path) -> None:
     """Each that has a figure was judged on copies, so that all stand on one line."""
-    recorded = read_ledger((whole.out or Path()) / LEDGER).trials
+    recorded = read_ledger((whole.out or Path()) / LEDGER).own
     index = {str(name): place for place, name in enumerate(load_model(model).table.names)}
     finite = [p for p in whole.curve if p.error_median is not None and p.error_median < math.inf]
     assert {0, 4} <= {point.kept_count for point in finite}

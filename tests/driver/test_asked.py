@@ -113,7 +113,7 @@ def test_every_plan_obeys_and_the_answer_is_minimal(
     low_by_order = places([name for name, kind in wanted.items() if kind == "fp16"])
     result = find(out, keep=sorted(keep), low_only=sorted(low), strategy=strategy)
     assert {each.layer: each.precision for each in result.asked} == wanted
-    for trial in read_ledger(out / LEDGER).trials:
+    for trial in read_ledger(out / LEDGER).own:
         types = assigned(obeyed.table, PAIR, trial.proposal.plan)
         assert wanted.items() <= types.items()
         high = places([name for name, kind in types.items() if kind == "fp32"])

@@ -61,7 +61,7 @@ def test_a_start_that_passes_saves_trials(first: Result, tmp_path: Path) -> None
     assert again.trials < first.trials
     judged = [
         trial.proposal.plan
-        for trial in read_ledger(tmp_path / "run" / LEDGER).trials
+        for trial in read_ledger(tmp_path / "run" / LEDGER).own
         if trial.proposal.kind is Kind.JUDGE
     ]
     assert len(first.kept) == len(judged[2])

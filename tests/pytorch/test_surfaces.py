@@ -105,7 +105,7 @@ def test_modules_are_judged_as_the_answer_is(tmp_path: Path) -> None:
     assert result.by_modules is not None
     inside = [place for place in range(20) if place // 5 < 3]
     assert 15 == result.by_modules.layers == len(inside)
-    trials = read_ledger(tmp_path / "run" / LEDGER).trials
+    trials = read_ledger(tmp_path / "run" / LEDGER).own
     told = [each for each in trials if each.proposal.plan == Plan.of(inside)]
     assert {True} == {each.outcome.passed for each in told}
     assert any(each.proposal.draw for each in told)

@@ -67,7 +67,7 @@ def test_the_plan_to_deploy_is_faster_and_was_judged_on_copies(result: Result) -
     recorded = read_ledger(result.out / LEDGER)
     (trial,) = [
         each
-        for each in recorded.trials
+        for each in recorded.own
         if each.proposal.draw >= FIRST_DRAW and len(each.proposal.plan) == len(plan.kept)
     ]
     stability = trial.outcome.evidence.stability
