@@ -77,7 +77,6 @@ def reopened(options: Options, comparator: object) -> Reopened:
         path=Path("run/result.json"),
         options=options_of_result(told, options.model),
         code={},
-        backend="auto",
     )
     model = load_model(options.model)
     return Reopened(model=model, finished=finished, options=finished.options, unlike=())
