@@ -24,7 +24,7 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
-from precision_bisect.trial import Kind, Trial
+from precision_bisect.trial import Trial
 from simulated import Simulated, by
 
 CULPRITS = (4, 5, 13)
@@ -68,7 +68,7 @@ def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Tria
     def observe(event: Event) -> None:
         if not isinstance(event, TrialFinished) or event.recalled:
             return
-        if event.proposal.kind is not Kind.PREDICT:
+        if not event.proposal.forecast:
             trials.append(Trial(proposal=event.proposal, outcome=event.outcome))
 
     asked = prepared(folder, oracle, **options)
