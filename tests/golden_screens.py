@@ -197,6 +197,9 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
     yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))
+    for name, speedup in (("a slower", 0.8), ("a faster", 1.25)):
+        timed = replace(both, fp32_ms=1.82, speedup=speedup)
+        yield f"{name} answer than FP32 with TF32", replace(ENGINE, tf32=timed)
 
     yield from answers()
 

@@ -171,7 +171,8 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("deploy", words, EVIDENCE if result.deploys_fewest else ALWAYS)
         yield Row("how fast", how_fast(result), FULL)
     if words := with_tf32(result):
-        yield Row("TF32", words, EVIDENCE if result.tf32 and result.tf32.holds else ALWAYS)
+        expected = result.tf32 and result.tf32.holds and not result.tf32.fp32_wins
+        yield Row("TF32", words, EVIDENCE if expected else ALWAYS)
     yield from deployed(result)
     yield from _setting(result)
     for input_range in result.input_ranges:

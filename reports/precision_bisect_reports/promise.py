@@ -254,12 +254,19 @@ def with_tf32(result: Result) -> str:
     default = "with TF32, the libraries' default"
     leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
     plan = "the answer" if leaves_fewest else "the plan to deploy"
-    if judged.passed and judged.fp32_passed:
-        return f"FP32 holds {default}{fp32}; {plan} holds, too{answer}"
-    if judged.passed:
-        return f"FP32 FAILS {default}{fp32}; {plan} holds{answer}"
-    also = "holds" if judged.fp32_passed else "fails, too"
-    return f"{plan} FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
+    if not judged.passed:
+        also = "holds" if judged.fp32_passed else "fails, too"
+        words = f"{plan} FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
+    elif judged.fp32_passed:
+        words = f"FP32 holds {default}{fp32}; {plan} holds, too{answer}"
+    else:
+        words = f"FP32 FAILS {default}{fp32}; {plan} holds{answer}"
+    if judged.fp32_ms is None or judged.speedup is None:
+        return words
+    words += f"; FP32 takes {judged.fp32_ms:.3g} ms so"
+    if judged.fp32_wins:
+        return f"{words}, {plan} {1 / judged.speedup:.3g} times that: deploy FP32"
+    return f"{words}, {plan} is {judged.speedup:.3g} times as fast"
 
 
 def _names(targets: Sequence[TargetName]) -> str:

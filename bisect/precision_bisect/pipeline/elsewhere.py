@@ -13,7 +13,7 @@ from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.copies import can_change, fewer
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.evaluators import evaluator
+from precision_bisect.pipeline.evaluators import evaluator, evaluators
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -23,7 +23,7 @@ from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.targets import TARGETS, Inside, TargetName
-from precision_bisect.trial import CaseName, Phase, Proposal, SampleSet
+from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
 
 _DRAW = 10**6
 """The draw of copies that an answer is judged on; searches count theirs from 1."""
@@ -123,23 +123,44 @@ _TF32: CaseName = "tf32"
 def with_tf32(
     prepared: Prepared, cases: Cases, answer: Plan, samples: SampleSet
 ) -> Search[WithTf32 | None]:
-    """Judge FP32 and an answer of the emulator with TF32's products; None where there are none."""
-    view = View(prepared.model)
+    """Judge FP32 and an answer with TF32's products; None where there are none.
+
+    The emulator predicts them. ONNX Runtime on CUDA computes them, and is timed: the answer in
+    turns with FP32 as the library runs it.
+    """
+    view, engine = View(prepared.model), prepared.options.engine
     products = any(is_product(node, view) for node in prepared.model.proto.graph.node)
-    if not (prepared.backend.emulated and prepared.options.high == "fp32" and products):
+    if prepared.options.high != "fp32" or not products:
         return None
-    cases.add(_TF32, partial(_in_tf32, prepared))
-    proposals = tuple(
-        _beside(prepared, _TF32, plan, samples, what)
-        for plan, what in ((prepared.everything, "every layer high"), (answer, "the answer"))
-    )
-    fp32, outcome = yield proposals
+    everything = _beside(prepared, _TF32, prepared.everything, samples, "every layer high")
+    proposals = everything, replace(everything, plan=answer, reason="the answer")
+    if prepared.backend.emulated:
+        cases.add(_TF32, partial(_in_tf32, prepared))
+        return _told_of((yield proposals))
+    if prepared.backend.name != "onnxruntime" or engine.tf32 or engine.ort_options:
+        return None
+    # Built and timed as the library runs it.
+    timed = tuple(replace(entry, kind=Kind.REBUILD, timed=True) for entry in proposals)
+    options = replace(prepared.options, engine=replace(engine, tf32=True), workers=1)
+    with evaluators(replace(prepared, options=options), prepared.options.folder) as workers:
+        cases.add(_TF32, lambda: workers.evaluate)
+        outcomes = yield timed
+        cases.clear()
+    return _told_of(outcomes)
+
+
+def _told_of(outcomes: Sequence[Outcome]) -> WithTf32:
+    """Return what FP32 and the answer came to."""
+    fp32, outcome = outcomes
+    latency = outcome.evidence.latency
     return WithTf32(
         fp32_passed=None if fp32.verdict is None else fp32.passed,
         fp32_error=worst(fp32),
+        fp32_ms=None if latency is None else latency.baseline_ms,
         passed=None if outcome.verdict is None else outcome.passed,
         error=worst(outcome),
-        message=next((o.message for o in (fp32, outcome) if o.verdict is None), ""),
+        speedup=None if latency is None else latency.speedup,
+        message=next((o.message for o in outcomes if o.verdict is None), ""),
     )
 
 

@@ -52,19 +52,27 @@ class WithTf32:
     """What stays FP32 as TensorRT and ONNX Runtime compute it unless told otherwise: in TF32.
 
     `fp32_error` and `fp32_passed` are of every layer high, `error` and `passed` of the answer;
-    None for what was not evaluated, and `message` says why.
+    None for what was not evaluated, and `message` says why. On an engine FP32 takes `fp32_ms`, and
+    the answer is `speedup` times as fast, both with TF32 and in turns.
     """
 
     fp32_passed: bool | None = None
     fp32_error: Figure | None = None
+    fp32_ms: float | None = None
     passed: bool | None = None
     error: Figure | None = None
+    speedup: float | None = None
     message: str = ""
 
     @property
     def holds(self) -> bool:
         """Whether both are within the tolerance."""
         return bool(self.fp32_passed and self.passed)
+
+    @property
+    def fp32_wins(self) -> bool:
+        """Whether FP32 is within the tolerance, and measured to be as fast as the answer."""
+        return bool(self.fp32_passed) and self.speedup is not None and self.speedup <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
