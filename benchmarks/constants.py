@@ -1,7 +1,7 @@
 """What the constants that were set by hand change: each is halved and doubled.
 
     python benchmarks/constants.py --out benchmarks/results/constants.json
-    python benchmarks/constants.py --only beliefs units --out benchmarks/results/constants.json
+    python benchmarks/constants.py --only beliefs beginning --out benchmarks/results/constants.json
 
 Each change runs its sets anew, with the same seeds, and is compared case by case with the value as
 it is. Builds, forecasts, kept layers and milliseconds: the mean change in percent (geometric, 1
@@ -38,8 +38,8 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{STRATEGIES}.beliefs", "search course", "UNKNOWN_SCALE MEASURED"),
     (f"{STRATEGIES}.beliefs", "search verdicts", "UNKNOWN_COUNT SURPRISE WIDE_FACTOR"),
     (f"{STRATEGIES}.demotion", "search course", "CHANCE_SHARE LEAST_KNOWN_SHARE WORTH"),
-    (f"{STRATEGIES}.units", "search course", "NEIGHBOUR_DISTANCE MILDER_SHARE JOINT_DISTANCE"),
-    (f"{STRATEGIES}.units", "search course", "LITTLE MUCH"),
+    (f"{STRATEGIES}.beginning", "search course", "NEIGHBOUR_DISTANCE MILDER_SHARE JOINT_DISTANCE"),
+    (f"{STRATEGIES}.beginning", "search course", "LITTLE MUCH"),
     (f"{STRATEGIES}.neighbours", "search course", "LIKELY"),
     (f"{STRATEGIES}.beginning", "search course", "WATCHED"),
     (f"{STRATEGIES}.probdd", "probdd", "NEVER SURELY"),
@@ -48,7 +48,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{STRATEGIES}.pareto", "pareto", "FURTHER_TRIALS+MOST_ASKED NEAR_GROUPS LOW_GROUPS"),
     (f"{CORE}.search.sensitivity", "search course", "BLOCKS_FROM BLOCK"),
     (f"{CORE}.search.sensitivity", "large", "LARGE LARGE_BLOCK SINGLES_FOR_BUILDS"),
-    (f"{STRATEGIES}.units", "search large", "MOST_PAIRED"),
+    (f"{STRATEGIES}.beginning", "search large", "MOST_PAIRED"),
     (f"{CORE}.search.sensitivity", "search large course", "NEGLIGIBLE_FOR_BUILDS"),
     (f"{CORE}.search.sensitivity", "emulated", "SINGLES NEGLIGIBLE"),
     (f"{CORE}.search.rounding_law", "course", "LEAST_STEP LEAST_LEFT"),

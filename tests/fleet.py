@@ -166,10 +166,10 @@ class Search:
         return []
 
     def answer(self) -> dict[str, Any]:
-        """Return the result without what depends on the clock and on where files are."""
-        found: dict[str, Any] = json.loads((self.out / "result.json").read_text())
-        del found["wall_s"]
-        return found
+        """Return the result without what depends on the clock, and without what was asked."""
+        result: dict[str, Any] = json.loads((self.out / "result.json").read_text())
+        del result["wall_s"], result["options"]
+        return result
 
     def events(self) -> str:
         """Return the log of events."""

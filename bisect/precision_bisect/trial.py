@@ -41,11 +41,10 @@ class Latency:
     """How long one inference takes on the engine, in milliseconds.
 
     `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
-    is the interquartile range. `method` is the host's clock round a launch, or round the replay of
-    a CUDA graph, and the wait for its end, or CUDA events round the launch. Where it was measured
-    beside the engine with every layer high, in turns, `baseline_ms` is that one's median at the
-    time, `speedup` how many times as fast this engine is, and `speedup_spread` the interquartile
-    range of that over the turns.
+    is the interquartile range. `method` is the host's clock round a launch, or the replay of a
+    CUDA graph, and the wait for its end, or CUDA events round the launch. Where it was measured in
+    turns with the engine of every layer high, `baseline_ms` is that one's median at the time,
+    `speedup` how many times as fast this one is, `speedup_spread` its interquartile range.
     """
 
     median_ms: float

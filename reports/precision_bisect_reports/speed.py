@@ -7,6 +7,7 @@ from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
+from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
 MOST_PLAN_ROWS = 8
@@ -114,7 +115,7 @@ def how_fast(result: Result) -> str:
 
 def runs(result: Result) -> str:
     """Return what low layers do: weakly typed, TensorRT takes FP32 for them where it is faster."""
-    return "may run" if result.typing == "weak" else "runs"
+    return "may run" if typing_of(result.fingerprint) == "weak" else "runs"
 
 
 def cost(result: Result) -> str:

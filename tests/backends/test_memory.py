@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.ort import CheckedGraph, Session, check
@@ -78,11 +79,14 @@ def test_a_file_of_weights_that_does_not_fit_is_not_left(tmp_path: Path) -> None
     assert not file.is_symlink()
 
 
-def test_a_crew_that_leaves_gives_the_session_back(tmp_path: Path) -> None:
-    """Once no trial is left the emulator's session goes; a plan that comes all the same opens it.
+def test_a_crew_that_leaves_gives_the_session_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once no trial is left a large session goes; a plan that comes all the same opens it.
 
     Explaining an answer opens sessions of its own, which need that memory.
     """
+    monkeypatch.setattr(preparing, "HELD_BYTES", 0)
     model = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=model, inputs=tiny.samples(), tol=1e-2, threads=1, backend="emulated")
     others = {id(each) for each in sessions()}

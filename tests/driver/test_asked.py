@@ -196,7 +196,13 @@ def test_an_ill_model_is_no_fault_of_low_only(tmp_path: Path) -> None:
 def test_kept_by_order_is_neither_proven_nor_counted(tmp_path: Path) -> None:
     """What was asked for stands apart: in the counts, the certificate, the files for engines."""
     path = write_model(tmp_path / "tiny.onnx")
-    result = search(path, tmp_path / "run", keep=["n4_Mul", "Sigmoid"], low_only=["n1_Tanh"])
+    result = search(
+        path,
+        tmp_path / "run",
+        keep=["n4_Mul", "Sigmoid"],
+        low_only=["n1_Tanh"],
+        objective="fewest",
+    )
     assert ["n5_Sqrt", "n13_Mul", "n14_Sqrt"] == result.kept == list(result.certificate.checked)
     assert result.certificate.minimal
     assert 17 == result.candidates
@@ -331,7 +337,13 @@ def test_an_engine_has_to_honour_orders_too(
 ) -> None:
     """`verify` builds the plan with what was asked for, and looks at those layers as at others."""
     path = write_model(tmp_path / "tiny.onnx")
-    search(path, tmp_path / "run", keep=["n4_Mul", "Sigmoid"], low_only=["n1_Tanh"])
+    search(
+        path,
+        tmp_path / "run",
+        keep=["n4_Mul", "Sigmoid"],
+        low_only=["n1_Tanh"],
+        objective="fewest",
+    )
     code = main(["verify", str(path), "--plan", str(tmp_path / "run"), "--json"])
     assert code in (ExitCode.OK, ExitCode.NOT_OBSERVABLE)
     told = json.loads(capsys.readouterr().out)

@@ -24,7 +24,7 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
-from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.monitoring.events import Event, TrialsEnded, ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import RunFolder
@@ -70,8 +70,15 @@ def test_no_forecast_where_none_is_needed(
         beyond_range=partial(looked, prepared.beyond_range),
         overflowing=partial(looked, prepared.overflowing),
     )
-    result = run_prepared(run, ignore, Budget(), RunFolder(run.options.folder))
-    assert used == {*asked}
+    searched: list[set[str]] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialsEnded):
+            searched.append({*asked})
+
+    result = run_prepared(run, observe, Budget(), RunFolder(run.options.folder))
+    # Advice is tried on what forecasts, too, once the search has ended.
+    assert [used] == searched
     assert result.status is (Status.FOUND if used else Status.NOTHING_TO_KEEP)
     assert [str(name) for name in result.kept] == (tiny.KEPT if used else [])
     assert [each.layer for each in result.culprits] == list(result.kept)

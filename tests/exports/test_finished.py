@@ -1,6 +1,7 @@
 """A result.json is untrusted: it is a finished run of this model, or an error in one line."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -128,7 +129,8 @@ def test_a_pair_lists_its_rungs_too(tmp_path: Path) -> None:
         {"precision": "fp16", "layers": None, "count": 1},
     ]
     found = reading(tmp_path / "r.json", {**valid(), "rungs": rungs})
-    assert reading(tmp_path / "r.json", valid()) == found
+    alone = reading(tmp_path / "r.json", valid())
+    assert replace(alone, result=found.result) == found
     assert {} == found.fixed
 
 

@@ -168,7 +168,7 @@ def test_a_result_tells_no_machine_and_no_path() -> None:
     [
         ([], "expected `object`, got `array`"),
         ({}, "it names no model"),
-        ({"model": 3}, "model: expected a path"),
+        ({"model": 3}, "model: expected `str`, got `int`"),
         ({"model": "m", "colour": 1}, "there is no option 'colour'"),
         ({"model": "m", "low": "fp4"}, "low: invalid enum value 'fp4'"),
         ({"model": "m", "seed": "0"}, "seed: expected `int`, got `str`"),

@@ -109,7 +109,7 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert "deploy FP32: TF32 holds (error" in words(result)
     assert result.out is not None
     report = (result.out / REPORT).read_text()
-    assert all(title in report for title in ("To deploy", "How fast that is", "With TF32"))
+    assert all(title in report for title in ('["Deploy",', '["How fast",', '["TF32",'))
 
 
 def test_a_run_that_is_cut_off_goes_on_to_the_same(

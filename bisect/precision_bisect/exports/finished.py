@@ -25,7 +25,7 @@ from precision_bisect.runs.results.chosen_point import kept_at
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Asked, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
-from precision_bisect.runs.saved_options import code_of_builds, options_of_result
+from precision_bisect.runs.saved_options import code_of_builds, options_of_result, typing_of
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 
@@ -174,7 +174,8 @@ def _options(
     except UsageError as error:
         raise damaged(file, f"options: {error.message}") from error
     if options.engine.typing == "auto":
-        options = replace(options, engine=replace(options.engine, typing=result.typing))
+        typing = typing_of(result.fingerprint)
+        options = replace(options, engine=replace(options.engine, typing=typing))
     return options, code
 
 

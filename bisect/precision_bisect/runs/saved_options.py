@@ -7,14 +7,14 @@ recorded for its owner, and is never taken from there: flags give it anew.
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from precision_bisect.errors import shortened
 from precision_bisect.options import Options
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.typed_json import typed
 from precision_bisect.settings.check_words import read_check
-from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
+from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings, TypingName
 from precision_bisect.settings.flags import kinds
 from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
 
@@ -112,3 +112,13 @@ def _values(settings: type, content: object) -> dict[str, Any]:
             raise ValueError(f"{name}: {error}") from error
         values[name] = tuple(read) if isinstance(read, list) else read
     return values
+
+
+def typing_of(fingerprint: Mapping[str, Any]) -> TypingName:
+    """Return how a run's engines were typed, "auto" where none was built by TensorRT.
+
+    Weakly typed, TensorRT takes FP32 for low layers where that is faster.
+    """
+    versions = fingerprint.get("versions")
+    typing = versions.get("typing") if isinstance(versions, Mapping) else None
+    return next((name for name in get_args(TypingName) if name == typing), "auto")

@@ -7,7 +7,7 @@ them (`docs/make_schema.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -35,7 +35,6 @@ from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy,
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.settings.engine_settings import TypingName
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
@@ -344,16 +343,6 @@ class Result:
     def unusable(self) -> frozenset[TargetName]:
         """The targets that have not passed, and those that lack operators of the model."""
         return self.not_passed.union(self.unknown_to)
-
-    @property
-    def typing(self) -> TypingName:
-        """How the run's engines were typed, "auto" where none was built by TensorRT.
-
-        Weakly typed, TensorRT takes FP32 for low layers where that is faster.
-        """
-        versions = self.fingerprint.get("versions")
-        typing = versions.get("typing") if isinstance(versions, Mapping) else None
-        return next((name for name in get_args(TypingName) if name == typing), "auto")
 
     @property
     def refuted(self) -> Recheck | None:

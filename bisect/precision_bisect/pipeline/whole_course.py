@@ -1,0 +1,219 @@
+"""One generator over a run: the search, then what completes its answer."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.options import DEFAULT_STRATEGY
+from precision_bisect.pipeline.best_known import Standing, best_known
+from precision_bisect.pipeline.chart import chart, outcome_of_answer, retraced
+from precision_bisect.pipeline.choosing import (
+    error_of_others,
+    judged_by_held_out,
+    judged_by_others,
+    on_samples,
+)
+from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.fastest import Rivals, estimates_of, fastest
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.risk import selecting
+from precision_bisect.pipeline.stability import StabilityCheck
+from precision_bisect.pipeline.whole_modules import by_modules
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
+from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.search.budget import BudgetSpent
+from precision_bisect.search.certificate.judged_trials import JudgedTrials
+from precision_bisect.search.combinators import mapped
+from precision_bisect.search.driver import CrashLoop, Driver
+from precision_bisect.search.precision_curve import Curve
+from precision_bisect.trial import CaseName
+
+
+def whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[Ending]:
+    """Search, and complete what is told of an answer, unless the run is `part` of another."""
+    ending = yield from searched_in(prepared, part=part)
+    if not part:
+        ending = yield from _charted(prepared, driver, ending)
+        ending = yield from _by_modules(prepared, driver, ending)
+        ending = yield from _with_fastest(prepared, driver, ending)
+    return ending
+
+
+def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
+    """Complete the curve; return the ending, with a better plan of the curve if there is one."""
+    options = prepared.options
+    is_answer = ending.status is Status.FOUND and options.until == "answer"
+    if not is_answer and (ending.status is not Status.STOPPED or options.until != "curve"):
+        return ending
+    # The answer stands: whatever ends this early costs only points of the curve.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        while True:
+            curve = prepared.curve
+            yield from chart(prepared, driver, curve, ending)
+            # Another strategy is asked for by its name: its plan is the answer. So is one that was
+            # widened for unseen inputs, and one of whole modules.
+            named = prepared.strategy.name != DEFAULT_STRATEGY
+            if not is_answer or named or options.risk is not None or options.by == "module":
+                break
+            better = yield from _better(prepared, driver, curve, ending)
+            if better is None:
+                break
+            ending = better
+    return ending
+
+
+def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
+    """Return the ending with its answer as whole modules of PyTorch, if they hold."""
+    by_module = prepared.options.by == "module"
+    if ending.status is not Status.FOUND or not (by_module or prepared.model.pytorch):
+        return ending
+    problem = prepared.problem
+    holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
+    # The answer stands, as in `_charted`.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        assert ending.plan is not None
+        judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
+        modules = yield from on_samples(ending.samples, judged)
+        if modules is None:
+            return ending
+        plan = prepared.modules.whole(modules.names)
+        if (yield from _passes_others(prepared, plan, ending)):
+            others = error_of_others(driver.trials, plan)
+            error = None if modules.error is None else max(modules.error, others)
+            return replace(ending, by_modules=replace(modules, error=error))
+    return ending
+
+
+def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
+    """Return the ending with the plan to deploy, where one is looked for beside the answer."""
+    answer, options = ending.plan, prepared.options
+    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared):
+        return ending
+    outcome = outcome_of_answer(driver, answer, ending.samples)
+    curve = retraced(prepared, driver, ending)
+    if outcome is None or curve.law is None or curve.problem.large:
+        return ending
+    rivals = Rivals(
+        law=curve.law,
+        answer=answer,
+        outcome=outcome,
+        starts=[] if curve.margin is None else [curve.margin],
+        estimates=estimates_of(prepared),
+        refuted=driver.refuted,
+    )
+    # The answer stands, as in `_charted`.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        copies, smallest = prepared.copies is not None, options.objective == "smallest"
+        search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
+        deployable = yield from on_samples(ending.samples, search)
+        if deployable is None or deployable.plan == answer:
+            return replace(ending, deploy=deployable)
+        if not (yield from _passes_others(prepared, deployable.plan, ending)):
+            return replace(ending, deploy=rivals.deployable(answer, outcome))
+        if options.holdout:
+            yield from judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
+        return replace(ending, deploy=deployable)
+    return ending
+
+
+def _seeks_fastest(prepared: Prepared) -> bool:
+    """Whether a fast plan is looked for: where the answer is no end in itself, and by estimate.
+
+    Engines are timed, not estimated, and each plan costs a build there. A strategy that is asked
+    for by its name, whole modules, a share of unseen inputs and speed limits are such ends.
+    """
+    options = prepared.options
+    is_end = (
+        prepared.strategy.name != DEFAULT_STRATEGY
+        or options.by == "module"
+        or options.risk is not None
+        or options.speed.given
+    )
+    wanted = options.objective != "fewest" and options.until == "answer"
+    return wanted and prepared.backend.emulated and not is_end
+
+
+def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
+    """Judge a plan by all other samples than those that an answer was searched with, if any."""
+    if not prepared.sets.others:
+        return True
+    problem = prepared.problem
+    holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
+    judged = yield from judged_by_others(plan, holding, ending.samples, widen=False)
+    return judged.outcome.passed
+
+
+def _better(
+    prepared: Prepared, driver: Driver, curve: Curve, ending: Ending
+) -> Search[Ending | None]:
+    """Judge plans of the curve that are better than the answer; None where none holds."""
+    assert ending.plan is not None
+    outcome = outcome_of_answer(driver, ending.plan, ending.samples)
+    if outcome is None:
+        return None
+    problem, options = prepared.problem, prepared.options
+    trials = JudgedTrials(
+        tolerance=problem.tolerance,
+        size=problem.size,
+        samples=ending.samples,
+        allowed=options.copies_failing,
+    )
+    standing = Standing(
+        ending=ending,
+        outcome=outcome,
+        refuted=driver.refuted,
+        copies=prepared.copies is not None,
+        certify=prepared.certify,
+        seen=trials.having(driver.trials),
+    )
+    better = yield from on_samples(ending.samples, best_known(problem, curve, standing))
+    if better is None or better.plan is None:
+        return None
+    if not (yield from _passes_others(prepared, better.plan, ending)):
+        return None
+    if options.holdout:
+        yield from judged_by_held_out(better.plan, builds=problem.builds)
+    return better
+
+
+def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
+    """Search in a case, and return how that ends, whatever ends it."""
+    if trouble := non_finite(prepared.reference):
+        return Ending(
+            status=Status.NOT_PRECISION,
+            message=f"the FP32 reference itself is not finite: {trouble}; "
+            "mend the model or the inputs first",
+        )
+    try:
+        course = _course(prepared, part=part)
+        return (yield from mapped(course, ask=lambda proposal: replace(proposal, case=case)))
+    except BudgetSpent as spent:
+        return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
+    except CrashLoop as loop:
+        return Ending(status=Status.ABORTED, message=str(loop))
+    except Stopped as stopped:
+        return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
+    except KeyboardInterrupt:
+        return Ending(status=Status.INTERRUPTED)
+
+
+def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
+    """Return the search of a run, which may be `part` of a larger one."""
+    options, by_module = prepared.options, prepared.options.by == "module"
+    course = Course(
+        certify=prepared.certify,
+        pool=prepared.sets.pool if prepared.sets.others else (),
+        others=prepared.sets.others > 0,
+        held_out=options.holdout > 0,
+        risk=None if selecting(prepared.model) else options.risk,
+        copies=prepared.copies is not None,
+        copies_failing=options.copies_failing,
+        # Only the default strategy begins at the curve's plan; one rung of a ladder has no curve
+        # to show.
+        curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+        modules=prepared.modules if by_module else None,
+        until=options.until,
+    )
+    return flow(prepared.problem, prepared.strategy, course)
