@@ -104,6 +104,7 @@ def _figures(path: Path) -> dict[str, Any]:
         "worst": result["error"],
         "minimal": (result["certificate"] or {}).get("minimal"),
         "stability": result["stability"],
+        "tf32": result.get("tf32"),
         "recheck": (result["deployment"] or {}).get("recheck"),
         "versions": result["fingerprint"]["versions"],
     }

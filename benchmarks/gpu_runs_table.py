@@ -78,6 +78,13 @@ def _in_the_run(row: Row) -> str:
     return ", ".join(map(_shown, times)) if found else "-"
 
 
+def _with_tf32(row: Row) -> str:
+    found = row.get("tf32") or {}
+    if not found.get("fp32_ms"):
+        return "-"
+    return f"{_shown(found['fp32_error'])}, {found['fp32_ms']:.3g} ms; {found['speedup']:.3g}"
+
+
 COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "network": _plain("network"),
     "label": _plain("label"),
@@ -95,6 +102,7 @@ COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "copies over": _judged("copies"),
     "fresh over": _judged("fresh"),
     "ms in the run: all high, all low, kept": _in_the_run,
+    "FP32 with TF32: error, ms; the answer, times as fast": _with_tf32,
     "ms deployed: FP32": _deployed("fp32"),
     "answer": _deployed("answer"),
     "answer as recommended": _deployed("recommended"),
