@@ -88,7 +88,7 @@ def _told(side: Side) -> Iterator[tuple[str, str]]:
     )
     yield "error", _figure(fields["error"])
     yield "tolerance", "1, as a multiple of limits" if isinstance(limit, dict) else _figure(limit)
-    yield "certificate", certified(side.saved.result.certificate) * bool(fields["kept"])
+    yield "certificate", certified(side.saved.result) * bool(fields["kept"])
     yield "trials", str(fields["trials"])
     yield "builds", str(fields["builds"] or "")
     yield "seconds", f"{side.saved.result.wall_s:.0f}"

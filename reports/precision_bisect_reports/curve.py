@@ -115,6 +115,8 @@ def exported(result: Result) -> str:
         )
         median, worst = figure_text(curve_point.error_median), figure_text(curve_point.error_max)
         text += f": {kept}, error {median}, worst {worst}"
+        if (curve_point.error_median or 0.0) > (result.limit or math.inf):
+            text += "; that is over the limit"
     return text
 
 

@@ -20,14 +20,14 @@ from precision_bisect_reports.rows import DETAIL, Row
 def proof(result: Result) -> str:
     """Return the line for a plan that keeps at least one layer."""
     certificate, modules = result.certificate, result.by_modules
-    if certificate.uncertified is Uncertified.MODULES and modules is not None:
-        which = "the one module" if len(modules.names) == 1 else "any one module"
-        return f"minimal by modules: dropping {which} fails, each was tried"
+    if modules is not None and _minimal_by_modules(result):
+        which = "the one module fails, as" if len(modules.names) == 1 else "any one fails, each"
+        return f"{certified(result)}: dropping {which} was tried"
     kept = len(certificate.evidence) or len(certificate.checked) + len(certificate.unchecked)
     if certificate.minimal:
         tried = "the one layer fails, as" if kept == 1 else f"any one of the {kept} fails, each"
         alone = _on_copies_alone(certificate.on_copies_alone, kept)
-        return f"{certified(certificate)}: dropping {tried} was tried{alone}"
+        return f"{certified(result)}: dropping {tried} was tried{alone}"
     if certificate.minimal_at_limit:
         return (
             f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
@@ -64,10 +64,20 @@ def _on_copies_alone(layers: int, kept: int) -> str:
     return f"; on the samples as given {which}, and on copies with slight changes not"
 
 
-def certified(certificate: Certificate) -> str:
+def _minimal_by_modules(result: Result) -> bool:
+    """Whether the answer of --by module is of modules of which none can be dropped."""
+    modules = result.by_modules
+    wanted = result.certificate.uncertified is Uncertified.MODULES
+    return wanted and modules is not None and modules.minimal
+
+
+def certified(result: Result) -> str:
     """Return in a few words what is proven."""
+    certificate = result.certificate
     if certificate.minimal:
         return "minimal"
+    if _minimal_by_modules(result):
+        return "minimal by modules"
     by_forecasts = certificate.minimal_by_forecasts and not certificate.minimal_at_limit
     return "minimal by builds and forecasts" if by_forecasts else "not proven minimal"
 

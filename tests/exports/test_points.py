@@ -92,6 +92,7 @@ def test_a_run_exports_the_point_that_was_asked_for(
     assert ExitCode.OK == command(model, tmp_path, "--export-point", point)
     result = read_saved(tmp_path).result
     wanted = find_point(point, whole.curve, whole.culprits)
+    assert ("2" == point) == exported(result).endswith("that is over the limit")
     assert (whole.kept, point) == (result.kept, result.export_point)
     assert sorted(wanted.kept) == sorted(kept_in(tmp_path))
     assert (tmp_path / LAYER_PRECISIONS).read_text() == result.layer_precisions

@@ -94,6 +94,8 @@ def test_a_search_by_module_is_resumed(model: Path, capsys: pytest.CaptureFixtur
     whole = json.loads((model.parent / "whole" / "result.json").read_text())
     assert (whole["kept"], whole["by_modules"]) == (found["kept"], found["by_modules"])
     assert "minimal by modules" in capsys.readouterr().out
+    assert 0 == main(["compare", str(run), str(model.parent / "whole")])
+    assert "not proven minimal" not in capsys.readouterr().out
     assert 2 == main([str(model), *inputs, "--out", str(run), "--resume"])
     assert "by" in capsys.readouterr().err
 

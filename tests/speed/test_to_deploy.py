@@ -16,6 +16,7 @@ from precision_bisect import find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
 from precision_bisect.pipeline.fastest import FIRST_DRAW
+from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
@@ -96,6 +97,21 @@ def layers_in(folder: Path) -> list[str]:
     """Return the layers that the typed model says to keep."""
     told = {each.key: each.value for each in onnx.load(folder / MIXED_MODEL).metadata_props}
     return sorted(json.loads(told["precision_bisect.layers"]))
+
+
+def test_a_run_that_exports_the_fewest_goes_on_with_those(model: Path, tmp_path: Path) -> None:
+    """`export`, `verify` and `target` take what its files hold, and leave those as they are."""
+    run = find(
+        model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, export_point="fewest"
+    )
+    assert run.deploy is not None and not run.deploys_fewest
+    assert sorted(run.kept) == layers_in(tmp_path)
+    assert sorted(run.to_deploy) == sorted(reopen(model, tmp_path, {}).finished.kept)
+    assert tmp_path == export(model, tmp_path, None, {}).folder
+    deploy = export(model, tmp_path, None, {}, "deploy").folder
+    assert tmp_path / "point-deploy" == deploy
+    assert sorted(run.deploy.kept) == layers_in(deploy)
+    assert sorted(run.kept) == sorted(run.to_deploy) == layers_in(tmp_path)
 
 
 def test_the_screen_and_the_report_have_all_three(result: Result) -> None:

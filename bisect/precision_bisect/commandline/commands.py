@@ -35,7 +35,6 @@ from precision_bisect.errors import ExitCode, PrecisionBisectError, RunFolderErr
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import REPORT
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.flags import given
 
 
@@ -110,7 +109,7 @@ def target_command(parsed: Namespace) -> int:
 def export_command(parsed: Namespace) -> int:
     """Write the files for deployment again."""
     flags = given(parsed, EngineSettings)
-    point = given(parsed, Options).get("export_point", DEPLOY)
+    point = given(parsed, Options).get("export_point")
     from precision_bisect.commandline.export_command import export
 
     summary = export(parsed.model, parsed.plan, parsed.out, flags, point)

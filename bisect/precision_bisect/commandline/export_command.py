@@ -9,6 +9,7 @@ from typing import Any
 from precision_bisect.errors import ExitCode, printable
 from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
+from precision_bisect.exports.finished import Finished
 from precision_bisect.exports.judging import carry_judging
 from precision_bisect.exports.recheck import Check
 from precision_bisect.exports.rerun import Feeds
@@ -28,7 +29,7 @@ from precision_bisect.runs.runfolder import (
     point_folder,
     refuse_links,
 )
-from precision_bisect.settings.export_points import DEPLOY
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +74,21 @@ def export(
     plan: Path | None,
     out: Path | None,
     flags: Mapping[str, Any],
-    point: str = DEPLOY,
+    point: str | None = None,
 ) -> Exported:
     """Write the exports of a finished run; return what came of each.
 
     `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
-    for that of the model's last run; `out` is the
-    folder to write to, None for that of the result, or for a folder in it where the `point` is
-    another than the plan to deploy. `flags` are settings of engines by name, the others are as the
+    for that of the model's last run; `out` is the folder to write to, None for that of the result,
+    or for a folder in it where the `point`, or what None comes to, is another than its files hold.
+    `flags` are settings of engines by name, the others are as the
     run had them. Raises a PrecisionBisectError for bad input.
     """
     case = reopen(path, plan, flags, point)
     run = case.finished.path.parent
     refuse_links(run)
     wanted = case.finished.to_export(case.model, case.options.engine)
-    where = out or (run if point == DEPLOY else point_folder(run, point))
+    where = out or (run if _holds(case.finished) else point_folder(run, case.finished.point))
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
@@ -98,6 +99,12 @@ def export(
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(folder.path, wanted, judging),
         )
+
+
+def _holds(run: Finished) -> bool:
+    """Whether the files in a run's folder hold the plan that is to be written, or would."""
+    held = run.result.export_point
+    return run.point in ((DEPLOY, FEWEST) if held in (None, NEAR_MISS) else (held,))
 
 
 def _checked(folder: Path, export: Export, judging: Mapping[str, str | None]) -> Recheck:

@@ -108,10 +108,11 @@ class Finished:
         return pin(pin_formless(model, self.pair), self.pinned)
 
 
-def read_finished(path: Path, model: Model, point: str = DEPLOY) -> Finished:
+def read_finished(path: Path, model: Model, point: str | None = None) -> Finished:
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
-    What is kept is that of the plan that a `point` names. Raises RunFolderError
+    What is kept is that of the plan that a `point` names, None for the fewest layers where the
+    run was to export those, else for the plan to deploy. Raises RunFolderError
     for a file that is missing or no such result, that belongs to another model, names layers that
     the model does not have, or has no answer, and UsageError for a point that is not there.
     """
@@ -130,6 +131,8 @@ def read_finished(path: Path, model: Model, point: str = DEPLOY) -> Finished:
     forms = {
         LayerName(request.layer): _form(file, request, result, pair) for request in result.asked
     }
+    if point is None:
+        point = FEWEST if result.export_point == FEWEST else DEPLOY
     point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
     _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.

@@ -30,7 +30,6 @@ from precision_bisect.settings.engine_settings import (
     SHAPES,
     EngineSettings,
 )
-from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.reading import (
     CONFIG_SCRIPT,
     CUSTOM_OPS,
@@ -65,7 +64,7 @@ class Reopened:
 
 
 def reopen(
-    path: Path, plan: Path | None, flags: Mapping[str, Any], point: str = DEPLOY
+    path: Path, plan: Path | None, flags: Mapping[str, Any], point: str | None = None
 ) -> Reopened:
     """Read a finished run; `path` is its model, its folder, or its `result.json`.
 

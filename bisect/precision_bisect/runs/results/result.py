@@ -35,6 +35,7 @@ from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy,
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
+from precision_bisect.settings.export_points import FEWEST
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
@@ -282,12 +283,13 @@ class Result:
     @property
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
-        return {*self.to_deploy} == {*self.kept}
+        return self.deploy is None or {*self.deploy.kept} == {*self.kept}
 
     @property
     def to_deploy(self) -> Sequence[str]:
         """The layers of the plan that `export`, `verify` and `target` take."""
-        return self.kept if self.deploy is None else self.deploy.kept
+        fewest = self.deploy is None or self.export_point == FEWEST
+        return self.kept if fewest else self.deploy.kept
 
     @property
     def limit(self) -> float | None:
