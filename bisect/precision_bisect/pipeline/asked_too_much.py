@@ -65,6 +65,8 @@ class AskedLow:
             max_latency_ms=None,
             min_speedup=None,
             resume=False,
+            # No engine of this search is the run's.
+            out=self.work,
         )
         self.work.mkdir()
         loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
