@@ -15,16 +15,19 @@ from precision_bisect.runs.monitoring.events import TrialFinished
 from precision_bisect.runs.runfolder import ENGINE, ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.engine_store import Store, engine_folder
-from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
+from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
 from simulated import Simulated, by, driver_of
 
 KB = 1024
 
 
-def finished(plan: Plan, verdict: Verdict, *, recalled: bool = False) -> TrialFinished:
+def finished(
+    plan: Plan, verdict: Verdict, *, case: CaseName = "", recalled: bool = False
+) -> TrialFinished:
     """Return the end of a trial."""
     outcome = Outcome(status=TrialStatus.FINISHED, verdict=verdict, error=0.0)
-    return TrialFinished(proposal=Proposal(plan=plan), outcome=outcome, recalled=recalled)
+    proposal = Proposal(plan=plan, case=case)
+    return TrialFinished(proposal=proposal, outcome=outcome, recalled=recalled)
 
 
 def put(run: Path, plan: Plan, size: int, age: int) -> Path:
@@ -58,6 +61,19 @@ def test_rejected_engines_go_first_the_oldest_before_others(tmp_path: Path) -> N
     assert [[], [4], [3, 4], [3, 4, 5], [2, 3, 4, 5], [2, 3, 4, 5]] == order
     assert (tmp_path / ENGINE).exists()
     assert (tmp_path / TIMING_CACHE).exists()
+
+
+def test_a_trial_of_another_case_rejects_no_engine(tmp_path: Path) -> None:
+    """With TF32 an answer may fail; its engine is that of the run, where it passed."""
+    answer, larger = Plan.of((1,)), Plan.of((1, 2))
+    kept = put(tmp_path, answer, KB, 1)
+    put(tmp_path, larger, KB, 0)
+    store = Store(tmp_path, KB)
+    for plan in (answer, larger):
+        store(finished(plan, Verdict.PASS, recalled=True))
+    store(finished(answer, Verdict.FAIL, case="tf32"))
+    store.trim()
+    assert [kept.name] == names(tmp_path / ENGINES)
 
 
 def test_logs_count_and_the_oldest_go(tmp_path: Path) -> None:

@@ -183,14 +183,20 @@ def test_low_only_that_breaks_it_alone_is_named(tmp_path: Path) -> None:
     assert "n7_Tanh" not in result.message
 
 
-def test_an_ill_model_is_no_fault_of_low_only(tmp_path: Path) -> None:
-    """Where even every layer high fails, that is said, not that --low-only asks too much."""
+@pytest.mark.parametrize(
+    ("trials", "status"), [(None, Status.NOT_PRECISION), (2, Status.BUDGET_EXHAUSTED)]
+)
+def test_an_ill_model_is_no_fault_of_low_only(
+    tmp_path: Path, trials: int | None, status: Status
+) -> None:
+    """Where even every layer high fails, or was not tried, nothing is blamed on --low-only."""
     path = write_model(tmp_path / "tiny.onnx")
     np.savez(tmp_path / "reference.npz", v19=np.ones((1, 8), np.float32))
     np.savez(tmp_path / "inputs.npz", x=np.ones((1, 8), np.float32))
     given_outputs = {"inputs": tmp_path / "inputs.npz", "reference": tmp_path / "reference.npz"}
-    result = search(path, tmp_path / "run", low_only=["n7_Tanh"], **given_outputs)
-    assert Status.NOT_PRECISION is result.status
+    run = tmp_path / "run"
+    result = search(path, run, low_only=["n7_Tanh"], max_trials=trials, **given_outputs)
+    assert status is result.status
 
 
 def test_kept_by_order_is_neither_proven_nor_counted(tmp_path: Path) -> None:

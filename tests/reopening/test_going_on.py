@@ -91,6 +91,7 @@ def test_a_model_that_is_gone_is_named(run: Path, capsys: pytest.CaptureFixture[
 CODE = [
     ("check", "/tmp/judge.py:f", "--check /tmp/judge.py:f"),
     ("inputs", "/tmp/load.py", "--inputs /tmp/load.py"),
+    ("reference", "/tmp/outputs.PY", "--reference /tmp/outputs.PY"),
     ("executor", "dask", "--executor dask"),
     ("optuna_storage", "sqlite:////tmp/a.db", "--optuna-storage sqlite:////tmp/a.db"),
     ("plugins", ["/tmp/a.so"], "--plugins"),

@@ -65,6 +65,8 @@ class AskedLow:
             max_latency_ms=None,
             min_speedup=None,
             resume=False,
+            # No engine of this search is the run's.
+            out=self.work,
         )
         self.work.mkdir()
         loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
@@ -75,8 +77,9 @@ class AskedLow:
 
         The `error` is that with all of them low.
         """
-        if ended.status is Status.NOT_PRECISION:
-            return Ending(status=Status.NOT_PRECISION, message=ended.message)
+        # Cut off, it has not shown that the model holds with these layers high.
+        if ended.plan is None and ended.status is not Status.INFEASIBLE:
+            return Ending(status=ended.status, message=ended.message)
         options, names = self.loaded.options, prepared.model.table.names
         which = f"the {counted(len(self.names), 'layer')} of --low-only"
         if ended.status is Status.FOUND and ended.plan is not None:

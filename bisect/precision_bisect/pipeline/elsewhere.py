@@ -13,11 +13,12 @@ from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.copies import can_change, fewer
 from precision_bisect.layer_table import LayerName
+from precision_bisect.options import Options
 from precision_bisect.pipeline.evaluators import evaluator, evaluators
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
+from precision_bisect.protocols import Backend, Search
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored, WithTf32
 from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.other_cases import Cases
@@ -103,9 +104,15 @@ def _beside(
 
 
 def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
-    options = replace(prepared.options, target=target)
-    chosen = choose_backend(options, prepared.samples, prepared.work, scales=prepared.scales)
-    return evaluator(prepared, chosen.make(prepared.model))
+    return evaluator(prepared, _made(prepared, replace(prepared.options, target=target)))
+
+
+def _made(prepared: Prepared, options: Options) -> Backend:
+    """Return the backend in this process, with other options."""
+    # A folder of its own: the run's backend may be building files in its own.
+    work = prepared.work / "beside"
+    chosen = choose_backend(options, prepared.samples, work, scales=prepared.scales)
+    return chosen.make(prepared.model)
 
 
 def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]:
@@ -142,7 +149,9 @@ def with_tf32(
     # Built and timed as the library runs it.
     timed = tuple(replace(entry, kind=Kind.REBUILD, timed=True) for entry in proposals)
     options = replace(prepared.options, engine=replace(engine, tf32=True), workers=1)
-    with evaluators(replace(prepared, options=options), prepared.options.folder) as workers:
+    here = prepared.here and _made(prepared, options)
+    in_tf32 = replace(prepared, options=options, here=here)
+    with evaluators(in_tf32, options.folder) as workers:
         cases.add(_TF32, lambda: workers.evaluate)
         outcomes = yield timed
         cases.clear()

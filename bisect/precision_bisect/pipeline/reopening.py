@@ -134,6 +134,7 @@ def _model_at(run: Path, model_path: Path, hint: str) -> Path:
 _ANEW: Mapping[str, str] = {
     "check": "--check",
     "inputs": "--inputs",
+    "reference": "--reference",
     "executor": "--executor",
     "optuna_storage": "--optuna-storage",
     "plugins": PLUGINS,
@@ -187,8 +188,8 @@ def _is_alien(name: str, value: object) -> bool:
     """Tell whether an option names what a run folder must not."""
     if name == "check":
         return isinstance(value, str) and read_check(value).script is not None
-    if name == "inputs":
-        return ".py" in str(value)
+    if name in ("inputs", "reference"):
+        return ".py" in str(value).lower()
     return bool(value) and (name, value) != ("executor", DEFAULT_EXECUTOR)
 
 

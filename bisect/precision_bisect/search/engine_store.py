@@ -39,9 +39,12 @@ class Store:
 
     def __call__(self, event: Event) -> None:
         """Learn from a trial that has ended, and remove what is beyond the cap."""
-        if not isinstance(event, TrialFinished) or event.proposal.kind is Kind.PREDICT:
+        # Neither a forecast nor a trial of another case tells of the run's engines.
+        if not isinstance(event, TrialFinished):
             return
-        plan = event.proposal.plan
+        plan, kind, case = event.proposal.plan, event.proposal.kind, event.proposal.case
+        if kind is Kind.PREDICT or case:
+            return
         if event.outcome.verdict is not Verdict.PASS:
             self._rejected.add(engine_folder(self._engines, plan).name)
         elif self._best is None or plan < self._best:
