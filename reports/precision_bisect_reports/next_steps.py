@@ -149,8 +149,10 @@ def _go_on(result: Result, model: Path, command: Sequence[str], what: str) -> Ne
     if command:
         again = shlex.join([*_without(command, result.status), "--resume"])
         return NextStep(what=what, commands=(printable(again),))
-    out = "" if result.out is None else f" --out {_quoted(result.out)}"
-    again = f"precision-bisect {_quoted(model)} --resume{out}"
+    if result.out is not None:
+        again = f"precision-bisect {_quoted(result.out)} --resume"
+        return NextStep(what=what, commands=(again,))
+    again = f"precision-bisect {_quoted(model)} --resume"
     return NextStep(what=f"{what}; add the flags of the first run", commands=(again,))
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_bisect.errors import RunFolderError, UsageError
+from precision_bisect.errors import RunFolderError, UsageError, shortened
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.graphs.load import Model
@@ -173,9 +173,9 @@ def _options(
         options = options_of_result(result.options, model.path)
         code = code_of_builds(result.options)
     except ValueError as error:
-        raise damaged(file, f"options: {error}") from error
+        raise damaged(file, shortened(f"options: {error}")) from error
     except UsageError as error:
-        raise damaged(file, f"options: {error.message}") from error
+        raise damaged(file, shortened(f"options: {error.message}")) from error
     if options.engine.typing == "auto":
         typing = typing_of(result.fingerprint)
         options = replace(options, engine=replace(options.engine, typing=typing))

@@ -180,7 +180,8 @@ def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, A
         return replace(begun, engine=replace(begun.engine, **engine), **{**changes, **flags})
     except ValueError as error:
         raise RunFolderError(
-            f"{ledger} is damaged: options: {error}", "name the model, or choose another --out"
+            f"{ledger} is damaged: options: {shortened(str(error))}",
+            "name the model, or choose another --out",
         ) from error
 
 
