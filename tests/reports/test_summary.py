@@ -21,8 +21,10 @@ def test_commands_are_quoted_for_the_shell() -> None:
     shown = screen(RESULT)
     assert "sh 'my run/trtexec.sh' strong10" in shown
     assert "precision-bisect verify 'my run'\n" in shown
-    shown = screen(replace(RESULT, status=Status.INTERRUPTED), model="a b; rm -rf x.onnx")
-    assert "precision-bisect 'a b; rm -rf x.onnx' --resume --out 'my run'" in shown
+    cut = replace(RESULT, status=Status.INTERRUPTED)
+    assert "precision-bisect 'my run' --resume" in screen(cut)
+    shown = screen(replace(cut, out=None), model="a b; rm -rf x.onnx")
+    assert "precision-bisect 'a b; rm -rf x.onnx' --resume" in shown
 
 
 def test_a_run_goes_on_by_its_own_command() -> None:

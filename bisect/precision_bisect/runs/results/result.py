@@ -288,8 +288,7 @@ class Result:
     @property
     def to_deploy(self) -> Sequence[str]:
         """The layers of the plan that `export`, `verify` and `target` take."""
-        fewest = self.deploy is None or self.export_point == FEWEST
-        return self.kept if fewest else self.deploy.kept
+        return self.deploy.kept if self.deploy and self.export_point != FEWEST else self.kept
 
     @property
     def limit(self) -> float | None:
