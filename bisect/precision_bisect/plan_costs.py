@@ -40,11 +40,7 @@ class Value:
         high = self.producer is None or self.producer in kept
         if self.read_high and not high:
             return True
-        # A search asks this more often than anything else: a loop takes half of `any`'s time.
-        for reader in self.readers:
-            if (reader in kept) != high:
-                return True
-        return False
+        return any((reader in kept) != high for reader in self.readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
