@@ -20,6 +20,7 @@ HEAD = """
 backend = "emulated"
 inputs = "inputs.npz"
 threads = 1
+copies = 0
 """
 
 CHECKS = """

@@ -23,7 +23,6 @@ Command = Callable[..., Sequence[str]]
 
 JOBS = """
 tol = 1e-2
-copies = 0
 [[job]]
 model = "b.onnx"
 [[job]]
@@ -41,7 +40,6 @@ name = "slow"
 model = "a.onnx"
 check = "checks.py:slow"
 tol = 1e-2
-copies = 0
 """
 
 DEAF = """
