@@ -98,7 +98,6 @@ def output_types(held: Parsed, names: set[str]) -> dict[str, dict[int, str]]:
     return {name: floats for name, floats in found.items() if floats}
 
 
-@pytest.mark.nightly
 def test_every_operator_that_the_parser_takes_is_among_them(rtx: Flavour) -> None:
     """The parser says which it takes; what handles no floats, or needs a plug-in, has no model."""
     held = parsed(rtx.module, operator_cases()["Relu"][0])
