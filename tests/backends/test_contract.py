@@ -94,7 +94,7 @@ def test_a_backend_from_elsewhere_judges_a_network(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "precision_bisect", str(model), "--tol", "1e-2"]
     command += ["--inputs", str(tmp_path / "inputs.npz"), "--backend", "onnx-reference"]
-    command += ["--copies", "0"]
+    command += ["--copies", "2"]
     path = os.pathsep.join((str(EXAMPLE), str(site.parent), os.environ.get("PYTHONPATH", "")))
     ran = subprocess.run(
         [*command, "--out", str(out)],

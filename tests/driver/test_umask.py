@@ -62,18 +62,7 @@ def test_every_file_of_a_run_obeys(mask: int, tmp_path: Path) -> None:
         assert 0 == main(["report", run, "--out", str(out / "page.html")])
         assert 0 == main(["doctor", run, "--bundle", str(out / "bundle.tgz")])
         assert 0 == main(["batch", str(tmp_path / "jobs.toml"), "--out", str(out / "batch")])
-        assert 0 == main(
-            [
-                str(model),
-                *inputs,
-                "--ladder",
-                "bf16,fp32",
-                "--certify",
-                "none",
-                "--out",
-                str(out / "l"),
-            ]
-        )
+        assert 0 == main([str(model), *inputs, "--ladder", "bf16,fp32", "--out", str(out / "l")])
         (tmp_path / "said").write_text("killed")
         proposal = Proposal(plan=Plan.of(()), phase=Phase.SEARCH)
         Logs(out / "run" / "logs").keep(
