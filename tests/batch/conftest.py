@@ -20,7 +20,6 @@ HEAD = """
 backend = "emulated"
 inputs = "inputs.npz"
 threads = 1
-copies = 0
 """
 
 CHECKS = """

@@ -23,6 +23,7 @@ Command = Callable[..., Sequence[str]]
 
 JOBS = """
 tol = 1e-2
+copies = 0
 [[job]]
 model = "b.onnx"
 [[job]]
@@ -40,6 +41,7 @@ name = "slow"
 model = "a.onnx"
 check = "checks.py:slow"
 tol = 1e-2
+copies = 0
 """
 
 DEAF = """
