@@ -38,9 +38,9 @@ class Value:
     def is_cast(self, kept: Collection[int]) -> bool:
         """Tell whether a plan that keeps these layers casts it: its two ends differ in type."""
         high = self.producer is None or self.producer in kept
-        if high:
-            return any(reader not in kept for reader in self.readers)
-        return self.read_high or any(reader in kept for reader in self.readers)
+        if self.read_high and not high:
+            return True
+        return any((reader in kept) != high for reader in self.readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

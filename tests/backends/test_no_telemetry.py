@@ -19,7 +19,16 @@ def test_nobody_is_talked_to(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     model = tiny.write_with_samples(tmp_path)
     environment = {key: text for key, text in os.environ.items() if not key.startswith("ORT_")}
-    command = ["strace", "-f", "-qq", "-e", "trace=socket,connect,sendto", "-o", str(calls)]
+    command = [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-e",
+        "trace=socket,connect,sendto",
+        "-o",
+        str(calls),
+    ]
     command += [sys.executable, "-m", "precision_bisect", str(model), "--threads", "1"]
     command += ["--inputs", str(tmp_path / "inputs.npz"), "--out", str(tmp_path / "run")]
     ran = subprocess.run(

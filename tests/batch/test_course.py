@@ -183,10 +183,10 @@ def test_resume_runs_only_what_is_left(write: Write, run: Run, tmp_path: Path) -
 
 def test_a_job_that_has_changed_is_refused(write: Write, run: Run, tmp_path: Path) -> None:
     """With another tolerance, or a model written anew: its run stays, and its line says why."""
-    write(A + "tol = 1e-2\n" + B)
-    assert 0 == run().returncode
+    write("max-trials = 1\n" + A + "tol = 1e-2\n" + B)
+    assert 3 == run().returncode
     former = (tmp_path / "out" / "a" / "result.json").read_bytes()
-    write(A + "tol = 2e-2\n" + B)
+    write("max-trials = 1\n" + A + "tol = 2e-2\n" + B)
     (tmp_path / "b.onnx").write_bytes((tmp_path / "a.onnx").read_bytes())
     ran = run("--resume")
     assert 2 == ran.returncode, ran.stderr
@@ -199,11 +199,11 @@ def test_a_job_that_has_changed_is_refused(write: Write, run: Run, tmp_path: Pat
 def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path) -> None:
     """Two jobs that wait for each other meet; a third takes the place of the first that ends."""
     meets = 'check = "checks.py:meets"\ntol = 1e-2\nmax-time = "60s"\n'
-    write(A + meets + B + meets + '[[job]]\nname = "c"\nmodel = "a.onnx"\n')
+    write("max-trials = 2\n" + A + meets + B + meets + '[[job]]\nname = "c"\nmodel = "a.onnx"\n')
     ran = run("--at-once", "gpu:3,7")
-    assert 0 == ran.returncode, ran.stderr
+    assert 3 == ran.returncode, ran.stderr
     assert {"met-3", "met-7"} == {path.name for path in tmp_path.glob("met-*")}
-    assert ["found"] * 3 == [status for (status,) in rows(tmp_path, "status")]
+    assert [(3,)] * 3 == rows(tmp_path, "exit_code")
     begun = ["a begins", "b begins"]
     assert begun == sorted(line[6:14] for line in ran.stderr.splitlines()[:2])
 

@@ -15,6 +15,7 @@ import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
 from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExecutorError
 from precision_bisect.execution.slot import Limits
 from precision_bisect.options import Options
@@ -187,11 +188,14 @@ def test_a_local_cluster_survives_what_trials_do(
         ),
     ],
 )
-def test_what_cannot_work_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_what_cannot_work_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
     """A wrong cluster is wrong usage, said in one line."""
-    code, error = Search(tmp_path / "search").run(*arguments)
-    assert 2 == code
-    (line,) = error.splitlines()
+    model = tiny.write_with_samples(tmp_path)
+    asked = ["--inputs", str(tmp_path / "inputs.npz"), "--out", str(tmp_path / "run")]
+    assert 2 == main([str(model), *asked, "--backend", "emulated", *arguments])
+    (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 
 

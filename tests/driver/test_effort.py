@@ -10,6 +10,7 @@ import pytest
 
 import ladder_model
 import tiny
+from effort import nightly
 from models import parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.api import find
@@ -88,7 +89,9 @@ def run(name: str, folder: Path, **more: Any) -> Result:
     return find(path, inputs=samples, out=folder / "run", **options, **more)
 
 
-@pytest.mark.parametrize("name", ["advice", "targets", "ranges", "int8", "low only", "ladder"])
+@pytest.mark.parametrize(
+    "name", ["targets", "ranges", "int8", "low only", "ladder", *nightly("advice")]
+)
 def test_all_that_is_judged_is_told(name: str, tmp_path: Path, built: list[Plan]) -> None:
     """Whatever is printed was a trial; a resumed run reads it, and evaluates nothing."""
     result = run(name, tmp_path)

@@ -137,6 +137,7 @@ def test_one_of_many_drivers_gets_a_new_folder(tmp_path: Path) -> None:
         tmp_path / "inputs.npz",
     ]
     command += ["--out", tmp_path / "run", "--backend", "emulated", "--workers", "1"]
+    command += ["--copies", "0"]
     ran = [
         subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
         for _ in range(2)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from precision_bisect.backends.inspection.engine_layers import (
     EngineLayer,
     EngineTensor,
@@ -179,6 +180,7 @@ values = st.recursive(
 
 
 @given(values)
+@examples(30)
 def test_any_json_gives_layers(value: Any) -> None:
     """JSON of any other shape gives the layers that can be read, or none."""
     for text in (json.dumps(value), json.dumps({"Layers": value}), json.dumps(value)[:-1]):

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from effort import nightly
 from models import keeping, normal, parse, save, with_weights
 from precision_bisect.backends.inspection.engine_layers import parse_layers
 from precision_bisect.backends.inspection.honoured import judge_layers
@@ -140,7 +141,7 @@ def test_neither_16_bit_type_replaces_the_other(tmp_path: Path, low: HalfName) -
     assert [Honour.HONOURED] == [entry.honoured for entry in judged]
 
 
-@pytest.mark.parametrize(("low", "high"), [("int8", "fp16"), ("fp8", "bf16")])
+@pytest.mark.parametrize(("low", "high"), [("int8", "fp16"), *nightly(("fp8", "bf16"))])
 def test_nafnet_builds_on_three_rungs(tmp_path: Path, low: QuantizedName, high: HighName) -> None:
     """Every other convolution low, one block in FP32: each runs as its rung says."""
     model = load_model(NAFNET / "nafnet.onnx")

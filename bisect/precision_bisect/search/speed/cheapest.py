@@ -69,6 +69,9 @@ class _Annealing:
         self.squares = squares
         self.budget = budget
         self.rng = random.Random(seed)
+        self.neighbours = [
+            [i for i in near if not math.isinf(squares[i])] for near in graph.neighbours
+        ]
         self.kept = set(start.kept) | {i for i, e in enumerate(squares) if math.isinf(e)}
         self.spent = sum(e for i, e in enumerate(squares) if i not in self.kept)
         # A start that the law does not allow keeps the worst layers, too, until it does.
@@ -87,6 +90,8 @@ class _Annealing:
         mean = sum(abs(self._change((layer,))) for layer in free) / len(free)
         count = min(MOST_MOVES, max(LEAST_MOVES, MOVES * len(free)))
         cost, best, least = 0.0, frozenset(self.kept), 0.0
+        # A cold walk stays where it is for long, and a small graph has few groups.
+        changes: dict[tuple[int, ...], float] = {}
         for move in range(count):
             group = self._group(self.rng.choice(free))
             if self.rng.random() < SWAPS:
@@ -94,11 +99,14 @@ class _Annealing:
             spent = self.spent + self._added(group)
             if spent > self.budget:
                 continue
-            change = self._change(group)
+            if group not in changes:
+                changes[group] = self._change(group)
+            change = changes[group]
             heat = mean * HOT * (COLD / HOT) ** (move / count)
             if change > 0 and self.rng.random() >= math.exp(-change / heat if heat else -math.inf):
                 continue
             self.kept ^= set(group)
+            changes.clear()
             self.spent = spent
             cost += change
             # A difference of rounding is no gain.
@@ -118,16 +126,13 @@ class _Annealing:
                 i for i in pieces if (i in self.kept) == high and not math.isinf(self.squares[i])
             )
         group, waiting = [first], [first]
-        chosen = {first}
         while waiting and len(group) < most:
-            place = self.rng.randrange(len(waiting))
-            neighbours = self.graph.neighbours[waiting.pop(place)]
-            for layer in neighbours:
-                same = (layer in self.kept) == high and not math.isinf(self.squares[layer])
-                if same and layer not in chosen and len(group) < most:
-                    chosen.add(layer)
-                    group.append(layer)
-                    waiting.append(layer)
+            layer = self.rng.choice(waiting)
+            waiting.remove(layer)
+            for near in self.neighbours[layer]:
+                if (near in self.kept) == high and near not in group and len(group) < most:
+                    group.append(near)
+                    waiting.append(near)
         return tuple(group)
 
     def _added(self, group: Sequence[int]) -> float:
@@ -138,14 +143,10 @@ class _Annealing:
         """Return what changing the type of these layers adds to the cost."""
         graph, after = self.graph, self.kept.symmetric_difference(group)
         layers = sum(-graph.high_ms[i] if i in self.kept else graph.high_ms[i] for i in group)
-        places = {place for layer in group for place in graph.around[layer]}
+        values = [graph.values[i] for i in {i for layer in group for i in graph.around[layer]}]
         broken = {fusion for layer in group for fusion in graph.fusions_of.get(layer, ())}
         return (
             layers
-            + sum(
-                graph.values[place].cast_ms
-                * (graph.values[place].is_cast(after) - graph.values[place].is_cast(self.kept))
-                for place in places
-            )
+            + sum(v.cast_ms * (v.is_cast(after) - v.is_cast(self.kept)) for v in values)
             + sum(sorted(fusion.cost(after) - fusion.cost(self.kept) for fusion in broken))
         )
