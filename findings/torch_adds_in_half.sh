@@ -1,8 +1,7 @@
 #!/bin/sh
 # Guess: on a GPU the ways of torch to add many values at one index accumulate alike, in FP32 as torch.sum does.
 # Seen (torch 2.11.0, H100): of 8,000 times 0.4, index_add_, scatter_add_ and scatter_reduce_ give 1024 in FP16 and 128 in
-# BF16, where another 0.4 no longer counts;
-# index_put_(accumulate=True) gives 3200.
+# BF16, where another 0.4 no longer counts; index_put_(accumulate=True) gives 3200.
 # Needs a GPU. Exits with 1 where that has changed.
 set -eu
 place=$(mktemp -d)
