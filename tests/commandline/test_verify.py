@@ -363,11 +363,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     """Names are printed as text; a layer that nobody looked at is not observable."""
     seen = LayerHonour(layer="a\x1b[31m", honoured=Honour.DEMOTED, evidence="weights are fp16")
     found = Verification(
-        backend=rtx.name,
-        remark="",
-        kept=["a\x1b[31m"],
-        layers=(seen,),
-        notes=("careful",),
+        backend=rtx.name, remark="", kept=["a\x1b[31m"], layers=(seen,), notes=("careful",)
     )
     assert (1, False) == (found.exit_code, found.honoured)
     assert "\x1b" not in found.to_text(verbose=True)
@@ -382,12 +378,8 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     failed = Outcome(status=TrialStatus.BUILD_FAILED, message="no tactic.")
     late = Outcome(status=TrialStatus.TIMED_OUT, message="took longer")
     for plain, code, fault in ((None, 1, "plan"), (failed, 4, "model"), (late, 4, "unclear")):
-        ended = replace(
-            blind,
-            failure=failure_of(failed),
-            fp32_failure=failure_of(plain),
-            fault=fault_of(failed, plain),
-        )
+        ended = replace(blind, failure=failure_of(failed), fp32_failure=failure_of(plain))
+        ended = replace(ended, fault=fault_of(failed, plain))
         assert (code, fault) == (ended.exit_code, ended.fault)
     ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
     assert (4, "unclear") == (ended.exit_code, ended.fault)

@@ -380,41 +380,6 @@ def test_a_build_afresh_is_as_deployed(tmp_path: Path) -> None:
     assert ["DEFAULT", "EXHAUSTIVE"] == algorithms
 
 
-def test_what_is_timed_is_replayed_and_what_judges_is_not(tmp_path: Path) -> None:
-    """A replay reads where it was captured: a run of other values is launched as usual."""
-    cuda = backend(block(tmp_path), tmp_path)
-    first, second = ({"x": normal(4, 16, 64, seed=seed)} for seed in (1, 2))
-    with cuda.build(Plan.of(()), afresh=True) as engine:
-        before = [engine.run(feed)["y"] for feed in (first, second)]
-        methods = [engine.time(feed) for feed in (first, second, first)]
-        after = [engine.run(feed)["y"] for feed in (first, second)]
-    assert ["cuda_graph"] * 3 == [latency and latency.method for latency in methods]
-    assert np.array_equal(before, after)
-    assert not np.array_equal(after[0], after[1])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        # The shape of its output is known on the host alone.
-        "(float[64] x) => (int64[1,N] y) { [square] s = Mul(x, x) [where] y = NonZero(s) }",
-        # Tan has no kernel on CUDA.
-        "(float[64] x) => (float[64] y) { [tan] t = Tan(x) [square] y = Mul(t, t) }",
-    ],
-)
-def test_what_cannot_be_captured_is_launched(tmp_path: Path, text: str) -> None:
-    """It has a latency all the same, and computes what it did."""
-    model = load_text(text, tmp_path)
-    feed = {"x": normal(64)}
-    everything = Plan.all_high(len(model.table.candidates))
-    with backend(model, tmp_path).build(everything, afresh=True) as engine:
-        before = engine.run(feed)["y"]
-        latency = engine.time(feed)
-        assert latency is not None
-        assert "host_clock" == latency.method
-        assert np.array_equal(before, engine.run(feed)["y"])
-
-
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-12])
 def test_references_come_from_the_gpu_where_it_agrees_with_the_cpu(
     tmp_path: Path, tolerance: float
