@@ -19,6 +19,7 @@ from precision_bisect.pipeline.fastest import FIRST_DRAW
 from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT
@@ -106,12 +107,12 @@ def test_a_run_that_exports_the_fewest_goes_on_with_those(model: Path, tmp_path:
     )
     assert run.deploy is not None and not run.deploys_fewest
     assert sorted(run.kept) == layers_in(tmp_path)
-    assert sorted(run.to_deploy) == sorted(reopen(model, tmp_path, {}).finished.kept)
+    assert sorted(kept_in_files(run)[1]) == sorted(reopen(model, tmp_path, {}).finished.kept)
     assert tmp_path == export(model, tmp_path, None, {}).folder
     deploy = export(model, tmp_path, None, {}, "deploy").folder
     assert tmp_path / "point-deploy" == deploy
     assert sorted(run.deploy.kept) == layers_in(deploy)
-    assert sorted(run.kept) == sorted(run.to_deploy) == layers_in(tmp_path)
+    assert sorted(run.kept) == sorted(kept_in_files(run)[1]) == layers_in(tmp_path)
 
 
 def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
@@ -119,7 +120,7 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert result.deploy is not None and result.tf32 is not None and result.tf32.holds
     gain = round(100 * (result.deploy.answer_time / result.deploy.time - 1))
     count = len(result.deploy.kept)
-    assert f"the plan to deploy ({count} layers); target, tf32" in words(result)
+    assert f"the fastest mixed plan ({count} layers), which FP32 is as fast as" in words(result)
     # Of layers as small as these it takes longer to launch them than to compute.
     assert gain > 0 and result.deploy.fp32_tf32_time < result.deploy.tf32_time
     assert "deploy FP32: TF32 holds (error" in words(result)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from precision_bisect.explaining.diagnosis.findings import Findings
-from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
@@ -23,7 +22,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import judged_elsewhere
+from precision_bisect.pipeline.elsewhere import TF32, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -138,14 +137,14 @@ def conclude(
     )
     if part:
         return _result(run, explanation, None)
-    _explain(run, explanation, judge_of(prepared, prepared.comparator, options))
+    _explain(run, explanation)
     result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
+def _explain(run: _Ended, explanation: _Explanation) -> None:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
@@ -154,15 +153,20 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
     chart = explanation.chart
     exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
     explanation.leaving = answer = plan if ending.status.answers else None
-    if ending.deploy is not None and exported is not None and exported.point == DEPLOY:
-        explanation.leaving, explanation.promises_of = ending.deploy.plan, DEPLOY
+    engine, opening, deploy = prepared.options.engine, run.answer.final.opening, ending.deploy
+    if deploy is not None and exported is not None and exported.point == DEPLOY:
+        explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
+        opening = deploy.outcome.evidence.opening or opening
+        engine = replace(engine, tf32=engine.tf32 or deploy.case == TF32)
+    opened_so = replace(prepared, options=replace(prepared.options, engine=engine))
+    judge = judge_of(prepared, prepared.comparator, deployed_session(engine, opening))
     leaving = explanation.leaving
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
     latencies = run.answer.timed.medians or {}
     with (
-        deploying(prepared, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(opened_so, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -356,9 +360,11 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
 
 def _unseen(run: _Ended, plan: Plan | None) -> Unseen | None:
     """Return the promise of a plan, with the estimate that was asked for."""
-    prepared, trials = run.prepared, run.driver.trials
+    prepared, deploy = run.prepared, run.ending.deploy
     if plan is None:
         return None
+    case = deploy.case if deploy is not None and deploy.plan == plan else ""
+    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == case]
     risk, limit = prepared.options.risk, prepared.comparator.tolerance
     calibrated = bool(prepared.scales.activations)
     unseen = promised(trials, plan, prepared.sets, calibrated=calibrated)

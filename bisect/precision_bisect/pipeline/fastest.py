@@ -139,8 +139,8 @@ def fastest(
             break
         aim /= missed
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
-    chosen = _chosen(passing, costs, limit)
-    return None if chosen is None else rivals.deployable(chosen, passing[chosen])
+    best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
+    return None if best is None else rivals.deployable(best, passing[best])
 
 
 def _deciding(rivals: Rivals, aim: float) -> CostGraph:
@@ -175,9 +175,13 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
     return sorted(better, key=lambda plan: (plan not in starts, costs.time(plan.kept), plan))
 
 
-def _chosen(passing: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
-    """Return the fewest layers of the plans that are as fast as any, and have room if one has."""
-    times = {plan: costs.time(plan.kept) for plan in passing}
+def chosen(
+    passing: Mapping[Plan, Outcome], times: Mapping[Plan, float], limit: float
+) -> Plan | None:
+    """Return the fewest layers of the plans that are as fast as any, and have room if one has.
+
+    It is one of those that have `times`, in any unit.
+    """
     least = min(times.values(), default=0.0)
     near = [plan for plan, time in times.items() if time <= (1 + AS_FAST) * least]
     best = [plan for plan in near if figure_of_copies(passing[plan]) <= ROOM * limit] or near
@@ -208,5 +212,7 @@ def plan_to_deploy(ending: Ending, names: Sequence[LayerName]) -> PlanToDeploy |
         weight_bytes=deployable.weight_bytes,
         answer_weight_bytes=deployable.answer_weight_bytes,
         high_weight_bytes=deployable.high_weight_bytes,
-        estimated=True,
+        estimated=deployable.latency is None,
+        latency=deployable.latency,
+        tf32=bool(deployable.case),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
-from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+from precision_bisect.trial import CaseName, Latency, Outcome, SampleSet, TrialStatus
 
 if TYPE_CHECKING:
     from precision_bisect.runs.results.module_answer import ModuleAnswer
@@ -56,7 +56,8 @@ class Deployable:
     and `fp32_tf32_time` those with it and with every layer high under TF32: shares of that with
     every layer high without. `full_batch_time` is the plan's where launches do not count.
     It has so many `casts`. Weights take `weight_bytes` with it, `answer_weight_bytes` with the
-    answer, `high_weight_bytes` with every layer high.
+    answer, `high_weight_bytes` with every layer high. An engine was judged and timed in a `case`,
+    in turns with every layer high there.
     """
 
     plan: Plan
@@ -70,6 +71,8 @@ class Deployable:
     weight_bytes: int
     answer_weight_bytes: int
     high_weight_bytes: int
+    case: CaseName = ""
+    latency: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

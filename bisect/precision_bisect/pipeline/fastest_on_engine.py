@@ -1,0 +1,256 @@
+"""The plan to deploy on an engine: a few plans of little cost, built, judged and timed.
+
+Estimates rank plans badly, 0.7 in the median, so plans of several kinds compete and the engine
+decides. All are judged with what the engine does to FP32 where it is deployed, and timed in turns
+with every layer high there.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations, takewhile, zip_longest
+
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.pipeline.chart import latency_of
+from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, products
+from precision_bisect.pipeline.fastest import FIRST_DRAW, LEARNT, ROOM, Rivals, chosen
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
+from precision_bisect.protocols import Search
+from precision_bisect.runs.results.endings import Deployable
+from precision_bisect.search.budget import BudgetSpent
+from precision_bisect.search.driver import CrashLoop, Driver
+from precision_bisect.search.rounding_law import worst
+from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.moves import filled
+from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet, Trial
+
+TRIED = 5
+"""Plans that are built beside the answer, at most. A bound."""
+LEAST = 2
+"""Plans that are built whatever they take: with fewer the engine decides nothing."""
+SHARE = 0.2
+"""Share of a run's time that further plans take, by what trials took."""
+BEYOND = 2.0
+"""Times the law's limit that some plans reach: real factors of the law are 0.3 to 1.2."""
+SLOWEST = 1.2
+"""Times of FP32 by estimate, above which no plan is built: estimates err by less, mostly."""
+CAST_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
+"""What the estimate of a Cast is multiplied by, to rank plans as the engine did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """How plans compete: each in a trial that differs from this `trial` by its plan alone.
+
+    `multiplying` are the layers with products. Trials of the run took `spent_s` before.
+    """
+
+    rivals: Rivals
+    limit: float
+    trial: Proposal
+    multiplying: Collection[int]
+    spent_s: float
+
+    def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
+        """Return what a plan comes to in a build as deployed, timed and on copies."""
+        (outcome,) = yield (replace(self.trial, plan=plan, phase=Phase.SPEED, reason=reason),)
+        return outcome
+
+    def has_time(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether one more plan, as slow as the slowest, keeps within the share of the time.
+
+        Times are the ledger's, so that a resumed run decides alike.
+        """
+        took = [outcome.wall_s for outcome in outcomes]
+        if len(took) < LEAST:
+            return True
+        return sum(took) + max(took) <= SHARE / (1 - SHARE) * self.spent_s
+
+    @property
+    def costs(self) -> CostGraph:
+        """What plans cost by estimate."""
+        estimates = self.rivals.estimates
+        return estimates.tf32 if self.trial.case else estimates.plain
+
+
+def deployable_on_engine(
+    prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
+) -> Search[Deployable | None]:
+    """Return the plan to deploy; None without a limit on figures, or where nothing is timed.
+
+    Where FP32 holds in TF32, as libraries run it, plans are judged so. If none holds so, it is the
+    answer, which holds without.
+    """
+    limit, trial = prepared.problem.tolerance, fp32_in_tf32(prepared, samples)
+    if limit is None:
+        return None
+    with_tf32 = False
+    if has_tf32(prepared):
+        (fp32,) = yield (trial,)
+        with_tf32 = fp32.passed
+    if not with_tf32:
+        trial = replace(trial, case="", draw=trial.draw and FIRST_DRAW)
+    contest = Contest(
+        rivals=rivals,
+        limit=limit,
+        trial=trial,
+        multiplying=products(prepared.model),
+        spent_s=_spent_s(driver.every_trial, trial.case),
+    )
+    smallest = prepared.options.objective == "smallest"
+    deployable = yield from fastest_on_engine(contest, smallest=smallest)
+    return deployable or answer_to_deploy(prepared, driver, rivals, samples)
+
+
+def answer_to_deploy(
+    prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
+) -> Deployable:
+    """Return the answer as it was searched, its time beside that of FP32 as libraries run it."""
+    deployable = rivals.deployable(rivals.answer, rivals.outcome)
+    latency = latency_of(driver, rivals.answer)
+    fp32 = driver.recorded(fp32_in_tf32(prepared, samples))
+    baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
+    if latency is not None and baseline is not None and latency.median_ms > 0:
+        high_ms = baseline.median_ms
+        latency = replace(latency, baseline_ms=high_ms, speedup=high_ms / latency.median_ms)
+    return replace(deployable, latency=latency)
+
+
+def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
+    """Return what trials took before the first of a contest, in seconds."""
+
+    def before(trial: Trial) -> bool:
+        proposal = trial.proposal
+        competes = proposal.phase is Phase.SPEED and proposal.kind is Kind.REBUILD
+        return not (competes and proposal.case == case)
+
+    return sum(trial.outcome.wall_s for trial in takewhile(before, trials))
+
+
+def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Deployable | None]:
+    """Return the fastest of some plans that hold, None where the engine times none.
+
+    The answer is one of them. What the first have shown, of the law's factor and of Casts, counts
+    in the choice of the last. With `smallest` bytes of weights take the place of time.
+    """
+    rivals, limit = contest.rivals, contest.limit
+    answer = rivals.outcome
+    if contest.trial.case or speedup_of(answer) is None:
+        answer = yield from contest.judge(rivals.answer, "the answer, as deployed")
+    if answer.verdict is not None and speedup_of(answer) is None:
+        return None
+    outcomes, costs = {rivals.answer: answer}, contest.costs
+    # The answer stands: whatever ends this early costs only further plans.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        for most in (TRIED - LEARNT, TRIED):
+            aim = ROOM * limit / _factor(rivals, outcomes)
+            for plan in candidates(rivals, costs, aim, contest.multiplying, outcomes):
+                tried = [outcomes[other] for other in outcomes if other != rivals.answer]
+                if len(tried) >= most or not contest.has_time(tried):
+                    break
+                outcomes[plan] = yield from contest.judge(plan, "a plan of little cost")
+            costs = _corrected(contest.costs, outcomes)
+    passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
+    times = _times(passing)
+    if smallest:
+        times = {plan: rivals.estimates.weights.time(plan.kept) for plan in times}
+    best = chosen(passing, times, limit)
+    if best is None:
+        return None
+    deployable = rivals.deployable(best, passing[best])
+    return replace(deployable, case=contest.trial.case, latency=passing[best].evidence.latency)
+
+
+def speedup_of(outcome: Outcome) -> float | None:
+    """Return how many times as fast as every layer high a plan was, None without a figure."""
+    latency = outcome.evidence.latency
+    return None if latency is None else latency.speedup
+
+
+def _times(outcomes: Mapping[Plan, Outcome]) -> dict[Plan, float]:
+    """Return the times of plans that have one, as shares of that with every layer high."""
+    gains = {plan: speedup_of(outcome) for plan, outcome in outcomes.items()}
+    return {plan: 1 / gain for plan, gain in gains.items() if gain}
+
+
+def candidates(
+    rivals: Rivals,
+    costs: CostGraph,
+    aim: float,
+    multiplying: Collection[int],
+    tried: Collection[Plan] = (),
+) -> list[Plan]:
+    """Return plans that may be fast and hold, of each kind the cheapest first, in turns of kinds.
+
+    The kinds: the cheapest that the law allows below `aim`, and somewhat beyond; the answer with
+    kernels whole, kept or low; its gaps closed; only products low; what is known before.
+    """
+    known = [rivals.answer, *rivals.starts]
+    pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
+    kinds = (
+        cheapest(costs, rivals.errors, aim, known, pinned),
+        [Plan.of(layers) for plan in known for layers in _whole_kernels(costs, plan)],
+        cheapest(costs, rivals.errors, BEYOND * aim, known, pinned, seed=1),
+        [Plan.of(filled(costs, plan.kept)) for plan in known],
+        [Plan.of(set(range(costs.size)).difference(multiplying) | pinned)],
+        known,
+    )
+    by_kind = [sorted(set(kind), key=lambda plan: (costs.time(plan.kept), plan)) for kind in kinds]
+    in_turns = (plan for turn in zip_longest(*by_kind) for plan in turn if plan is not None)
+    most_ms = SLOWEST * costs.time(range(costs.size))
+    return [
+        plan
+        for plan in dict.fromkeys(in_turns)
+        if plan not in tried
+        and plan not in rivals.refuted
+        and len(plan) < costs.size
+        and costs.time(plan.kept) <= most_ms
+    ]
+
+
+def _whole_kernels(costs: CostGraph, plan: Plan) -> Iterator[frozenset[int]]:
+    """Yield a plan with each fused kernel that it splits kept whole, and with each low whole.
+
+    Such a kernel computes in FP32 inside, whatever it reads and writes.
+    """
+    pieces = [fusion.layers for fusion in costs.fusions if plan.kept.intersection(fusion.layers)]
+    if pieces:
+        layers = frozenset(layer for kernel in pieces for layer in kernel)
+        yield filled(costs, plan.kept | layers)
+        yield plan.kept - layers
+
+
+def _factor(rivals: Rivals, outcomes: Mapping[Plan, Outcome]) -> float:
+    """Return the largest error over what the law forecast of the plan, 1 where none tells."""
+    factors = []
+    for plan, outcome in outcomes.items():
+        low = (error for layer, error in enumerate(rivals.errors) if layer not in plan.kept)
+        forecast, error = math.hypot(*low), worst(outcome)
+        if error is not None and 0 < error < math.inf and 0 < forecast < math.inf:
+            factors.append(error / forecast)
+    return max(factors, default=1.0)
+
+
+def _corrected(costs: CostGraph, outcomes: Mapping[Plan, Outcome]) -> CostGraph:
+    """Return the costs with Casts priced so that plans are ordered as the engine timed them."""
+    times = {Plan.all_high(costs.size): 1.0}
+    times |= {
+        plan: 1 / gain for plan, outcome in outcomes.items() if (gain := speedup_of(outcome))
+    }
+
+    def alike(graph: CostGraph) -> int:
+        estimates = {plan: graph.time(plan.kept) for plan in times}
+        pairs = combinations(times, 2)
+        return sum((times[a] < times[b]) == (estimates[a] < estimates[b]) for a, b in pairs)
+
+    graphs = [
+        replace(
+            costs,
+            values=[replace(value, cast_ms=factor * value.cast_ms) for value in costs.values],
+        )
+        for factor in CAST_FACTORS
+    ]
+    return max(graphs, key=alike)
