@@ -36,7 +36,7 @@ SHARE = 0.2
 BEYOND = 2.0
 """Times the law's limit that some plans reach: real factors of the law are 0.3 to 1.2."""
 SLOWEST = 1.2
-"""Times of FP32 by estimate, above which no plan is built: estimates err by less, mostly."""
+"""Times of FP32 and of the answer by estimate, above which no plan is built."""
 CAST_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 """What the estimate of a Cast is multiplied by, to rank plans as the engine did."""
 
@@ -145,13 +145,16 @@ def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Dep
     outcomes, costs = {rivals.answer: answer}, contest.costs
     # The answer stands: whatever ends this early costs only further plans.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        tried: list[Outcome] = []
         for most in (TRIED - LEARNT, TRIED):
             aim = ROOM * limit / _factor(rivals, outcomes)
-            for plan in candidates(rivals, costs, aim, contest.multiplying, outcomes):
-                tried = [outcomes[other] for other in outcomes if other != rivals.answer]
-                if len(tried) >= most or not contest.has_time(tried):
-                    break
-                outcomes[plan] = yield from contest.judge(plan, "a plan of little cost")
+            plans = candidates(rivals, costs, aim, contest.multiplying, outcomes)
+            for plan in plans[: most - len(tried)]:
+                if contest.has_time(tried):
+                    outcomes[plan] = yield from contest.judge(plan, "a plan of little cost")
+                    tried.append(outcomes[plan])
+            if not contest.has_time(tried):
+                break
             costs = _corrected(contest.costs, outcomes)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     times = _times(passing)
@@ -185,15 +188,17 @@ def candidates(
 ) -> list[Plan]:
     """Return plans that may be fast and hold, of each kind the cheapest first, in turns of kinds.
 
-    The kinds: the cheapest that the law allows below `aim`, and somewhat beyond; the answer with
-    kernels whole, kept or low; its gaps closed; only products low; what is known before.
+    The kinds: the cheapest that the law allows below `aim`, for the samples' batch, a full one and
+    somewhat beyond; the answer with kernels whole, kept or low; its gaps closed; only products
+    low; what is known before.
     """
     known = [rivals.answer, *rivals.starts]
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     kinds = (
         cheapest(costs, rivals.errors, aim, known, pinned),
         [Plan.of(layers) for plan in known for layers in _whole_kernels(costs, plan)],
-        cheapest(costs, rivals.errors, BEYOND * aim, known, pinned, seed=1),
+        cheapest(rivals.estimates.full_batch, rivals.errors, aim, known[:1], pinned),
+        cheapest(costs, rivals.errors, BEYOND * aim, known[:1], pinned, seed=1),
         [Plan.of(filled(costs, plan.kept)) for plan in known],
         [Plan.of(set(range(costs.size)).difference(multiplying) | pinned)],
         known,
