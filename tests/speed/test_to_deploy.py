@@ -23,7 +23,8 @@ from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT
-from precision_bisect.trial import SampleSet, Verdict
+from precision_bisect.settings.engine_settings import EngineSettings, Tf32
+from precision_bisect.trial import Kind, SampleSet, Verdict
 
 TOLERANCE = 5e-3
 BODY = """(float[16, 64] x) => (float[16, 64] y) <float up = {300}, float down = {1.1111111e-5}> {
@@ -139,6 +140,24 @@ def test_a_run_that_is_cut_off_goes_on_to_the_same(
     assert (result.kept, result.deploy) == (whole.kept, whole.deploy)
     assert whole.deployment is not None and whole.deployment.recheck is not None
     assert "not_judged" == whole.deployment.recheck.outcome
+
+
+@pytest.mark.parametrize("tf32", ["on", "off"])
+def test_tf32_is_judged_as_asked_for(
+    result: Result, model: Path, tmp_path: Path, tf32: Tf32
+) -> None:
+    """With it on every layer high has its rounding, too; off, nothing is said of it."""
+    settings = EngineSettings(tf32=tf32)
+    run = find(model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, engine=settings)
+    assert result.tf32 is not None and result.tf32.fp32_error and run.tf32 is None
+    names = load_model(model).table.names
+    (high,) = [
+        trial.outcome.error or 0.0
+        for trial in read_ledger(tmp_path / LEDGER).own
+        if len(trial.proposal.plan) == len(names) and trial.proposal.kind is Kind.JUDGE
+    ]
+    share = high / result.tf32.fp32_error
+    assert share > 0.5 if tf32 == "on" else share < 0.01
 
 
 @pytest.mark.parametrize("options", [{"objective": "fewest"}, {"strategy": "ddmin"}])

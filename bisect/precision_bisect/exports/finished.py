@@ -147,7 +147,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     options, code = _options(file, result, model)
     if point == DEPLOY and result.deploy is not None and result.deploy.tf32:
         # It was judged and timed so.
-        options = replace(options, engine=replace(options.engine, tf32=True))
+        options = replace(options, engine=replace(options.engine, tf32="on"))
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,

@@ -157,7 +157,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> None:
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        engine = replace(engine, tf32=engine.tf32 or deploy.case == TF32)
+        engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
     opened_so = replace(prepared, options=replace(prepared.options, engine=engine))
     judge = judge_of(prepared, prepared.comparator, deployed_session(engine, opening))
     leaving = explanation.leaving

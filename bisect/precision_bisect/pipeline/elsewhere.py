@@ -139,10 +139,10 @@ def has_tf32(prepared: Prepared) -> bool:
     The emulator predicts that, an engine computes it.
     """
     engine, backend = prepared.options.engine, prepared.backend
-    own = engine.tf32 or "use_tf32" in engine.ort_options
-    if not backend.emulated and (own or backend.name not in TF32_BY_DEFAULT):
+    if engine.tf32 != "auto" or prepared.options.high != "fp32":
         return False
-    return prepared.options.high == "fp32" and bool(products(prepared.model))
+    own = "use_tf32" in engine.ort_options or backend.name not in TF32_BY_DEFAULT
+    return (backend.emulated or not own) and bool(products(prepared.model))
 
 
 def products(model: Model) -> frozenset[int]:
@@ -162,7 +162,7 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
 
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
-            engine = replace(prepared.options.engine, tf32=True)
+            engine = replace(prepared.options.engine, tf32="on")
             options = replace(prepared.options, engine=engine, workers=1)
             here = prepared.here and _made(prepared, options)
             case = replace(prepared, options=options, here=here, work=work)

@@ -100,7 +100,7 @@ def estimates_of(prepared: Prepared) -> Estimates:
     shapes = {name: array.shape for name, array in prepared.samples[0].items()}
     graph = partial(cost_graph, prepared.model, shapes, fused=fused_groups(prepared.model))
     return Estimates(
-        plain=graph(),
+        plain=graph(tf32=prepared.options.engine.in_tf32),
         tf32=graph(tf32=True),
         full_batch=graph(kernel_ms=0.0),
         weights=weight_graph(prepared.model),

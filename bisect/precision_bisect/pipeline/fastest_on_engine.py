@@ -5,11 +5,10 @@ decides. All are judged with what the engine does to FP32 where it is deployed, 
 with every layer high there.
 """
 
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations, takewhile, zip_longest
+from itertools import combinations, takewhile
 
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.pipeline.chart import latency_of
@@ -22,9 +21,7 @@ from precision_bisect.protocols import Search
 from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
-from precision_bisect.search.rounding_law import worst
-from precision_bisect.search.speed.cheapest import cheapest
-from precision_bisect.search.speed.moves import filled
+from precision_bisect.search.speed.contenders import contenders, law_factor
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet, Trial
 
 TRIED = 5
@@ -33,10 +30,6 @@ LEAST = 2
 """Plans that are built whatever they take: with fewer the engine decides nothing."""
 SHARE = 0.2
 """Share of a run's time that further plans take, by what trials took."""
-BEYOND = 2.0
-"""Times the law's limit that some plans reach: real factors of the law are 0.3 to 1.2."""
-SLOWEST = 1.2
-"""Times of FP32 and of the answer by estimate, above which no plan is built."""
 CAST_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 """What the estimate of a Cast is multiplied by, to rank plans as the engine did."""
 
@@ -147,9 +140,16 @@ def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Dep
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         tried: list[Outcome] = []
         for most in (TRIED - LEARNT, TRIED):
-            aim = ROOM * limit / _factor(rivals, outcomes)
-            plans = candidates(rivals, costs, aim, contest.multiplying, outcomes)
-            for plan in plans[: most - len(tried)]:
+            plans = contenders(
+                costs,
+                rivals.errors,
+                ROOM * limit / law_factor(rivals.errors, outcomes),
+                [rivals.answer, *rivals.starts],
+                full_batch=rivals.estimates.full_batch,
+                multiplying=contest.multiplying,
+            )
+            fresh = [plan for plan in plans if plan not in rivals.refuted | outcomes.keys()]
+            for plan in fresh[: most - len(tried)]:
                 if contest.has_time(tried):
                     outcomes[plan] = yield from contest.judge(plan, "a plan of little cost")
                     tried.append(outcomes[plan])
@@ -177,66 +177,6 @@ def _times(outcomes: Mapping[Plan, Outcome]) -> dict[Plan, float]:
     """Return the times of plans that have one, as shares of that with every layer high."""
     gains = {plan: speedup_of(outcome) for plan, outcome in outcomes.items()}
     return {plan: 1 / gain for plan, gain in gains.items() if gain}
-
-
-def candidates(
-    rivals: Rivals,
-    costs: CostGraph,
-    aim: float,
-    multiplying: Collection[int],
-    tried: Collection[Plan] = (),
-) -> list[Plan]:
-    """Return plans that may be fast and hold, of each kind the cheapest first, in turns of kinds.
-
-    The kinds: the cheapest that the law allows below `aim`, for the samples' batch, a full one and
-    somewhat beyond; the answer with kernels whole, kept or low; its gaps closed; only products
-    low; what is known before.
-    """
-    known = [rivals.answer, *rivals.starts]
-    pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
-    kinds = (
-        cheapest(costs, rivals.errors, aim, known, pinned),
-        [Plan.of(layers) for plan in known for layers in _whole_kernels(costs, plan)],
-        cheapest(rivals.estimates.full_batch, rivals.errors, aim, known[:1], pinned),
-        cheapest(costs, rivals.errors, BEYOND * aim, known[:1], pinned, seed=1),
-        [Plan.of(filled(costs, plan.kept)) for plan in known],
-        [Plan.of(set(range(costs.size)).difference(multiplying) | pinned)],
-        known,
-    )
-    by_kind = [sorted(set(kind), key=lambda plan: (costs.time(plan.kept), plan)) for kind in kinds]
-    in_turns = (plan for turn in zip_longest(*by_kind) for plan in turn if plan is not None)
-    most_ms = SLOWEST * costs.time(range(costs.size))
-    return [
-        plan
-        for plan in dict.fromkeys(in_turns)
-        if plan not in tried
-        and plan not in rivals.refuted
-        and len(plan) < costs.size
-        and costs.time(plan.kept) <= most_ms
-    ]
-
-
-def _whole_kernels(costs: CostGraph, plan: Plan) -> Iterator[frozenset[int]]:
-    """Yield a plan with each fused kernel that it splits kept whole, and with each low whole.
-
-    Such a kernel computes in FP32 inside, whatever it reads and writes.
-    """
-    pieces = [fusion.layers for fusion in costs.fusions if plan.kept.intersection(fusion.layers)]
-    if pieces:
-        layers = frozenset(layer for kernel in pieces for layer in kernel)
-        yield filled(costs, plan.kept | layers)
-        yield plan.kept - layers
-
-
-def _factor(rivals: Rivals, outcomes: Mapping[Plan, Outcome]) -> float:
-    """Return the largest error over what the law forecast of the plan, 1 where none tells."""
-    factors = []
-    for plan, outcome in outcomes.items():
-        low = (error for layer, error in enumerate(rivals.errors) if layer not in plan.kept)
-        forecast, error = math.hypot(*low), worst(outcome)
-        if error is not None and 0 < error < math.inf and 0 < forecast < math.inf:
-            factors.append(error / forecast)
-    return max(factors, default=1.0)
 
 
 def _corrected(costs: CostGraph, outcomes: Mapping[Plan, Outcome]) -> CostGraph:
