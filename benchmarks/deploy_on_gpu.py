@@ -23,6 +23,7 @@ from gpu_job import run
 from gpu_networks import NETWORKS, Source, prepare
 from gpu_runs import FINISHED, machine
 
+from precision_bisect.pipeline.fastest import AS_FAST
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.runfolder import LEDGER, RESULT
 from precision_bisect.trial import Kind, Phase, Trial
@@ -67,6 +68,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         **row,
         **{key: result[key] for key in kept},
         "fewest": len(result["kept"]),
+        "worst": result["error"],
         "competed": [_trial(trial) for trial in competing],
         "fp32": [_trial(t) for t in trials if t.proposal.case and t not in competing],
         "contest_s": sum(trial.outcome.wall_s for trial in competing),
@@ -102,8 +104,11 @@ def row_of(row: Mapping[str, Any]) -> str:
     if deploy is None or deploy["latency"] is None:
         return f"| {row['network']} | {row.get('status')} {row['error']} |"
     latency, bound = deploy["latency"], row["bound"]
-    fewest: Mapping[str, Any] = next(iter(row["competed"]), {})
-    wins = latency["speedup"] is not None and latency["speedup"] <= 1
+    fewest: Mapping[str, Any] = {"ms": row["latency_ms"]["kept"], "error": row["worst"]}
+    if deploy["tf32"]:
+        # The answer with TF32, which it was not searched with.
+        fewest = row["competed"][0]
+    wins = latency["speedup"] is not None and latency["speedup"] < 1 + AS_FAST
     cells = (
         row["network"],
         latency["baseline_ms"],

@@ -5,6 +5,7 @@ decides. All are judged with what the engine does to FP32 where it is deployed, 
 with every layer high there.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,14 @@ from itertools import combinations, takewhile
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.pipeline.chart import latency_of
 from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, products
-from precision_bisect.pipeline.fastest import FIRST_DRAW, LEARNT, ROOM, Rivals, chosen
+from precision_bisect.pipeline.fastest import (
+    FIRST_DRAW,
+    LEARNT,
+    ROOM,
+    Rivals,
+    chosen,
+    figure_of_copies,
+)
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -38,7 +46,8 @@ CAST_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 class Contest:
     """How plans compete: each in a trial that differs from this `trial` by its plan alone.
 
-    `multiplying` are the layers with products. Trials of the run took `spent_s` before.
+    `multiplying` are the layers with products. Trials of the run took `spent_s` before. The error
+    of every layer high is the `floor`.
     """
 
     rivals: Rivals
@@ -46,6 +55,7 @@ class Contest:
     trial: Proposal
     multiplying: Collection[int]
     spent_s: float
+    floor: float = 0.0
 
     def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
         """Return what a plan comes to in a build as deployed, timed and on copies."""
@@ -74,42 +84,53 @@ def deployable_on_engine(
 ) -> Search[Deployable | None]:
     """Return the plan to deploy; None without a limit on figures, or where nothing is timed.
 
-    Where FP32 holds in TF32, as libraries run it, plans are judged so. If none holds so, it is the
-    answer, which holds without.
+    Where FP32 in TF32, as libraries run it, holds with room, so do plans. Else they compete
+    without it. If none holds, it is the answer.
     """
     limit, trial = prepared.problem.tolerance, fp32_in_tf32(prepared, samples)
     if limit is None:
         return None
-    with_tf32 = False
+    floor = math.inf
     if has_tf32(prepared):
         (fp32,) = yield (trial,)
-        with_tf32 = fp32.passed
-    if not with_tf32:
-        trial = replace(trial, case="", draw=trial.draw and FIRST_DRAW)
+        floor = figure_of_copies(fp32) if fp32.passed else math.inf
+    if floor > ROOM * limit:
+        floor, trial = 0.0, replace(trial, case="", draw=trial.draw and FIRST_DRAW)
     contest = Contest(
         rivals=rivals,
         limit=limit,
         trial=trial,
         multiplying=products(prepared.model),
         spent_s=_spent_s(driver.every_trial, trial.case),
+        floor=floor,
     )
     smallest = prepared.options.objective == "smallest"
     deployable = yield from fastest_on_engine(contest, smallest=smallest)
-    return deployable or answer_to_deploy(prepared, driver, rivals, samples)
+    if deployable is None:
+        return answer_to_deploy(prepared, driver, rivals, samples)
+    return deployable if deployable.case else beside_fp32(prepared, driver, deployable, samples)
 
 
 def answer_to_deploy(
     prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
 ) -> Deployable:
-    """Return the answer as it was searched, its time beside that of FP32 as libraries run it."""
+    """Return the answer as it was searched, with an engine's time if it has one."""
     deployable = rivals.deployable(rivals.answer, rivals.outcome)
     latency = latency_of(driver, rivals.answer)
-    fp32 = driver.recorded(fp32_in_tf32(prepared, samples))
+    return beside_fp32(prepared, driver, replace(deployable, latency=latency), samples)
+
+
+def beside_fp32(
+    prepared: Prepared, driver: Driver, deployable: Deployable, samples: SampleSet
+) -> Deployable:
+    """Return a plan without TF32, its time beside that of FP32 with it, where FP32 holds so."""
+    fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.latency
     baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
-    if latency is not None and baseline is not None and latency.median_ms > 0:
-        high_ms = baseline.median_ms
-        latency = replace(latency, baseline_ms=high_ms, speedup=high_ms / latency.median_ms)
-    return replace(deployable, latency=latency)
+    if latency is None or baseline is None or not latency.median_ms:
+        return deployable
+    high_ms = baseline.median_ms
+    speedup = high_ms / latency.median_ms
+    return replace(deployable, latency=replace(latency, baseline_ms=high_ms, speedup=speedup))
 
 
 def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
@@ -136,6 +157,7 @@ def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Dep
     if answer.verdict is not None and speedup_of(answer) is None:
         return None
     outcomes, costs = {rivals.answer: answer}, contest.costs
+    room = math.sqrt((ROOM * limit) ** 2 - contest.floor**2)
     # The answer stands: whatever ends this early costs only further plans.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         tried: list[Outcome] = []
@@ -143,7 +165,7 @@ def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Dep
             plans = contenders(
                 costs,
                 rivals.errors,
-                ROOM * limit / law_factor(rivals.errors, outcomes),
+                room / law_factor(rivals.errors, outcomes, contest.floor),
                 [rivals.answer, *rivals.starts],
                 full_batch=rivals.estimates.full_batch,
                 multiplying=contest.multiplying,

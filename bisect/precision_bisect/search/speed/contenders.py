@@ -69,12 +69,17 @@ def _whole_kernels(costs: CostGraph, plan: Plan) -> Iterator[frozenset[int]]:
         yield plan.kept - layers
 
 
-def law_factor(errors: Sequence[float], outcomes: Mapping[Plan, Outcome]) -> float:
-    """Return the largest error of plans over what the law forecasts, 1 where none tells."""
+def law_factor(
+    errors: Sequence[float], outcomes: Mapping[Plan, Outcome], floor: float = 0.0
+) -> float:
+    """Return the largest error of plans over what the law forecasts, 1 where none tells.
+
+    It is what low layers add to the `floor`, the error with every layer high.
+    """
     factors = []
     for plan, outcome in outcomes.items():
         low = (error for layer, error in enumerate(errors) if layer not in plan.kept)
         forecast, error = math.hypot(*low), worst(outcome)
-        if error is not None and 0 < error < math.inf and 0 < forecast < math.inf:
-            factors.append(error / forecast)
+        if error is not None and floor < error < math.inf and 0 < forecast < math.inf:
+            factors.append(math.sqrt(error**2 - floor**2) / forecast)
     return max(factors, default=1.0)
