@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import oracles
 from effort import examples
-from precision_bisect.pipeline.elsewhere import TF32
 from precision_bisect.pipeline.fastest import (
     AS_FAST,
     FIRST_DRAW,
@@ -35,6 +34,7 @@ from precision_bisect.protocols import Search, T
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.rounding_law import Law
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Evidence, Identity, Kind, Latency, Outcome, Proposal
 
 

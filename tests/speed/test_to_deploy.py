@@ -116,6 +116,21 @@ def test_a_run_that_exports_the_fewest_goes_on_with_those(model: Path, tmp_path:
     assert sorted(run.kept) == sorted(kept_in_files(run)[1]) == layers_in(tmp_path)
 
 
+def test_a_run_that_exports_a_point_of_the_curve_goes_on_with_that(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """`verify` and `target` read the plan whose files were written."""
+    count = max(point.kept_count for point in result.curve)
+    run = find(
+        model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, export_point=str(count)
+    )
+    finished = reopen(model, tmp_path, {}).finished
+    assert str(count) == run.export_point == finished.point
+    assert sorted(finished.kept) == layers_in(tmp_path) == sorted(kept_in_files(run)[1])
+    assert count == len(finished.kept)
+    assert tmp_path == export(model, tmp_path, None, {}).folder
+
+
 def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     """The fewest layers, the plan to deploy beside them, and FP32 as the libraries run it."""
     assert result.deploy is not None and result.tf32 is not None and result.tf32.holds

@@ -22,7 +22,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import TF32, judged_elsewhere
+from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -78,6 +78,7 @@ from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase
 
 
@@ -160,7 +161,6 @@ def _explain(run: _Ended, explanation: _Explanation) -> None:
         engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
     opened_so = replace(prepared, options=replace(prepared.options, engine=engine))
     judge = judge_of(prepared, prepared.comparator, deployed_session(engine, opening))
-    leaving = explanation.leaving
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
@@ -185,7 +185,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> None:
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
-            if leaving is not None:
+            if (leaving := explanation.leaving) is not None:
                 explanation.other_targets, explanation.tf32, explanation.ranges = (
                     run.driver.run_to_end(
                         judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)

@@ -28,7 +28,7 @@ from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate
-from precision_bisect.settings.targets import TARGETS, TF32_BY_DEFAULT, Inside, TargetName
+from precision_bisect.settings.targets import TARGETS, TF32, TF32_BY_DEFAULT, Inside, TargetName
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
 
 _DRAW = 10**6
@@ -127,10 +127,6 @@ def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]
     ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
     counts = Counter((ops[name], inside) for name, inside in affected.items() if name not in kept)
     return [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
-
-
-TF32: CaseName = "tf32"
-"""The case in which FP32 products round their inputs, as the libraries run them unless told."""
 
 
 def has_tf32(prepared: Prepared) -> bool:
