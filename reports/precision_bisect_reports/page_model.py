@@ -176,8 +176,9 @@ def _rows(result: Result) -> Iterator[Row]:
     if point := exported(result):
         yield Row("exports", point)
     if words := to_deploy(result):
-        expected = result.deploys_fewest and not (result.deploy.latency and fp32_wins(result))
-        yield Row("deploy", words, EVIDENCE if expected else ALWAYS)
+        measured = result.deploy is not None and not result.deploy.estimated
+        news = not result.deploys_fewest or (measured and fp32_wins(result))
+        yield Row("deploy", words, ALWAYS if news else EVIDENCE)
         yield Row("how fast", how_fast(result), FULL)
     if words := with_tf32(result):
         expected = result.tf32 and result.tf32.holds and not result.tf32.fp32_wins

@@ -94,22 +94,27 @@ def to_deploy(result: Result) -> str:
     else:
         fp32 = "FP32, the reference itself" if tf32 is None else "FP32 without TF32"
         beside = high
+    gain = fp32_gain(result)
     if fp32_wins(result):
-        gain = fp32_gain(result)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         return f"{fp32}, {how}{times} {own}"
     if plan.latency is not None:
+        own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
+        times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
         fewest_ms = (result.latency_ms or {}).get("kept")
-        faster = (fewest_ms or 0.0) / plan.latency.median_ms if not result.deploys_fewest else 0.0
-        percent = round(100 * (faster - 1))
-        gain = f", {percent}% faster than the fewest" if percent > 0 else ""
-        times = f"{plan.latency.speedup:.3g} times as fast as {beside}"
-        return f"{own}: {plan.latency.median_ms:.3g} ms, {times}{gain}"
-    percent = round(100 * (plan.answer_time / plan.time - 1))
-    faster = f"{percent}% faster than the fewest, " if percent > 0 else ""
+        if fewest_ms is not None and own_ms and not result.deploys_fewest:
+            times += _faster(", ", fewest_ms / own_ms)
+        return f"{own}: {own_ms:.3g} ms{times}"
+    faster = _faster("", plan.answer_time / plan.time, ", ")
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
     return f"{own}; {how}{faster}{times} times as fast as {high}"
+
+
+def _faster(before: str, times: float, after: str = "") -> str:
+    """Say by how much a plan is faster than the fewest layers, "" if it is not."""
+    percent = round(100 * (times - 1))
+    return f"{before}{percent}% faster than the fewest{after}" if percent > 0 else ""
 
 
 RANKED = (
