@@ -23,8 +23,8 @@ from gpu_job import run
 from gpu_networks import NETWORKS, Source, prepare
 from gpu_runs import FINISHED, machine
 
-from precision_bisect.pipeline.fastest import AS_FAST
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.results.speed_report import AS_FAST
 from precision_bisect.runs.runfolder import LEDGER, RESULT
 from precision_bisect.trial import Kind, Phase, Trial
 from zoo.networks import ROOT

@@ -32,7 +32,6 @@ from precision_bisect_reports.promise import (
 from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
 from precision_bisect_reports.speed import (
     cost,
-    fp32_wins,
     how_fast,
     no_faster,
     runs,
@@ -177,7 +176,7 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("exports", point)
     if words := to_deploy(result):
         measured = result.deploy is not None and not result.deploy.estimated
-        news = not result.deploys_fewest or (measured and fp32_wins(result))
+        news = not result.deploys_fewest or (measured and result.fp32_wins)
         yield Row("deploy", words, ALWAYS if news else EVIDENCE)
         yield Row("how fast", how_fast(result), FULL)
     if words := with_tf32(result):

@@ -11,9 +11,8 @@ from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
 MOST_PLAN_ROWS = 8
-FASTER, AS_FAST = 1.05, 0.02
-"""Below this ratio two figures are called as fast. Measurements of one engine differ by the share
-`AS_FAST`: of two as fast the given model is deployed."""
+FASTER = 1.05
+"""Below this ratio two figures are called as fast."""
 MOST_ISLANDS, LONGEST_NAME = 2, 28
 
 
@@ -56,27 +55,6 @@ def no_faster(result: Result) -> str:
     return f"{sentence}; {faster:.3g} ms with {counted(count, 'kept layer')}"
 
 
-def fp32_gain(result: Result) -> float:
-    """Return how many times as fast as the plan to deploy FP32 is, 0 where nothing tells.
-
-    It is FP32 with TF32, as the libraries run it, if it holds so, and so is the plan.
-    """
-    plan, tf32 = result.deploy, result.tf32
-    if plan is None or result.high != "fp32":
-        return 0.0
-    if plan.latency is not None:
-        return 1 / plan.latency.speedup if plan.latency.speedup else 0.0
-    if tf32 is None or not tf32.fp32_passed:
-        return plan.time
-    return (plan.tf32_time if tf32.passed else plan.time) / plan.fp32_tf32_time
-
-
-def fp32_wins(result: Result) -> bool:
-    """Whether FP32 is what to deploy: as fast as any plan that holds, within what engines vary."""
-    measured = result.deploy is not None and not result.deploy.estimated
-    return fp32_gain(result) >= (1 - AS_FAST if measured else 1)
-
-
 def to_deploy(result: Result) -> str:
     """Say what the fastest plan that holds comes to, or that FP32 is as fast; "" for none."""
     plan, tf32 = result.deploy, result.tf32
@@ -94,8 +72,8 @@ def to_deploy(result: Result) -> str:
     else:
         fp32 = "FP32, the reference itself" if tf32 is None else "FP32 without TF32"
         beside = high
-    gain = fp32_gain(result)
-    if fp32_wins(result):
+    if result.fp32_wins:
+        gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         return f"{fp32}, {how}{times} {own}"
     if plan.latency is not None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import oracles
 from effort import examples
 from precision_bisect.pipeline.fastest import (
-    AS_FAST,
     FIRST_DRAW,
     JUDGED,
     ROOM,
@@ -31,6 +30,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.protocols import Search, T
+from precision_bisect.runs.results.speed_report import AS_FAST
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.rounding_law import Law

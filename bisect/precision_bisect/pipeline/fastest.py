@@ -19,7 +19,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.runs.results.endings import Deployable, Ending
-from precision_bisect.runs.results.speed_report import PlanToDeploy
+from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest
@@ -33,9 +33,6 @@ LEARNT = 2
 """Of these, how many are proposed after the law's factor was learnt from the first."""
 ROOM = 0.8
 """Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
-AS_FAST = 0.02
-"""Share of the time by which plans count as equally fast. Repeated measurements of one engine
-differ by about that."""
 FIRST_DRAW = CURVE_DRAW + 4096
 """The draws of copies for these plans: far from those of the answer and of the curve."""
 

@@ -285,6 +285,12 @@ class Result:
         return self.deploy is None or {*self.deploy.kept} == {*self.kept}
 
     @property
+    def fp32_wins(self) -> bool:
+        """Whether FP32, as libraries run it, is what to deploy: no plan that holds is faster."""
+        plan = self.deploy if self.high == "fp32" else None
+        return plan is not None and plan.loses_to_fp32(self.tf32)
+
+    @property
     def limit(self) -> float | None:
         """The limit on the scale of the errors; several limits make them multiples of 1."""
         return 1.0 if isinstance(self.tolerance, Mapping) else self.tolerance

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
+from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure, Latency, Stability
+
+AS_FAST = 0.02
+"""Share of the time by which plans count as equally fast. Repeated measurements of one engine
+differ by about that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +93,18 @@ class PlanToDeploy:
     estimated: bool
     latency: Latency | None = None
     tf32: bool = False
+
+    def fp32_gain(self, tf32: WithTf32 | None) -> float:
+        """Return how many times as fast as this FP32 is, 0 where nothing tells.
+
+        Both are with TF32, as the libraries run them, where they hold so.
+        """
+        if self.latency is not None:
+            return 1 / self.latency.speedup if self.latency.speedup else 0.0
+        if tf32 is None or not tf32.fp32_passed:
+            return self.time
+        return (self.tf32_time if tf32.passed else self.time) / self.fp32_tf32_time
+
+    def loses_to_fp32(self, tf32: WithTf32 | None) -> bool:
+        """Whether FP32 is as fast: of two that engines time alike the given model is deployed."""
+        return self.fp32_gain(tf32) >= (1 if self.estimated else 1 - AS_FAST)
