@@ -173,7 +173,7 @@ def contests(draw: st.DrawFn) -> tuple[Contest, Engine]:
     return contest, engine
 
 
-@examples(80)
+@examples(25)
 @given(drawn=contests(), smallest=st.booleans())
 def test_it_is_the_fastest_that_was_tried_and_held(
     drawn: tuple[Contest, Engine], smallest: bool
@@ -205,7 +205,7 @@ def test_it_is_the_fastest_that_was_tried_and_held(
         assert all((outcomes[plan].error or 0) > ROOM * oracles.TOLERANCE for plan in fast)
 
 
-@examples(40)
+@examples(12)
 @given(drawn=contests(), most=st.integers(0, TRIED))
 def test_a_resumed_run_decides_alike(drawn: tuple[Contest, Engine], most: int) -> None:
     """A run that was cut off within the contest goes on to the plan of one that was not."""
