@@ -203,10 +203,7 @@ def _times(outcomes: Mapping[Plan, Outcome]) -> dict[Plan, float]:
 
 def _corrected(costs: CostGraph, outcomes: Mapping[Plan, Outcome]) -> CostGraph:
     """Return the costs with Casts priced so that plans are ordered as the engine timed them."""
-    times = {Plan.all_high(costs.size): 1.0}
-    times |= {
-        plan: 1 / gain for plan, outcome in outcomes.items() if (gain := speedup_of(outcome))
-    }
+    times = {Plan.all_high(costs.size): 1.0} | _times(outcomes)
 
     def alike(graph: CostGraph) -> int:
         estimates = {plan: graph.time(plan.kept) for plan in times}
