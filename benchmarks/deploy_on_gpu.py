@@ -26,6 +26,7 @@ from gpu_runs import FINISHED, machine
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.speed_report import AS_FAST
 from precision_bisect.runs.runfolder import LEDGER, RESULT
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Kind, Phase, Trial
 from zoo.networks import ROOT
 
@@ -70,7 +71,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "fewest": len(result["kept"]),
         "worst": result["error"],
         "competed": [_trial(trial) for trial in competing],
-        "fp32": [_trial(t) for t in trials if t.proposal.case and t not in competing],
+        "fp32": [_trial(t) for t in trials if t.proposal.case == TF32 and t not in competing],
         "contest_s": sum(trial.outcome.wall_s for trial in competing),
         "trials_s": sum(trial.outcome.wall_s for trial in trials),
     }
@@ -85,7 +86,6 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "case": trial.proposal.case,
         "phase": str(trial.proposal.phase),
         "layers": len(trial.proposal.plan),
-        "plan": list(trial.proposal.plan.indices),
         "status": str(outcome.status),
         "verdict": None if outcome.verdict is None else str(outcome.verdict),
         "error": max((error for error in errors if error is not None), default=None),
@@ -150,8 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(row_of(rows[-1]), flush=True)
     for row in rows:
         for plan in row.get("competed", ()):
-            shown = {key: plan[key] for key in plan if key != "plan"}
-            print(row["network"], json.dumps(shown), flush=True)
+            print(row["network"], json.dumps(plan), flush=True)
     return int(any(not (row.get("deploy") or {}).get("latency") for row in rows))
 
 
