@@ -12,14 +12,13 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.runs.belonging import RUN, holds_exports, is_run
+from precision_bisect.runs.belonging import RUN, holds_exports, is_run, own_files
 from precision_bisect.runs.runfolder import (
     ENGINES,
     LEDGER,
     LOCK,
     LOGS,
     MIXED_MODEL,
-    OWN_FILES,
     OWNER,
     REPORT,
     RESULT,
@@ -27,7 +26,7 @@ from precision_bisect.runs.runfolder import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NAMES = [*OWN_FILES, LOCK, OWNER, f"{LOGS}/app.log", f"{ENGINES}/big.plan"]
+NAMES = [*own_files(), LOCK, OWNER, f"{LOGS}/app.log", f"{ENGINES}/big.plan"]
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:

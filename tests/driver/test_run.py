@@ -12,6 +12,7 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.errors import ExitCode, RunFolderError
+from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.monitoring.events import Event, TrialStarted
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
@@ -125,7 +126,7 @@ def test_a_run_cut_short_before_a_plan_passed_has_no_answer(model: Path, tmp_pat
     result = tiny.search(model, tmp_path, observer=observer)
     assert (result.status, result.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
     assert (result.kept, result.rungs, result.error) == ([], [], None)
-    assert not any((tmp_path / name).exists() for name in EXPORTS)
+    assert not any((tmp_path / name).exists() for name in (*EXPORTS, *exported_texts()))
     assert json.loads((tmp_path / "status.json").read_text())["best"] is None
 
 

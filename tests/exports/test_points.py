@@ -17,7 +17,6 @@ from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import (
-    EXPORTS,
     LAYER_PRECISIONS,
     MIXED_MODEL,
     RESULT,
@@ -115,7 +114,7 @@ def test_a_finished_run_exports_any_point_again(
     run = tmp_path / "run"
     assert ExitCode.OK == command(model, run, "--export-point", point)
     again = export(model, whole.out, tmp_path / "again", {}, point)
-    assert {TORCH_AUTOCAST} == {*filter(again.reasons.get, EXPORTS)}
+    assert {TORCH_AUTOCAST} == {*filter(again.reasons.get, again.reasons)}
     for name in (MIXED_MODEL, LAYER_PRECISIONS, RUN_SCRIPT):
         assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert whole.out is not None

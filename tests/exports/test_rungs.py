@@ -29,7 +29,6 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.precisions import HALF_NAMES, HIGH_NAMES, Form, Pair, PrecisionName
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
-    EXPORTS,
     LAYER_PRECISIONS,
     MIXED_MODEL,
     POLYGRAPHY_SCRIPT,
@@ -136,7 +135,7 @@ def test_a_ladder_of_three_is_the_same_in_all_exports(tmp_path: Path, parse_rtx:
     assert "AutoCast knows one 16-bit type beside fp32, and the plan has fp32, fp16, int8" == (
         reasons.pop(AUTOCAST)
     )
-    assert {TORCH_AUTOCAST} == {*filter(reasons.get, EXPORTS)}
+    assert {TORCH_AUTOCAST} == {*filter(reasons.get, reasons)}
     expected: dict[str, PrecisionName] = {"exp": "fp32", "two": "fp16", "sin": "fp16"}
     assert expected == said_by_script(folder.path / POLYGRAPHY_SCRIPT)
     spec = (folder.path / LAYER_PRECISIONS).read_text()
