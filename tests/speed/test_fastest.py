@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import oracles
 from effort import examples
+from precision_bisect.options import Objective
 from precision_bisect.pipeline.fastest import (
     AS_FAST,
     FIRST_DRAW,
@@ -54,10 +55,10 @@ def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostG
     data=st.data(),
     graph=graphs(),
     factor=st.sampled_from([0.5, 1.0, 2.0]),
-    smallest=st.booleans(),
+    objective=st.sampled_from(["fastest", "smallest"]),
 )
 def test_it_passes_its_own_trial_and_is_no_slower(
-    data: st.DataObject, graph: CostGraph, factor: float, smallest: bool
+    data: st.DataObject, graph: CostGraph, factor: float, objective: Objective
 ) -> None:
     """Also where the law is wrong: it was tried on draws of its own, in time, and has room."""
     size, sizes = graph.size, st.sampled_from([0.0, 0.1, 0.4, 0.7, 2.0, math.inf])
@@ -70,10 +71,12 @@ def test_it_passes_its_own_trial_and_is_no_slower(
     answer = Plan.of(data.draw(st.frozensets(st.integers(0, size - 1), max_size=size - 1)))
     assume(oracle(answer.kept).passed)
     law = Law.of([min(error, 1e30) for error in errors], Plan.of(()))
-    estimates = Estimates(plain=graph, tf32=graph, full_batch=graph, weights=graph)
+    estimates = Estimates(plain=graph, tf32=graph, full_batch=graph, instead={"smallest": graph})
     rivals = Rivals(law=law, answer=answer, outcome=oracle(answer.kept), estimates=estimates)
     simulation = oracles.Simulation(size, oracle)
-    deploy = simulation.run(fastest(oracles.problem(size), rivals, copies=True, smallest=smallest))
+    deploy = simulation.run(
+        fastest(oracles.problem(size), rivals, copies=True, objective=objective)
+    )
     assert deploy is not None and deploy.outcome.passed
     trials = {trial.proposal.plan: trial for trial in simulation.trials}
     assert len(trials) <= JUDGED

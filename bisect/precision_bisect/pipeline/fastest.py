@@ -13,6 +13,7 @@ from functools import partial
 
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
+from precision_bisect.options import Objective
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
@@ -43,12 +44,12 @@ FIRST_DRAW = CURVE_DRAW + 4096
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """What plans cost for the samples' batch, the same under TF32, and for a batch so large that
-    launches of kernels do not count; and the bytes of their weights."""
+    launches of kernels do not count; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
     tf32: CostGraph
     full_batch: CostGraph
-    weights: CostGraph
+    instead: Mapping[Objective, CostGraph]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Rivals:
     def deployable(self, plan: Plan, outcome: Outcome) -> Deployable:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
         plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
-        everything = range(plain.size)
+        everything, weights = range(plain.size), self.estimates.instead["smallest"]
         high_ms = plain.time(everything) or 1.0
         return Deployable(
             plan=plan,
@@ -86,9 +87,9 @@ class Rivals:
             fp32_tf32_time=tf32.time(everything) / high_ms,
             full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
-            weight_bytes=round(self.estimates.weights.time(plan.kept)),
-            answer_weight_bytes=round(self.estimates.weights.time(self.answer.kept)),
-            high_weight_bytes=round(self.estimates.weights.time(everything)),
+            weight_bytes=round(weights.time(plan.kept)),
+            answer_weight_bytes=round(weights.time(self.answer.kept)),
+            high_weight_bytes=round(weights.time(everything)),
         )
 
 
@@ -103,18 +104,18 @@ def estimates_of(prepared: Prepared) -> Estimates:
         plain=graph(),
         tf32=graph(tf32=True),
         full_batch=graph(kernel_ms=0.0),
-        weights=weight_graph(prepared.model),
+        instead={"smallest": weight_graph(prepared.model)},
     )
 
 
 def fastest(
-    problem: Problem, rivals: Rivals, *, copies: bool, smallest: bool = False
+    problem: Problem, rivals: Rivals, *, copies: bool, objective: Objective = "fastest"
 ) -> Search[Deployable | None]:
     """Return the plan to deploy, which may be the answer; None without a limit on figures.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
-    answer. Where nothing beats every layer high at the samples' batch, a full one decides. With
-    `smallest` bytes of weights take the place of time.
+    answer. Where nothing beats every layer high at the samples' batch, a full one decides. What
+    the estimates have for the `objective` takes the place of time.
     """
     limit = problem.tolerance
     if limit is None:
@@ -122,7 +123,7 @@ def fastest(
     check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
     outcomes = {rivals.answer: rivals.outcome}
     aim = ROOM * limit
-    costs = rivals.estimates.weights if smallest else _deciding(rivals, aim)
+    costs = rivals.estimates.instead.get(objective) or _deciding(rivals, aim)
     for most in (JUDGED - LEARNT, JUDGED):
         plans = [plan for plan in _candidates(rivals, costs, aim) if plan not in outcomes]
         missed = 1.0
@@ -161,10 +162,10 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
-    plain = rivals.estimates.plain
+    plain, full = rivals.estimates.plain, rivals.estimates.full_batch
     slowest = [
         (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
-        for graph in ((costs,) if costs is rivals.estimates.weights else (costs, plain))
+        for graph in ((costs, plain) if costs is full else (costs,))
     ]
     better = [
         plan

@@ -105,8 +105,8 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
     )
     # The answer stands, as in `_charted`.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
-        copies, smallest = prepared.copies is not None, options.objective == "smallest"
-        search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
+        copies, objective = prepared.copies is not None, options.objective
+        search = fastest(prepared.problem, rivals, copies=copies, objective=objective)
         deployable = yield from on_samples(ending.samples, search)
         if deployable is None or deployable.plan == answer:
             return replace(ending, deploy=deployable)
