@@ -7,7 +7,7 @@ candidates in network order, 0-based.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -116,6 +116,11 @@ class LayerTable:
         """The modules of the candidates, in network order; nothing where none has one."""
         modules = tuple(layer.module for layer in self.candidates)
         return modules if any(modules) else ()
+
+    def plan_of(self, names: Iterable[str]) -> Plan:
+        """Return the plan that keeps the candidates with these names."""
+        kept = frozenset(names)
+        return Plan.of(i for i, layer in enumerate(self.candidates) if layer.name in kept)
 
     def pinned(self, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> "LayerTable":
         """Return the table with these layers no candidates any more, each for its reason.

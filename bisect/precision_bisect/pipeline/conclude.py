@@ -31,7 +31,6 @@ from precision_bisect.pipeline.explanation import (
     explained_in_time,
 )
 from precision_bisect.pipeline.exported import exported_plan, within_limits
-from precision_bisect.pipeline.fastest import plan_to_deploy
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -155,7 +154,8 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
     exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
     explanation.leaving = answer = plan if ending.status.answers else None
     if ending.deploy is not None and exported is not None and exported.point == DEPLOY:
-        explanation.leaving, explanation.promises_of = ending.deploy.plan, DEPLOY
+        explanation.leaving = prepared.model.table.plan_of(ending.deploy.kept)
+        explanation.promises_of = DEPLOY
     leaving = explanation.leaving
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
@@ -297,11 +297,11 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
 
 def _deploy(run: _Ended) -> PlanToDeploy | None:
     """Return the plan to deploy, with what runs low in it; None where there is none."""
-    prepared, deployable = run.prepared, run.ending.deploy
-    plan = plan_to_deploy(run.ending, prepared.model.table.names)
-    if plan is None or deployable is None:
+    prepared, deploy = run.prepared, run.ending.deploy
+    if deploy is None:
         return None
-    return replace(plan, low_share=_low_share(prepared, deployable.plan))
+    plan = prepared.model.table.plan_of(deploy.kept)
+    return replace(deploy, low_share=_low_share(prepared, plan))
 
 
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:

@@ -101,9 +101,8 @@ class Prepared(Loaded):
     @property
     def start(self) -> Plan | None:
         """The plan to start from, None where that keeps no candidate."""
-        names = self.model.table.names
-        kept = [i for i, name in enumerate(names) if name in self.begun_with]
-        return Plan.of(kept) if kept else None
+        plan = self.model.table.plan_of(self.begun_with)
+        return plan if plan else None
 
     @property
     def problem(self) -> Problem:

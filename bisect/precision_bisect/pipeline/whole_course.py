@@ -96,6 +96,7 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
     if outcome is None or curve.law is None or curve.problem.large:
         return ending
     rivals = Rivals(
+        names=prepared.model.table.names,
         law=curve.law,
         answer=answer,
         outcome=outcome,
@@ -108,12 +109,14 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
         copies, smallest = prepared.copies is not None, options.objective == "smallest"
         search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
         deployable = yield from on_samples(ending.samples, search)
-        if deployable is None or deployable.plan == answer:
-            return replace(ending, deploy=deployable)
-        if not (yield from _passes_others(prepared, deployable.plan, ending)):
-            return replace(ending, deploy=rivals.deployable(answer, outcome))
-        if options.holdout:
-            yield from judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
+        if deployable is None:
+            return ending
+        plan = prepared.model.table.plan_of(deployable.kept)
+        if plan != answer:
+            if not (yield from _passes_others(prepared, plan, ending)):
+                return replace(ending, deploy=rivals.deployable(answer, outcome))
+            if options.holdout:
+                yield from judged_by_held_out(plan, builds=prepared.problem.builds)
         return replace(ending, deploy=deployable)
     return ending
 

@@ -19,7 +19,6 @@ from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.judged_answer import asked_layers
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
@@ -164,6 +163,7 @@ def conclude_ladder(
     judge = judge_of(last.prepared, climbed.comparator, options)
     point = ExportedPoint(kept=last.kept) if last.answered else None
     others, before = [], _effort(climbed)
+    plan = last.prepared.model.table.plan_of(last.kept)
     whole = replace(last.prepared, comparator=climbed.comparator)
     check = not climbed.interrupted
     with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
@@ -174,7 +174,7 @@ def conclude_ladder(
                 until(budget.overdue),
                 reopened(last.prepared, last.ledger, budget, observer) as driver,
             ):
-                search = other_targets(whole, driver.cases, _plan(last), SampleSet.JUDGED)
+                search = other_targets(whole, driver.cases, plan, SampleSet.JUDGED)
                 others = driver.run_to_end(search)
         diagnosis = [
             finding.short for name, finding in nearest(findings).items() if name in chosen
@@ -255,18 +255,12 @@ def _rungs(climbed: Climbed) -> list[Rung]:
     last, ladder = climbed.steps[-1], climbed.composition.ladder
     table, options = last.prepared.model.table, last.prepared.options
     pair = Pair(low=options.low, high=options.high)
-    counts = Counter(assigned(table, pair, _plan(last)).values())
+    counts = Counter(assigned(table, pair, table.plan_of(last.kept)).values())
     rungs = [
         Rung(precision=ladder[level], layers=layers, count=counts[ladder[level]])
         for level, layers in reversed(list(climbed.chosen.items()))
     ]
     return [*rungs, Rung(precision=ladder[0], layers=None, count=counts[ladder[0]])]
-
-
-def _plan(step: RungSearch) -> Plan:
-    """Return what a search keeps, as a plan of its candidates."""
-    kept = frozenset(step.kept)
-    return Plan.of(i for i, name in enumerate(step.prepared.model.table.names) if name in kept)
 
 
 def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:

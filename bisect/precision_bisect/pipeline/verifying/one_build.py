@@ -105,7 +105,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
     subject = finished.in_fp32(model) if order.plain else finished
-    searched, kept = subject.with_pinned(model), frozenset(subject.kept)
+    searched = subject.with_pinned(model)
     options = Options(
         model=order.model,
         backend=builder.name,
@@ -116,7 +116,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     task = BackendTask(
         options=options, shapes=subject.shapes, work=work, scales=subject.scales(), timed=True
     )
-    plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
+    plan = searched.table.plan_of(subject.kept)
     with builder.listening() as messages:
         evidence, failure, engine = Evidence(), None, ""
         facts: EngineFacts | None = None
