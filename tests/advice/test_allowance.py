@@ -11,7 +11,7 @@ import tiny
 from advice_cases import case_of
 from models import parse, save
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import ADVICE, LEAST_ADVICE_S, allowance

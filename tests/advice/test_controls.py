@@ -10,7 +10,7 @@ from advice_cases import case_of, searched
 from models import parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import UNCHANGED
+from precision_bisect.explaining.advice.diagnosed_model import UNCHANGED
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.protocols import Sample
 

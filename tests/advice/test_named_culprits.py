@@ -174,13 +174,13 @@ def test_a_live_warning_finds_its_layers(rtx: Flavour, tmp_path: Path) -> None:
     """TensorRT-RTX names the nodes of a norm in FP16, and the advice is for those layers."""
     path = save(parse(layer_norm()), tmp_path)
     kept = ["node_of_h", "node_of_q", "node_of_v"]
-    case = case_of(path, list(large()), kept, tmp_path)
-    writer = TypedWriter(case.model, case.pair)
+    subject = case_of(path, list(large()), kept, tmp_path)
+    writer = TypedWriter(subject.case.model, subject.case.pair)
     settings = EngineSettings(compute_capability="8.6")
     backend = TensorRTBackend(writer, settings, rtx, {"x": [(2, 4, 6)]}, tmp_path / "work")
     with backend.build(Plan.of(())) as engine:
         evidence = engine.evidence()
-    found = advised(replace(case, notes=evidence.notes, listed=evidence.listed))
+    found = advised(replace(subject, notes=evidence.notes, listed=evidence.listed))
     (warned,) = [each for each in found.advice if each.id == "tensorrt-layernorm"]
     assert ["node_of_q", "node_of_v"] == list(warned.layers)
     assert "Detected layernorm nodes in FP16; Running layernorm" in warned.evidence

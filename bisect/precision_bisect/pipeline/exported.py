@@ -17,7 +17,9 @@ def exported_plan(
     """Return the plan to export, with a remark if the point asked for does not exist."""
     curve, missing = (chart.curve, chart.culprits), list[str]()
     try:
-        point, kept = kept_at(prepared.options.export_point, answer.kept, ending.deploy, curve)
+        point, kept = kept_at(
+            prepared.case.options.export_point, answer.kept, ending.deploy, curve
+        )
     except UsageError as error:
         missing = [error.one_line()]
         point, kept = kept_at(DEPLOY, answer.kept, ending.deploy, curve)
@@ -42,6 +44,6 @@ def within_limits(
         return False
     if exported.point in (DEPLOY, FEWEST):
         return answer.plan is not None and ending.status is not Status.STOPPED
-    plan = prepared.model.table.plan_of(exported.kept)
+    plan = prepared.case.model.table.plan_of(exported.kept)
     outcome = driver.judged(plan, answer.samples) or driver.on_copies(plan)
     return outcome is not None and outcome.passed

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.circumstances import (
     builder_warnings,
     chosen_rows,
     never_reached,
     quantized_beside,
 )
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
 from precision_bisect.explaining.advice.quantizing import (
     bf16_instead,
@@ -52,17 +52,17 @@ ADVISERS: Sequence[Adviser] = (
 """Those first whose advice removes the need for good."""
 
 
-def advised(case: DiagnosedModel) -> Findings:
+def advised(subject: DiagnosedModel) -> Findings:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
     No further advice is tried once the case's allowance is spent. What changes nothing for its
     plan is no advice.
     """
     cures, others = list[Advice](), list[Advice]()
-    bits = 8 if case.pair.low in QUANTIZED else 16
+    bits = 8 if subject.case.pair.low in QUANTIZED else 16
     for advise, for_bits, cure in ADVISERS:
-        if for_bits in (0, bits) and not case.variants.allowance.spent:
-            advice = (entry for entry in advise(case) if not (entry.tried and entry.tried.idle))
+        if for_bits in (0, bits) and not subject.variants.allowance.spent:
+            advice = (entry for entry in advise(subject) if not (entry.tried and entry.tried.idle))
             (cures if cure else others).extend(advice)
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
@@ -72,6 +72,6 @@ def advised(case: DiagnosedModel) -> Findings:
             finding,
             advice=list(dict.fromkeys(one.id for one in ordered if finding.layer in one.layers)),
         )
-        for finding in case.findings.layers
+        for finding in subject.findings.layers
     ]
-    return replace(case.findings, layers=layers, advice=ordered)
+    return replace(subject.findings, layers=layers, advice=ordered)

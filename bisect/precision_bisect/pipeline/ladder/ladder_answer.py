@@ -159,12 +159,12 @@ def conclude_ladder(
     ladder = climbed.composition.ladder
     findings = Findings(low=ladder[0])
     part = last.result.deployment
-    options = part or deployed_session(last.prepared.options.engine)
+    options = part or deployed_session(last.prepared.case.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     point = ExportedPoint(kept=last.kept) if last.answered else None
     others, before = [], _effort(climbed)
-    plan = last.prepared.model.table.plan_of(last.kept)
-    whole = replace(last.prepared, comparator=climbed.comparator)
+    plan = last.prepared.case.model.table.plan_of(last.kept)
+    whole = last.prepared.with_case(replace(last.prepared.case, comparator=climbed.comparator))
     check = not climbed.interrupted
     with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
         if last.answered:
@@ -188,13 +188,13 @@ def conclude_ladder(
         low=climbed.composition.pair(0).low,
         high=climbed.composition.pair(-1).high,
         tolerance=tolerance_of(climbed.comparator),
-        candidates=len(climbed.steps[0].prepared.model.table.candidates),
+        candidates=len(climbed.steps[0].prepared.case.model.table.candidates),
         fp32_form=fp32_search(climbed.steps[0].prepared, late=budget.late),
         # Nothing was fixed below FP32 in the first search.
         interface=results[0].interface,
         kept=kept,
         low_share=None,
-        asked=asked_layers(last.prepared.model.table),
+        asked=asked_layers(last.prepared.case.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),
         rungs=_rungs(climbed) if last.answered else [],
@@ -246,14 +246,14 @@ def _message(climbed: Climbed) -> str:
     last = climbed.steps[-1]
     if last.result.status.answers:
         return "" if last.result.status is Status.NOTHING_TO_KEEP else last.result.message
-    options = last.prepared.options
+    options = last.prepared.case.options
     return f"{options.low} against {options.high}: {last.result.message}".rstrip(": ")
 
 
 def _rungs(climbed: Climbed) -> list[Rung]:
     """Return what computes in each type of the ladder, highest first."""
     last, ladder = climbed.steps[-1], climbed.composition.ladder
-    table, options = last.prepared.model.table, last.prepared.options
+    table, options = last.prepared.case.model.table, last.prepared.case.options
     pair = Pair(low=options.low, high=options.high)
     counts = Counter(assigned(table, pair, table.plan_of(last.kept)).values())
     rungs = [
