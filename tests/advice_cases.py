@@ -1,6 +1,5 @@
 """Models that are searched and diagnosed, for the tests of advice."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,23 @@ import onnx
 import precision_bisect
 from models import save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
-from precision_bisect.explaining.diagnosis.findings import Advice, read_diagnosis
+from precision_bisect.explaining.diagnosis.findings import Advice, Findings, read_diagnosis
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Sample, Search, T
 from precision_bisect.runs.results.result import Result
 from precision_bisect.search.case import Case
+from precision_bisect.search.combinators import feed
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import Verdict
-from simulated import Simulated, driver_of
 
 
 def searched(
@@ -79,5 +80,14 @@ def case_of(path: Path, feeds: list[Sample], kept: list[str], work: Path) -> Dia
     """Diagnose a model with these layers as the answer."""
     case = case_for(load_model(path), feeds, judged=True)
     findings, watched = diagnose(Question(case=case, kept=kept))
-    driver, _ = driver_of(Path(tempfile.mkdtemp(dir=work)), Simulated(lambda *_: 0.0))
-    return DiagnosedModel(case=case, findings=findings, watched=watched, work=work, driver=driver)
+    return DiagnosedModel(case=case, findings=findings, watched=watched, work=work, cases=Cases())
+
+
+def tell(subject: DiagnosedModel, search: Search[T]) -> T:
+    """Run what tries a diagnosed model's changes, each as often as it is asked for."""
+    return feed(search, lambda batch: tuple(map(subject.cases, batch)))
+
+
+def advice_on(subject: DiagnosedModel) -> Findings:
+    """Return the findings of a diagnosed model with all advice."""
+    return tell(subject, advised(subject))

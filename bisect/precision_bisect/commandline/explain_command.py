@@ -66,7 +66,7 @@ def _explained(
     prepared: Prepared, driver: Driver, layers: Sequence[str], errors: Mapping[str, float]
 ) -> Findings:
     findings, watched = diagnose(question(prepared, layers))
-    advised = with_advice(prepared, driver, findings, watched)
+    advised = driver.run(with_advice(prepared, driver, findings, watched))
     with_errors = [
         replace(finding, figures={**finding.figures, "alone_error": errors.get(finding.layer)})
         for finding in advised.layers

@@ -23,7 +23,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import judged_elsewhere
+from precision_bisect.pipeline.elsewhere import Elsewhere, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -56,18 +56,14 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
-from precision_bisect.runs.results.other_targets import (
-    InnerSum,
-    InputRange,
-    OnTargets,
-    WithTf32,
-)
+from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.runs.results.result import Inputs, Pinned, Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Unseen
@@ -104,9 +100,7 @@ class _Explanation:
     leaving: Plan | None = None
     promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: Charted = field(default_factory=Charted)
-    other_targets: Sequence[OnTargets] = ()
-    tf32: WithTf32 | None = None
-    ranges: Sequence[InputRange] = ()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
     born: Plan = field(default_factory=lambda: Plan.of(()))
     sums: Sequence[InnerSum] = ()
     hidden: Sequence[str] = ()
@@ -123,8 +117,10 @@ def conclude(
     folder: RunFolder,
     *,
     part: bool = False,
-) -> Result:
+) -> Search[Result]:
     """Return the result of a run with this ending, and write the run folder's files.
+
+    What is judged beside the answer explains it, and tells what it comes to elsewhere.
 
     If it is a `part` of a larger run, nothing is written and nothing explained.
     """
@@ -138,14 +134,14 @@ def conclude(
     )
     if part:
         return _result(run, explanation, None)
-    _explain(run, explanation, judge_of(prepared, case.comparator, options))
+    yield from _explain(run, explanation, judge_of(prepared, case.comparator, options))
     result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
+def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> Search[None]:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
@@ -176,18 +172,16 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> None:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explained = explained_in_time(prepared, run.driver, subject, budget)
+            explaining = explained_in_time(prepared, run.driver, subject, budget)
+            explained = yield from run.driver.to_end(explaining)
             explanation.findings = explained.findings
         explanation.findings = explanation.findings.of_answer(
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
             if leaving is not None:
-                explanation.other_targets, explanation.tf32, explanation.ranges = (
-                    run.driver.run_to_end(
-                        judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
-                    )
-                )
+                judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
+                explanation.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 explanation.born = born_inside(prepared, leaving, late=budget.late)
                 explanation.sums = sums_inside(prepared, leaving, late=budget.late)
@@ -236,8 +230,8 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         promises_of=explanation.promises_of,
-        other_targets=explanation.other_targets,
-        tf32=explanation.tf32,
+        other_targets=explanation.elsewhere.targets,
+        tf32=explanation.elsewhere.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),
@@ -264,7 +258,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         unresolved=without_verdict(judged),
         builds=builds,
         evaluations=len(driver.every_trial) - builds,
-        wall_s=round(run.budget.elapsed_s(), 3),
+        wall_s=round(run.budget.wall_s(), 3),
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
@@ -287,7 +281,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
-        input_ranges=explanation.ranges,
+        input_ranges=explanation.elsewhere.ranges,
         inner_sums=explanation.sums,
         hidden_rows=explanation.hidden,
         fingerprint=prepared.fingerprint,

@@ -35,9 +35,9 @@ _Affected = Mapping[LayerName, Inside]
 class Elsewhere(NamedTuple):
     """What an answer comes to on other targets, with TF32, and at the ends of inputs' ranges."""
 
-    targets: Sequence[OnTargets]
-    tf32: WithTf32 | None
-    ranges: Sequence[InputRange]
+    targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
+    ranges: Sequence[InputRange] = ()
 
 
 def judged_elsewhere(

@@ -175,17 +175,17 @@ class Explained(NamedTuple):
 
 def explained_in_time(
     prepared: Prepared, driver: Driver, answer: Answer, budget: Budget
-) -> Explained:
+) -> Search[Explained]:
     """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
     if not budget.late:
         with suppress(Stopped), until(lambda: budget.late):
-            return explained(prepared, driver, answer)
+            return (yield from explained(prepared, driver, answer))
     with suppress(Stopped), until(budget.overdue):
-        return explained(prepared, driver, replace(answer, late=True))
+        return (yield from explained(prepared, driver, replace(answer, late=True)))
     return Explained(Findings(low=prepared.case.options.low))
 
 
-def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
+def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Explained]:
     """Explain the kept layers, the near misses and the culprits, and advise by trials.
 
     The answer stands without an explanation: where explaining fails, nothing is found. Raises
@@ -212,7 +212,9 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
         findings, watched = diagnose(request)
     except Stopped:
         raise
-    except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
+    except (KeyboardInterrupt, Exception) as error:  # whatever it is, the search is done
+        if isinstance(error, KeyboardInterrupt):
+            driver.interrupt()
         return Explained(Findings(low=case.options.low))
     if not answer.found:
         own_findings, others = list(findings.layers), []
@@ -225,8 +227,8 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
     findings = replace(findings, layers=own_findings, answered=answer.found)
     if answer.late:
         return Explained(findings, others)
-    with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(
+    with suppress(Exception), driver.standing():
+        findings = yield from with_advice(
             prepared, driver, findings, watched, answer.trials, answer.allowance
         )
     return Explained(findings, others)
@@ -269,18 +271,18 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     allowance: Allowance | None = None,
-) -> Findings:
+) -> Search[Findings]:
     """Return the findings with advice. Raises as loading and running models do."""
     case = prepared.case
     builds = [trial.outcome.evidence for trial in trials]
-    with tempfile.TemporaryDirectory(dir=prepared.work) as work:
-        advice = advised(
-            DiagnosedModel(
+    try:
+        with tempfile.TemporaryDirectory(dir=prepared.work) as work:
+            diagnosed = DiagnosedModel(
                 case=case,
                 findings=findings,
                 watched=watched,
                 work=Path(work),
-                driver=driver,
+                cases=driver.cases,
                 own=prepared.emulator,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
@@ -289,11 +291,10 @@ def with_advice(
                     copies=prepared.copies,
                     allowance=allowance or Allowance(),
                 ),
-            ),
-        )
-    driver.cases.clear()
-    prepared.rest()
-    return advice
+            )
+            return (yield from advised(diagnosed))
+    finally:
+        prepared.rest()
 
 
 def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:

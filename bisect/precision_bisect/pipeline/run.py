@@ -3,6 +3,7 @@
 import filecmp
 import shlex
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.whole_course import searched_in, whole_course
+from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -108,57 +110,80 @@ def run_prepared(
     `part` tells that this is one rung of a ladder: only the ledger is written. Where no plan
     passes, `asked_low` may be why.
     """
-    case = prepared.case
-    options = case.options
-    with open_ledger(
-        folder.ledger,
-        prepared.fingerprint,
-        resume=options.resume,
-        options=options_to_json(prepared.loaded.request),
-        plugins=plugin_versions(options),
-    ) as ledger:
-        # Workers end before the explanation begins, which needs their memory.
-        with evaluators(prepared, folder.path) as workers:
-            recorded = ledger.trials()
-            # A resumed run has one budget with its earlier sessions.
-            budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
-            budget.trials += sum(not trial.proposal.forecast for trial in recorded)
-            budget.space = prepared.space
-            store = Store(folder.path, case.options.disk_cap_mib * 2**20)
-            driver = Driver(workers, ledger, budget, tell_all(observer, store))
-            if not part:
-                write_layers(case.model, folder)
-            observer(_started(prepared, len(recorded)))
-            with until(budget.overdue):
-                ending = driver.run(whole_course(prepared, driver, part=part))
-        asked_low = None if case.model.rounds_ends else asked_low
-        if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
-            observer(Warned(message="looking for the layers of --low-only that break it alone"))
-            high = driver.outcome_of(prepared.everything, searched(driver.trials))
-            with until(budget.overdue):
-                ending = _blamed(asked_low, driver, high)
-        if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
-            # More time might have found a faster plan: what was timed is not all there is.
-            ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
-        if driver.lost and ending.status in WITHOUT_ANSWER:
-            # It was decided by a process that was lost, which says nothing of the plan.
-            ending = replace(ending, status=Status.ABORTED)
-        # The trials that were lost are tried again when the run is resumed.
-        if ending.status is Status.ABORTED:
-            for trial in driver.lost:
-                ledger.reopen(trial.proposal)
+    options = prepared.case.options
+    with (
+        open_ledger(
+            folder.ledger,
+            prepared.fingerprint,
+            resume=options.resume,
+            options=options_to_json(prepared.loaded.request),
+            plugins=plugin_versions(options),
+        ) as ledger,
+        ExitStack() as at_work,
+    ):
+        workers = at_work.enter_context(evaluators(prepared, folder.path))
+        recorded = ledger.trials()
+        # A resumed run has one budget with its earlier sessions.
+        spent_s = sum(trial.outcome.wall_s for trial in recorded)
+        budget.spent_s += spent_s
+        # A rung of a ladder begins when the one above it has ended.
+        began_s = budget.wall_s() if part else 0.0
+        # A session that was killed has noted nothing but its trials.
+        header = ledger.header()
+        budget.earlier_s += max(spent_s, header.wall_s if header else 0.0)
+        budget.trials += sum(not trial.proposal.forecast for trial in recorded)
+        budget.space = prepared.space
+        store = Store(folder.path, options.disk_cap_mib * 2**20)
+        driver = Driver(workers, ledger, budget, tell_all(observer, store))
         if not part:
-            observer(TrialsEnded())
-        with past_deadline():
-            return conclude(prepared, driver, ending, budget, folder, part=part)
+            write_layers(prepared.case.model, folder)
+        observer(_started(prepared, len(recorded)))
+
+        def course() -> Search[Result]:
+            with until(budget.overdue):
+                ending = yield from whole_course(prepared, driver, part=part)
+            # Workers end before the explanation begins, which needs their memory.
+            at_work.close()
+            may_blame = ending.status is Status.NOT_PRECISION and driver.trials
+            if asked_low and may_blame and not prepared.case.model.rounds_ends:
+                observer(
+                    Warned(message="looking for the layers of --low-only that break it alone")
+                )
+                high = driver.outcome_of(prepared.everything, searched(driver.trials))
+                with until(budget.overdue):
+                    ending = yield from _blamed(asked_low, driver, high)
+            ending = _settled(ending, driver, budget)
+            # The trials that were lost are tried again when the run is resumed.
+            if ending.status is Status.ABORTED:
+                for trial in driver.lost:
+                    ledger.reopen(trial.proposal)
+            if not part:
+                observer(TrialsEnded())
+            with past_deadline():
+                return (yield from conclude(prepared, driver, ending, budget, folder, part=part))
+
+        result = driver.run(course())
+        ledger.note_wall(budget.wall_s() - began_s)
+        return result
 
 
-def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Ending:
+def _settled(ending: Ending, driver: Driver, budget: Budget) -> Ending:
+    """Return the ending as far as it says something of the plans."""
+    if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
+        # More time might have found a faster plan: what was timed is not all there is.
+        ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
+    if driver.lost and ending.status in WITHOUT_ANSWER:
+        # It was decided by a process that was lost, which says nothing of the plan.
+        ending = replace(ending, status=Status.ABORTED)
+    return ending
+
+
+def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Search[Ending]:
     """Return the ending of a run in which the plan of every layer high has failed."""
     prepared = asked_low.prepared()
     with evaluators(prepared, asked_low.work) as workers:
         driver.cases.add(LOW_ONLY, lambda: workers.evaluate)
-        ended = driver.run(searched_in(prepared, part=True, case=LOW_ONLY))
+        ended = yield from searched_in(prepared, part=True, case=LOW_ONLY)
         driver.cases.clear()
     return asked_low.blamed(prepared, ended, None if high is None else high.error)
 

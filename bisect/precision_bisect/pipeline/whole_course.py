@@ -1,6 +1,5 @@
 """One generator over a run: the search, then what completes its answer."""
 
-from contextlib import suppress
 from dataclasses import replace
 
 from precision_bisect.graphs.fp32_outputs import non_finite
@@ -48,7 +47,7 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Endin
     if not is_answer and (ending.status is not Status.STOPPED or options.until != "curve"):
         return ending
     # The answer stands: whatever ends this early costs only points of the curve.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         while True:
             curve = prepared.curve
             yield from chart(prepared, driver, curve, ending)
@@ -72,7 +71,7 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
     # The answer stands, as in `_charted`.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         assert ending.plan is not None
         judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
         modules = yield from on_samples(ending.samples, judged)
@@ -105,7 +104,7 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
         refuted=driver.refuted,
     )
     # The answer stands, as in `_charted`.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         copies, smallest = prepared.copies is not None, options.objective == "smallest"
         search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
         deployable = yield from on_samples(ending.samples, search)

@@ -1,7 +1,8 @@
 """All advice on a diagnosed model."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -22,15 +23,17 @@ from precision_bisect.explaining.advice.quantizing import (
 from precision_bisect.explaining.advice.scaling import in_pieces, scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.protocols import Search
 
 
 class Adviser(NamedTuple):
-    """What yields advice on a model, for low types of so many `bits`, 0 for all.
+    """What has advice on a model, for low types of so many `bits`, 0 for all.
 
     A `cure` changes the model: of two that help, the one that leaves fewer layers comes first.
     """
 
-    advise: Callable[[DiagnosedModel], Iterator[Advice]]
+    advise: Callable[[DiagnosedModel], Search[list[Advice]]]
     bits: Literal[8, 16, 0] = 0
     cure: bool = False
 
@@ -46,13 +49,11 @@ ADVISERS: Sequence[Adviser] = (
     Adviser(chosen_rows),
     Adviser(bf16_instead, 16),
     Adviser(quantized_beside),
-    Adviser(builder_warnings),
-    Adviser(never_reached),
 )
 """Those first whose advice removes the need for good."""
 
 
-def advised(subject: DiagnosedModel) -> Findings:
+def advised(subject: DiagnosedModel) -> Search[Findings]:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
     No further advice is tried once the case's allowance is spent. What changes nothing for its
@@ -62,8 +63,13 @@ def advised(subject: DiagnosedModel) -> Findings:
     bits = 8 if subject.case.pair.low in QUANTIZED else 16
     for advise, for_bits, cure in ADVISERS:
         if for_bits in (0, bits) and not subject.variants.allowance.spent:
-            advice = (entry for entry in advise(subject) if not (entry.tried and entry.tried.idle))
-            (cures if cure else others).extend(advice)
+            # The time is up in a model that is run, not tried: what was tried before stays.
+            with suppress(Stopped):
+                advice = yield from advise(subject)
+                active = (entry for entry in advice if not (entry.tried and entry.tried.idle))
+                (cures if cure else others).extend(active)
+    if not subject.variants.allowance.spent:
+        others += [*builder_warnings(subject), *never_reached(subject)]
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
     ordered = [*cures, *others]

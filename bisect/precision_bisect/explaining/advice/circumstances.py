@@ -25,12 +25,12 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import Problem, Sample
+from precision_bisect.protocols import Problem, Sample, Search
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, Tried
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.search.combinators import feed
+from precision_bisect.search.combinators import Batch, Outcomes, answered
 from precision_bisect.settings.check_words import READY_MADE
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import Proposal
 
 MOST_SEARCHED = 256
 """Candidates of a form that is searched, at most. A limit of what the user waits."""
@@ -61,8 +61,8 @@ def never_reached(subject: DiagnosedModel) -> Iterator[Advice]:
         )
 
 
-def quantized_beside(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers beside which the file itself quantizes.
+def quantized_beside(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return the kept layers beside which the file itself quantizes.
 
     Nothing where the model without that was tried, and needs as many layers as the file has kept.
     """
@@ -81,22 +81,24 @@ def quantized_beside(subject: DiagnosedModel) -> Iterator[Advice]:
             layers.append(name)
             beside = beside or near[0]
     if not layers:
-        return
-    tried = _unrounded(subject, layers)
+        return []
+    tried = yield from _unrounded(subject, layers)
     if tried is not None and tried.kept >= len(subject.kept):
-        return
-    yield Advice(
-        id=ALREADY_ROUNDED,
-        title="Search the FP32 model: this one already rounds here",
-        text="Export the model before it was quantized, and search that one.",
-        layers=layers,
-        evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
-        f"{tried.clause() if tried else ''}",
-        tried=tried,
-    )
+        return []
+    return [
+        Advice(
+            id=ALREADY_ROUNDED,
+            title="Search the FP32 model: this one already rounds here",
+            text="Export the model before it was quantized, and search that one.",
+            layers=layers,
+            evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, "
+            f"at {beside}{tried.clause() if tried else ''}",
+            tried=tried,
+        )
+    ]
 
 
-def _unrounded(subject: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
+def _unrounded(subject: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | None]:
     """Return what the model comes to without its own rounding, None where that cannot be tried.
 
     Its reference is its own: without quantization it computes something else.
@@ -108,13 +110,13 @@ def _unrounded(subject: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
     except PrecisionBisectError:
         return None
     change = ModelChange(what=ALREADY_ROUNDED, model=model, own_reference=True)
-    tried = subject.tried(subject.kept.difference(layers), change)
+    tried = yield from subject.tried(subject.kept.difference(layers), change)
     if tried is not None and tried.holds:
         return tried
-    return _searched(subject, model, change) or tried
+    return (yield from _searched(subject, model, change)) or tried
 
 
-def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Tried | None:
+def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
     """Search a changed model by the default strategy; return what its answer comes to.
 
     `before` is the number of its candidates then. None where it cannot be tried, or takes more
@@ -124,10 +126,13 @@ def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Tri
     if subject.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
         return None
 
-    def judged(plan: Plan) -> Outcome:
-        if subject.variants.allowance.spent:
-            raise _Late
-        return subject.judged(model, change, plan)
+    def judge(batch: Batch) -> Search[Outcomes]:
+        outcomes = []
+        for proposal in batch:
+            if subject.variants.allowance.spent:
+                raise _Late
+            outcomes.append((yield from subject.judge(model, change, proposal.plan)))
+        return tuple(outcomes)
 
     def beyond() -> Plan | None:
         measure = partial(extremes, model, subject.case.samples, subject.case.options.threads)
@@ -144,12 +149,13 @@ def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Tri
     )
     try:
         plan = Plan.of(())
-        if not judged(plan).passed:
+        (nothing,) = yield from judge((Proposal(plan=plan),))
+        if not nothing.passed:
             search = load_strategy(DEFAULT_STRATEGY).search(problem)
-            plan = feed(search, lambda batch: tuple(judged(candidate.plan) for candidate in batch))
+            plan = yield from answered(search, judge)
     except (PrecisionBisectError, _Late):
         return None
-    tried = subject.tried([names[i] for i in plan.indices], change)
+    tried = yield from subject.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
 
 
@@ -240,20 +246,20 @@ class _Fitting(NamedTuple):
     tried: Tried
 
 
-def chosen_rows(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge what is chosen otherwise: by a check, or before it is chosen.
+def chosen_rows(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return how to judge what is chosen otherwise: by a check, or before it is chosen.
 
     Only what was tried and helps is named. Nothing where a check judges already.
     """
     if not isinstance(subject.case.comparator, PolygraphyComparator):
-        return
-    chosen = subject.findings.selections
+        return []
+    chosen, advice = subject.findings.selections, list[Advice]()
     if not chosen:
-        yield from _raw_head(subject)
-    cut = _cut(subject, subject.case.comparator) if chosen else None
+        return (yield from _raw_head(subject))
+    cut = yield from _cut(subject, subject.case.comparator)
     for selection in chosen:
         behind = subject.view.behind(selection.layer) - {selection.layer}
-        fitting = _fitting(subject, _checks(subject, selection), behind)
+        fitting = yield from _fitting(subject, _checks(subject, selection), behind)
         before, at = f"before {selection.operator}", ", ".join(selection.reads)
         judge, text, evidence = [], [], [selection.words]
         if fitting is not None:
@@ -270,19 +276,24 @@ def chosen_rows(subject: DiagnosedModel) -> Iterator[Advice]:
             )
             evidence.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
         if judge:
-            yield Advice(
-                id=CHOSEN_ROWS,
-                title=f"Judge {', or '.join(judge)}",
-                text=f"{', '.join(text)}.",
-                layers=[
-                    one for one in subject.by_name if selection.layer in subject.view.behind(one)
-                ],
-                evidence="; ".join(evidence),
-                tried=fitting.tried if fitting else cut,
+            advice.append(
+                Advice(
+                    id=CHOSEN_ROWS,
+                    title=f"Judge {', or '.join(judge)}",
+                    text=f"{', '.join(text)}.",
+                    layers=[
+                        one
+                        for one in subject.by_name
+                        if selection.layer in subject.view.behind(one)
+                    ],
+                    evidence="; ".join(evidence),
+                    tried=fitting.tried if fitting else cut,
+                )
             )
+    return advice
 
 
-def _cut(subject: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
+def _cut(subject: DiagnosedModel, judge: PolygraphyComparator) -> Search[Tried | None]:
     """Return what a model comes to that ends at what choices read; None where it does not help.
 
     The tensors that it ends at are judged by the limits that have no output of their own.
@@ -315,29 +326,32 @@ def _cut(subject: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
     # What comes after a choice is not judged then, so what it needs stays kept.
     after = subject.kept & behind
     for kept in (after, subject.kept):
-        tried = subject.tried(kept, change)
+        tried = yield from subject.tried(kept, change)
         if tried is not None and tried.helps:
             return tried
     return None
 
 
-def _raw_head(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
+def _raw_head(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return how to judge a detector by what it detects, if all its boxes are in one output."""
     reference = subject.case.reference
     if not is_head(list(reference)) or not all(map(_in_pixels, reference)):
-        return
-    fitting = _fitting(subject, [("boxes", subject.view.outputs)], ())
+        return []
+    fitting = yield from _fitting(subject, [("boxes", subject.view.outputs)], ())
     if fitting is not None:
         (name,) = subject.view.outputs
-        yield Advice(
-            id=CHOSEN_ROWS,
-            title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
-            text="A tolerance judges boxes of no score, which nothing detects, as the others.",
-            layers=list(subject.by_name),
-            evidence=f"{name} {list(reference[0][name].shape)} looks like a raw head; judged "
-            f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
-            tried=fitting.tried,
-        )
+        return [
+            Advice(
+                id=CHOSEN_ROWS,
+                title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
+                text="A tolerance judges boxes of no score, which nothing detects, as the others.",
+                layers=list(subject.by_name),
+                evidence=f"{name} {list(reference[0][name].shape)} looks like a raw head; judged "
+                f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
+                tried=fitting.tried,
+            )
+        ]
+    return []
 
 
 def _in_pixels(sample: Sample) -> bool:
@@ -351,7 +365,7 @@ def _fitting(
     subject: DiagnosedModel,
     checks: Iterable[tuple[str, Sequence[str]]],
     behind: Collection[str],
-) -> _Fitting | None:
+) -> Search[_Fitting | None]:
     """Return the first check that fits the outputs and helps; None where there is none.
 
     It judges every layer low, or else all but those `behind` a choice.
@@ -365,7 +379,7 @@ def _fitting(
         except PrecisionBisectError:
             continue
         for kept in ((), behind):
-            tried = subject.tried(kept, ModelChange(what=name, comparator=judge))
+            tried = yield from subject.tried(kept, ModelChange(what=name, comparator=judge))
             if tried is not None and tried.helps:
                 unjudged = [name for name in subject.view.outputs if name not in outputs]
                 return _Fitting(flags, unjudged, tried)

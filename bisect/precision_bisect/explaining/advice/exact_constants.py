@@ -11,6 +11,7 @@ from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel, E
 from precision_bisect.explaining.diagnosis.findings import Advice
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.node_views import way_back
+from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
@@ -23,8 +24,8 @@ _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
 _BETWEEN = frozenset(("Cast", "CastLike", "Clip", "Max"))
 
 
-def masks(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield advice about constants beyond the low type's range on their way to a softmax."""
+def masks(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return advice about constants beyond the low type's range on their way to a softmax."""
     layers: dict[str, None] = {}
     mask_values: dict[str, float] = {}
     for node in subject.view.nodes:
@@ -40,23 +41,26 @@ def masks(subject: DiagnosedModel) -> Iterator[Advice]:
     if layers:
         name, value = max(mask_values.items(), key=lambda item: abs(item[1]))
         mask, beyond = np.copysign(_MASK, value), np.copysign(np.inf, value)
-        tried = subject.applied("mask", clamped(subject, mask_values), layers)
+        tried = yield from subject.applied("mask", clamped(subject, mask_values), layers)
         becomes = (
             ""
             if np.isinf(value)
             else f", and {subject.low.name.upper()} ends at "
             f"{np.copysign(subject.low.largest, value):.5g}: it becomes {beyond:g}"
         )
-        yield Advice(
-            id="mask",
-            title="Mask attention with a number that the low type holds",
-            text=f"Replace it by {mask:g}, which makes the softmax just as much 0, or mask by "
-            "Where with a boolean.",
-            layers=list(layers),
-            evidence=f"{name} holds {value:.3g}{becomes}; 0 times {beyond:g}, or a row of "
-            f"nothing else, is NaN{tried.clause() if tried else ''}",
-            tried=tried,
-        )
+        return [
+            Advice(
+                id="mask",
+                title="Mask attention with a number that the low type holds",
+                text=f"Replace it by {mask:g}, which makes the softmax just as much 0, or mask by "
+                "Where with a boolean.",
+                layers=list(layers),
+                evidence=f"{name} holds {value:.3g}{becomes}; 0 times {beyond:g}, or a row of "
+                f"nothing else, is NaN{tried.clause() if tried else ''}",
+                tried=tried,
+            )
+        ]
+    return []
 
 
 def clamped(subject: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
@@ -64,8 +68,8 @@ def clamped(subject: DiagnosedModel, masks: Iterable[str]) -> onnx.ModelProto:
     return _with(subject, masks, lambda values: np.clip(values, -_MASK, _MASK))
 
 
-def epsilons(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield advice about small constants that keep a divisor above 0, and are 0 themselves."""
+def epsilons(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return advice about small constants that keep a divisor above 0, and are 0 themselves."""
     layers: dict[str, None] = {}
     epsilon_values: dict[str, float] = {}
     for node in subject.view.nodes:
@@ -85,32 +89,35 @@ def epsilons(subject: DiagnosedModel) -> Iterator[Advice]:
     if layers:
         name, value = min(epsilon_values.items(), key=lambda item: item[1])
         smallest = subject.low.smallest_normal * 2.0 ** (1 - subject.low.digits)
-        epsilon, tried = _least_that_passes(subject, epsilon_values, layers, smallest)
+        epsilon, tried = yield from _least_that_passes(subject, epsilon_values, layers, smallest)
         pieces = {name for decomposed in subject.decomposed for name in decomposed.members}
         whole = ", or export the norm as one operator, which adds it in FP32"
-        yield Advice(
-            id="epsilon",
-            title="Raise epsilon to what the low type can hold",
-            text=f"Give an epsilon of at least {epsilon:.2g}"
-            f"{'' if pieces.isdisjoint(layers) else whole}.",
-            layers=list(layers),
-            evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
-            f"{subject.low.name.upper()} is {smallest:.3g}{tried.clause() if tried else ''}",
-            tried=tried,
-        )
+        return [
+            Advice(
+                id="epsilon",
+                title="Raise epsilon to what the low type can hold",
+                text=f"Give an epsilon of at least {epsilon:.2g}"
+                f"{'' if pieces.isdisjoint(layers) else whole}.",
+                layers=list(layers),
+                evidence=f"{name} is {value:.3g} and becomes 0: the smallest number of "
+                f"{subject.low.name.upper()} is {smallest:.3g}{tried.clause() if tried else ''}",
+                tried=tried,
+            )
+        ]
+    return []
 
 
 def _least_that_passes(
     subject: DiagnosedModel, names: Iterable[str], layers: Collection[str], smallest: float
-) -> tuple[float, Tried | None]:
+) -> Search[tuple[float, Tried | None]]:
     """Return an epsilon and what it came to: the smallest normal number where that serves.
 
     Hardware may flush what is smaller to 0, but a larger epsilon changes more of what is computed.
     """
     normal = subject.low.smallest_normal
-    tried = subject.applied("epsilon", raised(subject, names, normal), layers)
+    tried = yield from subject.applied("epsilon", raised(subject, names, normal), layers)
     if tried and not tried.holds:
-        other = subject.applied("epsilon", raised(subject, names, smallest), layers)
+        other = yield from subject.applied("epsilon", raised(subject, names, smallest), layers)
         if other and other.holds:
             return smallest, other
     return normal, tried

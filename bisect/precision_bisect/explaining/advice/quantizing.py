@@ -1,6 +1,5 @@
 """Other types in place of FP32; where 8 bits are short, channels of one size and other scales."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 
@@ -23,6 +22,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import EVERYWHERE, Tried
 
 _METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
@@ -41,8 +41,8 @@ class _Smoothed:
     weight: NDArray[np.float32]
 
 
-def smoothing(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers of whose inputs few channels are far larger than the others.
+def smoothing(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return the kept layers of whose inputs few channels are far larger than the others.
 
     SmoothQuant (Xiao et al., ICML 2023, section 4, with alpha 0.5): input channels are divided by
     factors, and the rows of the weight multiplied by them. Powers of two change nothing in FP32.
@@ -51,101 +51,116 @@ def smoothing(subject: DiagnosedModel) -> Iterator[Advice]:
         one for finding in _hit(subject) if (one := _smoothed(subject, finding)) is not None
     ]
     if not smoothed:
-        return
+        return []
     layers = [layer.layer for layer in smoothed]
     worst = max((subject.by_name[name] for name in layers), key=_ratio)
-    tried = _with_smoothed(subject, smoothed)
-    yield Advice(
-        id="smooth",
-        title="Bring the channels to one size before quantizing (SmoothQuant)",
-        text="Divide the large channels by a factor in the layer before, such as the scale of a "
-        "norm, and multiply the rows of the weight that read them: in FP32 nothing changes.",
-        layers=layers,
-        evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
-        f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
-        f"{tried.clause() if tried else ''}",
-        tried=tried,
-    )
+    tried = yield from _with_smoothed(subject, smoothed)
+    return [
+        Advice(
+            id="smooth",
+            title="Bring the channels to one size before quantizing (SmoothQuant)",
+            text="Divide the large channels by a factor in the layer before, such as the scale "
+            "of a norm, and multiply the rows of the weight that read them: in FP32 nothing "
+            "changes.",
+            layers=layers,
+            evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
+            f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
+            f"{tried.clause() if tried else ''}",
+            tried=tried,
+        )
+    ]
 
 
-def calibration(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield another way to calibrate, where with it the layers that lack range pass."""
+def calibration(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return another way to calibrate, where with it the layers that lack range pass."""
     lacking = [finding.layer for finding in subject.findings.layers if not finding.cause.digits]
     hit = [name for name in lacking if name in subject.kept]
     if subject.case.pair.low != "int8" or not hit:
-        return
+        return []
     for method in _METHODS:
         if method == subject.case.options.calibration:
             continue
         scales = _scales(subject, subject.case.model, subject.case.pair, method)
-        tried = subject.tried(
+        tried = yield from subject.tried(
             subject.kept.difference(hit), ModelChange(what=method, scales=scales)
         )
         if tried is not None and tried.on_samples:
-            yield Advice(
-                id="calibration",
-                title="Calibrate in another way",
-                text=f"Search with --calibration {method}.",
-                layers=hit,
-                evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
-                f"{subject.case.options.calibration} has found; with {method}{tried.clause()}",
-                tried=tried,
-            )
-            return
+            return [
+                Advice(
+                    id="calibration",
+                    title="Calibrate in another way",
+                    text=f"Search with --calibration {method}.",
+                    layers=hit,
+                    evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
+                    f"{subject.case.options.calibration} has found; with {method}{tried.clause()}",
+                    tried=tried,
+                )
+            ]
+    return []
 
 
-def fp16_instead(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield FP16 for the kept layers and all that is not quantized, where that passes."""
+def fp16_instead(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return FP16 for the kept layers and all that is not quantized, where that passes."""
     if subject.case.pair.high != "fp32" or not subject.kept:
-        return
+        return []
     pair = Pair(low=subject.case.pair.low, high="fp16")
     scales = _scales(subject, subject.case.model, pair, subject.case.options.calibration)
     change = ModelChange(what="fp16-kept", pair=pair, scales=scales)
-    tried = subject.tried(subject.kept, change, low=subject.kept)
+    tried = yield from subject.tried(subject.kept, change, low=subject.kept)
     if tried is not None and tried.on_samples:
-        yield Advice(
-            id="fp16-kept",
-            title="Keep these layers in FP16 instead of FP32",
-            text="Search with --high fp16, or name fp16 in place of fp32 in a ladder: what is not "
-            "quantized takes half the memory.",
-            layers=sorted(subject.kept),
-            evidence=f"with all that is not {pair.low} in FP16: {tried}",
-            tried=tried,
-        )
+        return [
+            Advice(
+                id="fp16-kept",
+                title="Keep these layers in FP16 instead of FP32",
+                text="Search with --high fp16, or name fp16 in place of fp32 in a ladder: what is "
+                "not quantized takes half the memory.",
+                layers=sorted(subject.kept),
+                evidence=f"with all that is not {pair.low} in FP16: {tried}",
+                tried=tried,
+            )
+        ]
+    return []
 
 
-def bf16_instead(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield BF16 for the kept layers, or for all layers, where it passes on the samples."""
+def bf16_instead(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return BF16 for the kept layers, or for all layers, where it passes on the samples."""
     if subject.case.pair != Pair(low="fp16", high="fp32"):
-        return
+        return []
     kept = [finding for finding in subject.findings.layers if finding.layer in subject.kept]
     if not kept or any(finding.cause.digits for finding in kept):
-        return
-    layers = [finding.layer for finding in kept]
+        return []
+    layers, advice = [finding.layer for finding in kept], list[Advice]()
     how = "Name bf16 in place of fp32" if subject.on_ladder else "Search with --high bf16"
     kept_so = ModelChange(what="bf16-kept", pair=Pair(low="fp16", high="bf16"))
-    high = subject.tried(layers, kept_so, low=layers)
+    high = yield from subject.tried(layers, kept_so, low=layers)
     if high is not None and high.on_samples:
-        yield Advice(
-            id="bf16-kept",
-            title="Keep these layers in BF16 instead of FP32",
-            text=f"{how}: BF16 has the range of FP32 at half its size.",
-            layers=layers,
-            evidence=f"range is short here, not digits; kept in BF16: {high}",
-            tried=high,
+        advice.append(
+            Advice(
+                id="bf16-kept",
+                title="Keep these layers in BF16 instead of FP32",
+                text=f"{how}: BF16 has the range of FP32 at half its size.",
+                layers=layers,
+                evidence=f"range is short here, not digits; kept in BF16: {high}",
+                tried=high,
+            )
         )
     if subject.on_ladder:
-        return
-    low = subject.tried([], ModelChange(what=EVERYWHERE, pair=Pair(low="bf16", high="fp32")))
+        return advice
+    low = yield from subject.tried(
+        [], ModelChange(what=EVERYWHERE, pair=Pair(low="bf16", high="fp32"))
+    )
     if low is not None and low.on_samples:
-        yield Advice(
-            id=EVERYWHERE,
-            title="Run the whole model in BF16",
-            text="Search with --low bf16, where the hardware has it.",
-            layers=layers,
-            evidence=f"every layer in BF16: {low}",
-            tried=low,
+        advice.append(
+            Advice(
+                id=EVERYWHERE,
+                title="Run the whole model in BF16",
+                text="Search with --low bf16, where the hardware has it.",
+                layers=layers,
+                evidence=f"every layer in BF16: {low}",
+                tried=low,
+            )
         )
+    return advice
 
 
 def _hit(subject: DiagnosedModel) -> list[Finding]:
@@ -199,7 +214,7 @@ def _smoothed(subject: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     )
 
 
-def _with_smoothed(subject: DiagnosedModel, smoothed: list[_Smoothed]) -> Tried | None:
+def _with_smoothed(subject: DiagnosedModel, smoothed: list[_Smoothed]) -> Search[Tried | None]:
     """Try the model with these layers smoothed, calibrated again, and not kept."""
     editor = Editor(subject.case.model.proto)
     for layer in smoothed:
@@ -212,7 +227,11 @@ def _with_smoothed(subject: DiagnosedModel, smoothed: list[_Smoothed]) -> Tried 
     except PrecisionBisectError:
         return None
     kept_layers = subject.kept.difference(layer.layer for layer in smoothed)
-    return subject.tried(kept_layers, ModelChange(what="smooth", model=model, scales=scales))
+    return (
+        yield from subject.tried(
+            kept_layers, ModelChange(what="smooth", model=model, scales=scales)
+        )
+    )
 
 
 def _scales(subject: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:

@@ -6,7 +6,7 @@ Elsewhere a root or a constant factor follows, behind which it is taken back.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.fuse import fuse
 from precision_bisect.graphs.fusing.norms import SINCE, Decomposed, Kind
 from precision_bisect.graphs.graph import opset
+from precision_bisect.protocols import Search
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
 _ROOT = 0.5
@@ -27,8 +28,8 @@ _HEADROOM = 2.0
 """Squares are to stay below the low type's largest value by this factor."""
 
 
-def in_pieces(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield one piece of advice for each kind of operator of which kept layers are pieces."""
+def in_pieces(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return one piece of advice for each kind of operator of which kept layers are pieces."""
     hit: dict[Kind, list[Decomposed]] = {}
     for decomposed in subject.decomposed:
         if subject.kept.intersection(decomposed.members):
@@ -42,24 +43,27 @@ def in_pieces(subject: DiagnosedModel) -> Iterator[Advice]:
             )
     if fused is not None:
         kept_layers = [name for name in subject.kept if name in fused.table.names]
-        tried = subject.tried(kept_layers, ModelChange(what="pieces", model=fused))
+        tried = yield from subject.tried(kept_layers, ModelChange(what="pieces", model=fused))
     flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
-    measured = tried.clause("put together") if tried else ""
+    measured, advice = tried.clause("put together") if tried else "", list[Advice]()
     for kind, every in hit.items():
         layers = [
             name for decomposed in every for name in decomposed.members if name in subject.kept
         ]
-        yield Advice(
-            id=f"whole-{kind.lower()}",
-            title=f"Export {kind} as one operator",
-            text=f"{_how(subject, kind)}{flag}.",
-            layers=layers,
-            evidence=f"of {counted(len(subject.kept), 'layer')} here {len(layers)} "
-            f"{'is a piece' if len(layers) == 1 else 'are pieces'} of {kind}, which "
-            f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
-            f"{measured}",
-            tried=tried,
+        advice.append(
+            Advice(
+                id=f"whole-{kind.lower()}",
+                title=f"Export {kind} as one operator",
+                text=f"{_how(subject, kind)}{flag}.",
+                layers=layers,
+                evidence=f"of {counted(len(subject.kept), 'layer')} here {len(layers)} "
+                f"{'is a piece' if len(layers) == 1 else 'are pieces'} of {kind}, which "
+                f"the export took apart{f' in {len(every)} places' if len(every) > 1 else ''}"
+                f"{measured}",
+                tried=tried,
+            )
         )
+    return advice
 
 
 def _how(subject: DiagnosedModel, kind: Kind) -> str:
@@ -87,11 +91,11 @@ class Fold(NamedTuple):
     bounds: Sequence[str] = ()
 
 
-def scaling(subject: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the factor that keeps all squares in range, with what applying it comes to."""
+def scaling(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return the factor that keeps all squares in range, with what applying it comes to."""
     folds = folds_of(subject)
     if not any(subject.kept.intersection(fold.chain) for fold in folds):
-        return
+        return []
     worst = max(folds, key=lambda fold: fold.largest)
     bits = bits_for(worst.largest, subject.low.largest)
     covered = {name for fold in folds for name in fold.chain}
@@ -103,17 +107,20 @@ def scaling(subject: DiagnosedModel) -> Iterator[Advice]:
     back = f"multiply what comes out by 2^{bits * worst.degree}, at {worst.end}"
     if worst.norm:
         back = f"multiply the norm's epsilon by 2^-{2 * bits}, which cancels it"
-    tried = subject.applied("scale", scaled(subject, folds, bits), covered)
+    tried = yield from subject.applied("scale", scaled(subject, folds, bits), covered)
     others = f", and likewise in all {len(folds)} such places" if len(folds) > 1 else ""
-    yield Advice(
-        id="scale",
-        title="Scale before squaring",
-        text=f"Multiply {worst.operand} by 2^-{bits} before it is squared, and {back}{others}.",
-        layers=layers,
-        evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
-        f"{worst.largest * 4.0**-bits:.3g}{tried.clause() if tried else ''}",
-        tried=tried,
-    )
+    return [
+        Advice(
+            id="scale",
+            title="Scale before squaring",
+            text=f"Multiply {worst.operand} by 2^-{bits} before it is squared, and {back}"
+            f"{others}.",
+            layers=layers,
+            evidence=f"squares reach {worst.largest:.3g}; scaled so, at most "
+            f"{worst.largest * 4.0**-bits:.3g}{tried.clause() if tried else ''}",
+            tried=tried,
+        )
+    ]
 
 
 def bits_for(largest: float, limit: float) -> int:

@@ -8,9 +8,8 @@ from pathlib import Path
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
-from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
+from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
@@ -65,10 +64,11 @@ class Composition:
 
         These are the layers in the upper type of the rung; all others are fixed as they are.
         """
+        table = model.table
         for level in range(len(self.ladder)):
             if level != rung + 1:
-                model = pin(model, dict.fromkeys(self.at(level), FIXED_BY_RUNG), self.form(level))
-        return model
+                table = table.on_rung(frozenset(self.at(level)), self.form(level))
+        return replace(model, table=table)
 
     def lowered(self, names: Collection[LayerName]) -> "Composition":
         """Return the composition with these layers one level down."""
@@ -175,7 +175,7 @@ def conclude_ladder(
                 reopened(last.prepared, last.ledger, budget, observer) as driver,
             ):
                 search = other_targets(whole, driver.cases, plan, SampleSet.JUDGED)
-                others = driver.run_to_end(search)
+                others = driver.run(driver.to_end(search))
         diagnosis = [
             finding.short for name, finding in nearest(findings).items() if name in chosen
         ]
@@ -208,7 +208,7 @@ def conclude_ladder(
         evaluations=sum(result.evaluations for result in results) + _effort(climbed) - before,
         unresolved=dict(sum((Counter(result.unresolved) for result in results), Counter[str]())),
         non_monotone=[row for result in results for row in result.non_monotone],
-        wall_s=round(budget.elapsed_s(), 3),
+        wall_s=round(budget.wall_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
         deployment=written.deployment,
@@ -360,7 +360,8 @@ def _of_rung(
         error=step.result.error,
     )
     with reopened(step.prepared, step.ledger, budget, observer) as driver:
-        findings = explained_in_time(step.prepared, driver, answer, budget).findings
+        explaining = explained_in_time(step.prepared, driver, answer, budget)
+        findings = driver.run(driver.to_end(explaining)).findings
     pair = climbed.composition.pair(rung)
     yield replace(
         findings,
