@@ -71,9 +71,7 @@ class Export:
     @property
     def plan(self) -> Plan:
         """The plan that keeps `kept`."""
-        wanted = frozenset(self.kept)
-        names = self.model.table.names
-        return Plan.of(i for i, name in enumerate(names) if name in wanted)
+        return self.model.table.plan_of(self.kept)
 
     @cached_property
     def precisions(self) -> Mapping[LayerName, PrecisionName]:

@@ -35,9 +35,9 @@ _Affected = Mapping[LayerName, Inside]
 class Elsewhere(NamedTuple):
     """What an answer comes to on other targets, with TF32, and at the ends of inputs' ranges."""
 
-    targets: Sequence[OnTargets]
-    tf32: WithTf32 | None
-    ranges: Sequence[InputRange]
+    targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
+    ranges: Sequence[InputRange] = ()
 
 
 def judged_elsewhere(
@@ -59,9 +59,10 @@ def other_targets(
     if not prepared.backend.emulated:
         return []
     affected = {
-        target: Semantics(prepared.model, target).affected(prepared.pair) for target in TARGETS
+        target: Semantics(prepared.case.model, target).affected(prepared.case.pair)
+        for target in TARGETS
     }
-    own = [affected[target] for target in prepared.options.targets]
+    own = [affected[target] for target in prepared.case.options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, effects in affected.items():
         if target in prepared.unknown_to:
@@ -104,22 +105,22 @@ def _beside(
 
 
 def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
-    return evaluator(prepared, _made(prepared, replace(prepared.options, target=target)))
+    return evaluator(prepared, _made(prepared, replace(prepared.case.options, target=target)))
 
 
 def _made(prepared: Prepared, options: Options) -> Backend:
     """Return the backend in this process, with other options."""
     # A folder of its own: the run's backend may be building files in its own.
     work = prepared.work / "beside"
-    chosen = choose_backend(options, prepared.samples, work, scales=prepared.scales)
-    return chosen.make(prepared.model)
+    chosen = choose_backend(options, prepared.case.samples, work, scales=prepared.case.scales)
+    return chosen.make(prepared.case.model)
 
 
 def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]:
     """Return what a target stores inside the layers that run low."""
-    names = prepared.model.table.names
-    kept = {names[i] for i in plan.indices if prepared.options.high == "fp32"}
-    ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
+    names = prepared.case.model.table.names
+    kept = {names[i] for i in plan.indices if prepared.case.options.high == "fp32"}
+    ops = {layer.name: layer.op_type for layer in prepared.case.model.table.layers}
     counts = Counter((ops[name], inside) for name, inside in affected.items() if name not in kept)
     return [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
 
@@ -135,9 +136,9 @@ def with_tf32(
     The emulator predicts them. ONNX Runtime on CUDA computes them, and is timed: the answer in
     turns with FP32 as the library runs it.
     """
-    view, engine = View(prepared.model), prepared.options.engine
-    products = any(is_product(node, view) for node in prepared.model.proto.graph.node)
-    if prepared.options.high != "fp32" or not products:
+    view, engine = View(prepared.case.model), prepared.case.options.engine
+    products = any(is_product(node, view) for node in prepared.case.model.proto.graph.node)
+    if prepared.case.options.high != "fp32" or not products:
         return None
     everything = _beside(prepared, _TF32, prepared.everything, samples, "every layer high")
     proposals = everything, replace(everything, plan=answer, reason="the answer")
@@ -148,9 +149,9 @@ def with_tf32(
         return None
     # Built and timed as the library runs it.
     timed = tuple(replace(entry, kind=Kind.REBUILD, timed=True) for entry in proposals)
-    options = replace(prepared.options, engine=replace(engine, tf32=True), workers=1)
+    options = replace(prepared.case.options, engine=replace(engine, tf32=True), workers=1)
     here = prepared.here and _made(prepared, options)
-    in_tf32 = replace(prepared, options=options, here=here)
+    in_tf32 = replace(prepared, here=here).with_case(replace(prepared.case, options=options))
     with evaluators(in_tf32, options.folder) as workers:
         cases.add(_TF32, lambda: workers.evaluate)
         outcomes = yield timed
@@ -175,9 +176,13 @@ def _told_of(outcomes: Sequence[Outcome]) -> WithTf32:
 
 def _in_tf32(prepared: Prepared) -> Evaluator:
     copies = prepared.copies
-    factors = copies is not None and not can_change(prepared.samples)
+    factors = copies is not None and not can_change(prepared.case.samples)
     backend = forecaster(
-        prepared.model, prepared.options, prepared.scales, factors=factors, tf32=True
+        prepared.case.model,
+        prepared.case.options,
+        prepared.case.scales,
+        factors=factors,
+        tf32=True,
     )
     if copies is not None:
         # This decides nothing, and is to cost little.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
-from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
+from precision_bisect.layer_table import SETTLED, Exclusion, LayerTable, modules_around
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -18,7 +18,7 @@ from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
 """Modules of which each is tried to be dropped, where that was not asked for. A bound."""
-_HIGH = (Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
+_HIGH = (*SETTLED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
 """What stays high whatever the plan is."""
 
 

@@ -34,11 +34,19 @@ def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
 
 
 def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> Search[T]:
-    """Return the same search, with each batch answered by another search, which may ask more."""
+    """Return the same search, with each batch answered by another search, which may ask more.
+
+    What that raises, or what is thrown into it, arrives in the search.
+    """
     try:
         batch = next(search)
         while True:
-            batch = search.send((yield from answer(batch)))
+            try:
+                outcomes = yield from answer(batch)
+            except BaseException as error:  # as in `feed`
+                batch = search.throw(error)
+            else:
+                batch = search.send(outcomes)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -12,7 +12,8 @@ driver's thread only.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
@@ -25,7 +26,7 @@ from precision_bisect.runs.monitoring.events import (
     Warned,
 )
 from precision_bisect.search.budget import Budget, BudgetSpent
-from precision_bisect.search.combinators import feed
+from precision_bisect.search.combinators import Batch, Outcomes, answered, feed
 from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.precision_curve import FEW_COPIES
@@ -72,6 +73,7 @@ class Driver:
         self._flights = InFlight(ledger, workers, self.cases)
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
+        self._interrupted = False
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -92,19 +94,19 @@ class Driver:
         """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
         return feed(search, self.consider_all)
 
-    def run_to_end(self, search: Search[T]) -> T:
-        """Feed a search that tells more of an answer, and return its result, whatever happens.
+    def to_end(self, search: Search[T]) -> Search[T]:
+        """Return a search that tells more of an answer, which goes to its end whatever happens.
 
         Once the run is to end nothing more is evaluated: what the ledger lacks has an outcome then
-        that says why, and is tried when the run is resumed. Raises RunFolderError.
+        that says why, and is tried when the run is resumed. What cases have taken is freed.
         """
         why = ""
 
-        def answer(batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        def answer(batch: Batch) -> Search[Outcomes]:
             nonlocal why
             try:
                 if not why:
-                    return self.consider_all(batch)
+                    return (yield batch)
             except KeyboardInterrupt:
                 why = "interrupted"
             except (BudgetSpent, CrashLoop, Stopped) as end:
@@ -113,9 +115,23 @@ class Driver:
             return tuple(self.recorded(proposal) or left_out for proposal in batch)
 
         try:
-            return feed(search, answer)
+            return (yield from answered(search, answer))
         finally:
             self.cases.clear()
+
+    def interrupt(self) -> None:
+        """Have no trial begin any more."""
+        self._interrupted = True
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Let what stands survive what ends the block early; after Ctrl-C no trial begins."""
+        try:
+            yield
+        except (BudgetSpent, CrashLoop, Stopped):
+            pass
+        except KeyboardInterrupt:
+            self.interrupt()
 
     def retrace(self, search: Search[object]) -> None:
         """Feed a search from the ledger alone, until it ends or asks for what the ledger lacks."""
@@ -307,6 +323,7 @@ class Driver:
         # BaseException, since Ctrl-C is one: builds that are nearly done are worth waiting for,
         # and their outcomes are recorded before the error goes on.
         except BaseException as error:
+            self._interrupted |= isinstance(error, KeyboardInterrupt)
             try:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
                     flying = len(self._flights)
@@ -319,6 +336,8 @@ class Driver:
             raise
 
     def _launch(self, proposal: Proposal) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
         self._enter(proposal.phase)
         self._budget.admit(counted=not proposal.forecast)
         self._flights.launch(proposal, lambda: self._observer(TrialStarted(proposal=proposal)))

@@ -5,7 +5,7 @@ time, in the process that it was made in.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from precision_bisect.protocols import (
     Judgement,
     Sample,
     Several,
+    T,
     dropping,
 )
 from precision_bisect.search.engine_store import engine_folder
@@ -61,6 +62,15 @@ _Outputs: TypeAlias = Sequence[Sequence[Sample]]
 """The outputs of an engine in each of its ways, sample by sample."""
 _Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
 """A plan, what it ran on, and its outputs."""
+
+
+def with_engine(backend: Backend, plan: Plan, use: Callable[[Engine], T]) -> T | Outcome:
+    """Build a plan; return what the engine is used for, or how that, or the build, has failed."""
+    try:
+        with backend.build(plan) as engine:
+            return use(engine)
+    except BackendFailure as failure:
+        return failure.outcome
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
+from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.trial import Outcome, SampleSet, TrialStatus
 
 if TYPE_CHECKING:
@@ -49,30 +50,6 @@ _NOT_EVEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployable:
-    """The fastest plan that holds, by estimate, and its own trial, on copies of the samples.
-
-    `time` and `answer_time` are the times of an inference with it and with the answer, `tf32_time`
-    and `fp32_tf32_time` those with it and with every layer high under TF32: shares of that with
-    every layer high without. `full_batch_time` is the plan's where launches do not count.
-    It has so many `casts`. Weights take `weight_bytes` with it, `answer_weight_bytes` with the
-    answer, `high_weight_bytes` with every layer high.
-    """
-
-    plan: Plan
-    outcome: Outcome
-    time: float
-    answer_time: float
-    tf32_time: float
-    fp32_tf32_time: float
-    full_batch_time: float
-    casts: int
-    weight_bytes: int
-    answer_weight_bytes: int
-    high_weight_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the flow ended: the plan it stands by, if any, and what else there is to say.
 
@@ -96,7 +73,7 @@ class Ending:
     unsteady: bool = False
     slow: bool = False
     by_modules: "ModuleAnswer | None" = None
-    deploy: Deployable | None = None
+    deploy: PlanToDeploy | None = None
 
     def adding(self, what: str) -> "Ending":
         """Return the ending with more to say."""
