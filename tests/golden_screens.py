@@ -27,7 +27,7 @@ from precision_bisect.runs.results.result import (
 )
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Calibrating, Estimate, Unseen
-from precision_bisect.trial import Honour, LayerHonour, Stability
+from precision_bisect.trial import Honour, Latency, LayerHonour, Stability
 
 GOLDEN = Path(__file__).parent / "golden" / "screens.txt"
 HEAD = "=== "
@@ -190,6 +190,13 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
     yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))
     yield "FP32 is faster, where TF32 changes nothing", replace(faster, deploy=slower, tf32=None)
+    for name, speedup in (("a plan to deploy, timed", 1.31), ("FP32 is timed to be faster", 0.68)):
+        latency = Latency(
+            median_ms=1.4, spread_ms=0.01, runs=60, baseline_ms=1.4 * speedup, speedup=speedup
+        )
+        timed_plan = replace(plan, estimated=False, latency=latency, tf32=True)
+        compared = replace(both, fp32_ms=1.4 * speedup, speedup=speedup)
+        yield name, replace(faster, emulated=False, deploy=timed_plan, tf32=compared)
     yield (
         "the answer is deployed",
         replace(RESULT, deploy=replace(plan, kept=KEPT, answer_time=0.6)),

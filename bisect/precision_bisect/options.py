@@ -157,9 +157,9 @@ class Options(WorkerOptions, SampleOptions):
     )
     objective: Objective = _search(
         "fastest",
-        "what to deploy, with room below the limit: the plan that is fastest by estimate, that of "
-        "fewest bytes of weights, or just the fewest layers, as where an engine, a strategy by "
-        "name, --by module, --risk or speed limits decide ({})",
+        "what to deploy, with room below the limit: the fastest plan, without an engine by "
+        "estimate; that of fewest bytes of weights; or just the fewest layers, as where a "
+        "strategy by name, --by module, --risk or speed limits decide ({})",
     )
     by: Unit = _search(
         "layer",

@@ -12,6 +12,7 @@ from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, Form, Row
+from precision_bisect_reports.speed import fp32_wins
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -106,7 +107,10 @@ def exported(result: Result) -> str:
         return "the near miss, which is no answer"
     if point == DEPLOY and result.deploy is not None:
         count = counted(len(result.deploy.kept), "layer")
-        return f"the plan to deploy ({count}); target, tf32, unseen are of it"
+        plan = f"the plan to deploy ({count})"
+        if fp32_wins(result):
+            plan = f"the fastest mixed plan ({count}), which FP32 is as fast as"
+        return f"{plan}; target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):
         curve_point = find_point(point, result.curve, result.culprits)

@@ -30,7 +30,15 @@ from precision_bisect_reports.promise import (
     with_tf32,
 )
 from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
-from precision_bisect_reports.speed import cost, how_fast, no_faster, runs, speed, to_deploy
+from precision_bisect_reports.speed import (
+    cost,
+    fp32_wins,
+    how_fast,
+    no_faster,
+    runs,
+    speed,
+    to_deploy,
+)
 
 MOST_NAMED = 3
 Tone: TypeAlias = Literal["good", "open", "bad"]
@@ -168,7 +176,9 @@ def _rows(result: Result) -> Iterator[Row]:
     if point := exported(result):
         yield Row("exports", point)
     if words := to_deploy(result):
-        yield Row("deploy", words, EVIDENCE if result.deploys_fewest else ALWAYS)
+        measured = result.deploy is not None and not result.deploy.estimated
+        news = not result.deploys_fewest or (measured and fp32_wins(result))
+        yield Row("deploy", words, ALWAYS if news else EVIDENCE)
         yield Row("how fast", how_fast(result), FULL)
     if words := with_tf32(result):
         expected = result.tf32 and result.tf32.holds and not result.tf32.fp32_wins

@@ -11,8 +11,9 @@ from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
 MOST_PLAN_ROWS = 8
-FASTER = 1.05
-"""Below this ratio two estimates are called as fast."""
+FASTER, AS_FAST = 1.05, 0.02
+"""Below this ratio two figures are called as fast. Measurements of one engine differ by the share
+`AS_FAST`: of two as fast the given model is deployed."""
 MOST_ISLANDS, LONGEST_NAME = 2, 28
 
 
@@ -55,11 +56,29 @@ def no_faster(result: Result) -> str:
     return f"{sentence}; {faster:.3g} ms with {counted(count, 'kept layer')}"
 
 
-def to_deploy(result: Result) -> str:
-    """Say what the fastest plan that holds comes to, or that FP32 is as fast; "" for none.
+def fp32_gain(result: Result) -> float:
+    """Return how many times as fast as the plan to deploy FP32 is, 0 where nothing tells.
 
-    FP32 is compared with TF32, as the libraries run it, if it holds so, and so is the plan.
+    It is FP32 with TF32, as the libraries run it, if it holds so, and so is the plan.
     """
+    plan, tf32 = result.deploy, result.tf32
+    if plan is None or result.high != "fp32":
+        return 0.0
+    if plan.latency is not None:
+        return 1 / plan.latency.speedup if plan.latency.speedup else 0.0
+    if tf32 is None or not tf32.fp32_passed:
+        return plan.time
+    return (plan.tf32_time if tf32.passed else plan.time) / plan.fp32_tf32_time
+
+
+def fp32_wins(result: Result) -> bool:
+    """Whether FP32 is what to deploy: as fast as any plan that holds, within what engines vary."""
+    measured = result.deploy is not None and not result.deploy.estimated
+    return fp32_gain(result) >= (1 - AS_FAST if measured else 1)
+
+
+def to_deploy(result: Result) -> str:
+    """Say what the fastest plan that holds comes to, or that FP32 is as fast; "" for none."""
     plan, tf32 = result.deploy, result.tf32
     if plan is None:
         return ""
@@ -68,22 +87,34 @@ def to_deploy(result: Result) -> str:
         own = counted(len(plan.kept), "layer")
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
-    fp32, fp32_time, time = "FP32", 1.0, plan.time
+    high = result.high.upper()
     if tf32 is not None and tf32.fp32_passed:
         error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
-        fp32, fp32_time = f"FP32: TF32 holds{error}", plan.fp32_tf32_time
-        time = plan.tf32_time if tf32.passed else time
-    elif tf32 is not None:
-        fp32 = "FP32 without TF32"
-    if time >= fp32_time and result.high == "fp32":
-        gain = time / fp32_time
+        fp32, beside = f"FP32: TF32 holds{error}", f"{high} with TF32{error}"
+    else:
+        fp32 = "FP32, the reference itself" if tf32 is None else "FP32 without TF32"
+        beside = high
+    gain = fp32_gain(result)
+    if fp32_wins(result):
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         return f"{fp32}, {how}{times} {own}"
-    percent = round(100 * (plan.answer_time / plan.time - 1))
-    beside = f"{percent}% faster than the fewest, " if percent > 0 else ""
+    if plan.latency is not None:
+        own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
+        times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
+        fewest_ms = (result.latency_ms or {}).get("kept")
+        if fewest_ms is not None and own_ms and not result.deploys_fewest:
+            times += _faster(", ", fewest_ms / own_ms)
+        return f"{own}: {own_ms:.3g} ms{times}"
+    faster = _faster("", plan.answer_time / plan.time, ", ")
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
-    return f"{own}; {how}{beside}{times} times as fast as {result.high.upper()}"
+    return f"{own}; {how}{faster}{times} times as fast as {high}"
+
+
+def _faster(before: str, times: float, after: str = "") -> str:
+    """Say by how much a plan is faster than the fewest layers, "" if it is not."""
+    percent = round(100 * (times - 1))
+    return f"{before}{percent}% faster than the fewest{after}" if percent > 0 else ""
 
 
 RANKED = (
@@ -99,8 +130,9 @@ def how_fast(result: Result) -> str:
     if plan is None:
         return ""
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
+    how = "" if plan.estimated else "by estimate "
     parts = [
-        f"{gains[0]:.3g} to {gains[1]:.3g} times as fast as {result.high.upper()}, by batch",
+        f"{how}{gains[0]:.3g} to {gains[1]:.3g} times as fast as {result.high.upper()}, by batch",
         counted(plan.casts, "Cast"),
     ]
     if plan.low_share is not None:

@@ -32,13 +32,13 @@ def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
     """Values, lists, bare flags and underscores become the main command's arguments."""
     path = write(
         '[[job]]\nmodel = "a.onnx"\ntol = ["y=1e-2", "1e-1"]\nmax_time = "2h"\n'
-        "holdout = 1\ntf32 = true\nguard-islands = false\nthreads = 2\n"
+        'holdout = 1\ntf32 = "on"\nguard-islands = false\nthreads = 2\n'
     )
     (job,) = read_jobs(path, tmp_path / "out")
     assert (
         *("precision-bisect", "run", "--backend=emulated", "--inputs=inputs.npz", "--threads=2"),
         *("--tol=y=1e-2", "--tol=1e-1", "--max-time=2h", "--holdout=1"),
-        *("--tf32", "--no-guard-islands", f"--out={tmp_path / 'out' / 'a'}", "--resume"),
+        *("--tf32=on", "--no-guard-islands", f"--out={tmp_path / 'out' / 'a'}", "--resume"),
         *("--", "a.onnx"),
     ) == tuple(job.command)
     options = options_of(job)
@@ -49,13 +49,13 @@ def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
 def test_a_job_overrides_the_defaults(write: Write, tmp_path: Path) -> None:
     """false takes a bare flag back, an empty list any other."""
     path = write(
-        'tf32 = true\nmax-trials = 9\n[[job]]\nmodel = "a.onnx"\ntf32 = false\nmax_trials = []\n'
+        'tf32 = "on"\nmax-trials = 9\n[[job]]\nmodel = "a.onnx"\ntf32 = "auto"\nmax_trials = []\n'
         '[[job]]\nmodel = "b.onnx"\n'
     )
     jobs = read_jobs(path, tmp_path / "out")
     first, second = map(options_of, jobs)
-    assert (False, None) == (first.engine.tf32, first.max_trials)
-    assert (True, 9) == (second.engine.tf32, second.max_trials)
+    assert ("auto", None) == (first.engine.tf32, first.max_trials)
+    assert ("on", 9) == (second.engine.tf32, second.max_trials)
 
 
 def test_the_engine_as_reference_is_no_file(write: Write, tmp_path: Path) -> None:
@@ -137,7 +137,10 @@ CASES = {
     "all help": (GOOD + "help-all = true\n", "job a: help-all is no key"),
     "no number": (GOOD + 'holdout = "many"\n', "job a: argument --holdout: invalid int"),
     "true for a value": (GOOD + "tol = true\n", "job a: tol is True"),
-    "a value for a bare flag": (GOOD + "tf32 = 1\n", "tf32 is 1; it takes true or false"),
+    "a value for a bare flag": (
+        GOOD + "guard-islands = 1\n",
+        "guard-islands is 1; it takes true or false",
+    ),
     "a null character": (GOOD + 'inputs = "\\u0000"\n', "job a: inputs has a null character"),
     "a long path": ('[[job]]\nmodel = "' + 300 * "x" + '"\n', "no such file: "),
     "a table": (GOOD + "tol = {y = 1}\n", "job a: tol is {'y': 1}"),

@@ -67,10 +67,10 @@ def test_a_run_takes_no_flags_of_a_search(
 def test_a_forecast_tells_how_to_build(tmp_path: Path) -> None:
     """`verify` builds by the flags of the run, whatever judged; a file it asks for again."""
     model = tiny.write_model(tmp_path / "m.onnx")
-    tiny.search(model, tmp_path / "run", engine=EngineSettings(workspace_mib=64, tf32=True))
+    tiny.search(model, tmp_path / "run", engine=EngineSettings(workspace_mib=64, tf32="on"))
     again = reopen(tmp_path / "run" / RESULT, None, {})
     engine = again.options.engine
-    assert ("auto", 64, True) == (again.finished.backend, engine.workspace_mib, engine.tf32)
+    assert ("auto", 64, "on") == (again.finished.backend, engine.workspace_mib, engine.tf32)
     script = tmp_path / "flags.py"
     script.write_text("def postprocess_config(builder, network, config): pass\n")
     engine = EngineSettings(config_script=str(script))

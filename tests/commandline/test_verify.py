@@ -195,7 +195,7 @@ def test_it_builds_as_the_run_did(tmp_path: Path, capsys: pytest.CaptureFixture[
     code, found = asked(capsys, run)
     assert (1, False) == (code, found["honoured"])
     assert not found["unlike"]
-    code, found = asked(capsys, run, "--guard-islands", "--tf32")
+    code, found = asked(capsys, run, "--guard-islands", "--tf32", "on")
     assert (0, True) == (code, found["honoured"])
     assert ["guard_islands", "tf32"] == found["unlike"]
 

@@ -78,8 +78,8 @@ def test_settings_check_them_too() -> None:
     with pytest.raises(UsageError, match="no option"):
         EngineSettings(ort_options={"nothing": "1"})
     with pytest.raises(UsageError, match="exclude each other"):
-        EngineSettings(tf32=True, ort_options={"use_tf32": "0"})
-    assert EngineSettings(tf32=True, ort_options={"use_tf32": "1"}).tf32
+        EngineSettings(tf32="on", ort_options={"use_tf32": "0"})
+    assert EngineSettings(tf32="on", ort_options={"use_tf32": "1"}).in_tf32
 
 
 def test_the_answer_is_opened_by_them(tmp_path: Path) -> None:

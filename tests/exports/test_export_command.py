@@ -67,7 +67,7 @@ def test_another_folder_and_settings_can_be_given(finished: Path, tmp_path: Path
     """The plan is found by its file, and the exports go where they are asked to."""
     out = tmp_path / "a" / "b"
     model = finished.with_name("tiny.onnx")
-    export(model, finished / RESULT, out, {"tf32": True})
+    export(model, finished / RESULT, out, {"tf32": "on"})
     assert WRITTEN == sorted(file.name for file in out.iterdir())
     assert "--noTF32" not in (out / TRTEXEC).read_text()
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_what_judges_is_the_runs(finished: Path, tmp_path: Path) -> None:
     """The files that judge go along as the run has left them, or are told as missing."""
     model = finished.with_name("tiny.onnx")
-    export(model, finished, tmp_path / "out", {"tf32": True})
+    export(model, finished, tmp_path / "out", {"tf32": "on"})
     for name in JUDGING:
         assert (finished / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
         (finished / name).unlink()

@@ -172,7 +172,7 @@ def test_tensorrt_gets_the_shapes_of_dynamic_inputs(tmp_path: Path) -> None:
     )
     assert shapes in command
     assert "--tf32" not in command
-    given = EngineSettings(tf32=True, opt_shapes={"x": (8, 4)}, max_shapes={"x": (9, 4)})
+    given = EngineSettings(tf32="on", opt_shapes={"x": (8, 4)}, max_shapes={"x": (9, 4)})
     command = polygraphy_command(model, given, LIMITS[0], samples)
     assert "--trt-min-shapes 'x:[8,4]'" in command and "--trt-max-shapes 'x:[9,4]'" in command
     assert " --tf32 " in command

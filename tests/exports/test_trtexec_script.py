@@ -53,7 +53,7 @@ def test_settings_of_the_run_are_handed_on(tmp_path: Path) -> None:
     """Shapes, TF32, optimisation level and workspace are those of the run's engines."""
     path = save(parse("(float[N,4] x, float s) => (float[N,4] y) { y = Mul(x, s) }"), tmp_path)
     settings = EngineSettings(
-        tf32=True,
+        tf32="on",
         workspace_mib=64,
         optimization_level=4,
         min_shapes={"x": (1, 4)},

@@ -174,7 +174,7 @@ def test_a_result_tells_no_machine_and_no_path() -> None:
         ({"model": "m", "seed": "0"}, "seed: expected `int`, got `str`"),
         ({"model": "m", "seed": True}, "seed: expected `int`, got `bool`"),
         ({"model": "m", "engine": None}, "expected `object`, got `null`"),
-        ({"model": "m", "engine": {"tf32": 1}}, "engine: tf32: expected `bool`"),
+        ({"model": "m", "engine": {"tf32": 1}}, "engine: tf32: expected `str`"),
         ({"model": "m", "mean": {"a": 1}}, "mean: expected `array`"),
     ],
 )

@@ -1,5 +1,6 @@
 """Improving a plan for speed: what is accepted, what it costs, and how runs with limits end."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,7 @@ from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.speed.cheapest import cheapest
 from precision_bisect.search.speed.improve import MOST_BUILDS
 from precision_bisect.trial import Kind, Outcome, Phase, Trial
 from simulated import by
@@ -363,3 +365,20 @@ def test_the_same_outcomes_give_the_same_trials(
     first, second = outcome_of(drawn), outcome_of(drawn)
     assert first[0] == second[0]
     assert [t.proposal for t in first[1]] == [t.proposal for t in second[1]]
+
+
+def test_what_steps_do_not_reach_is_found(tmp_path: Path) -> None:
+    """Asked for the speed of the fastest plan by cost, which holds, less 1.5%, a run finds it."""
+    errors = [0.4, 0.4, 0.05, 0.2, 0.6, 0.4, 0.4, 0.2, 0.4, 0.2, 0.6, 0.1]
+    graph = chain([0.1, 0.5, 0.1, 0.05, 0.5, 0.1, 0.5, 0.05, 0.05, 0.5, 1.0, 0.05], cast_ms=0.15)
+
+    def judged(kept: frozenset[int]) -> Outcome:
+        return oracles.outcome(math.hypot(*(e for i, e in enumerate(errors) if i not in kept)))
+
+    fastest = cheapest(graph, errors, oracles.TOLERANCE, [Plan.all_high(graph.size)])[0]
+    assert judged(fastest.kept).passed
+    needed = 0.985 * Clock(graph).speedup(fastest)
+    asked = case(by(judged), graph, SpeedLimits(min_speedup=needed))
+    ending, _ = run(asked, tmp_path)
+    assert ending.status is Status.FOUND and ending.plan is not None
+    assert asked.clock.speedup(ending.plan) >= needed

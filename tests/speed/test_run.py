@@ -294,3 +294,15 @@ def test_latencies_are_those_of_builds_as_deployed(
     with open_ledger(tmp_path / "run" / LEDGER, prepared.fingerprint, resume=True) as ledger:
         timed = [each for each in ledger.trials() if each.outcome.evidence.latency]
     assert kinds == {each.proposal.kind for each in timed}
+
+
+def test_what_is_deployed_was_timed(tmp_path: Path) -> None:
+    """By the engine, in a trial of its own; a finished run that goes on says the same."""
+    result = finish(replace(clocked(tmp_path), graph=None))
+    assert result.deploy is not None and result.deploy.latency is not None
+    assert not result.deploy.estimated and not result.deploy.tf32
+    assert result.deploy.error is not None and result.deploy.error <= 1e-2
+    said = " ".join(" ".join(screen(result)).split())
+    assert f"{result.deploy.latency.median_ms:.3g} ms" in said
+    again = finish(replace(clocked(tmp_path), graph=None))
+    assert (result.deploy, result.builds) == (again.deploy, again.builds)

@@ -19,10 +19,12 @@ from precision_bisect.pipeline.fastest import FIRST_DRAW
 from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT
-from precision_bisect.trial import SampleSet, Verdict
+from precision_bisect.settings.engine_settings import EngineSettings, Tf32
+from precision_bisect.trial import Kind, SampleSet, Verdict
 
 TOLERANCE = 5e-3
 BODY = """(float[16, 64] x) => (float[16, 64] y) <float up = {300}, float down = {1.1111111e-5}> {
@@ -106,12 +108,27 @@ def test_a_run_that_exports_the_fewest_goes_on_with_those(model: Path, tmp_path:
     )
     assert run.deploy is not None and not run.deploys_fewest
     assert sorted(run.kept) == layers_in(tmp_path)
-    assert sorted(run.to_deploy) == sorted(reopen(model, tmp_path, {}).finished.kept)
+    assert sorted(kept_in_files(run)[1]) == sorted(reopen(model, tmp_path, {}).finished.kept)
     assert tmp_path == export(model, tmp_path, None, {}).folder
     deploy = export(model, tmp_path, None, {}, "deploy").folder
     assert tmp_path / "point-deploy" == deploy
     assert sorted(run.deploy.kept) == layers_in(deploy)
-    assert sorted(run.kept) == sorted(run.to_deploy) == layers_in(tmp_path)
+    assert sorted(run.kept) == sorted(kept_in_files(run)[1]) == layers_in(tmp_path)
+
+
+def test_a_run_that_exports_a_point_of_the_curve_goes_on_with_that(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """`verify` and `target` read the plan whose files were written."""
+    count = max(point.kept_count for point in result.curve)
+    run = find(
+        model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, export_point=str(count)
+    )
+    finished = reopen(model, tmp_path, {}).finished
+    assert str(count) == run.export_point == finished.point
+    assert sorted(finished.kept) == layers_in(tmp_path) == sorted(kept_in_files(run)[1])
+    assert count == len(finished.kept)
+    assert tmp_path == export(model, tmp_path, None, {}).folder
 
 
 def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
@@ -119,7 +136,7 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert result.deploy is not None and result.tf32 is not None and result.tf32.holds
     gain = round(100 * (result.deploy.answer_time / result.deploy.time - 1))
     count = len(result.deploy.kept)
-    assert f"the plan to deploy ({count} layers); target, tf32" in words(result)
+    assert f"the fastest mixed plan ({count} layers), which FP32 is as fast as" in words(result)
     # Of layers as small as these it takes longer to launch them than to compute.
     assert gain > 0 and result.deploy.fp32_tf32_time < result.deploy.tf32_time
     assert "deploy FP32: TF32 holds (error" in words(result)
@@ -138,6 +155,24 @@ def test_a_run_that_is_cut_off_goes_on_to_the_same(
     assert (result.kept, result.deploy) == (whole.kept, whole.deploy)
     assert whole.deployment is not None and whole.deployment.recheck is not None
     assert "not_judged" == whole.deployment.recheck.outcome
+
+
+@pytest.mark.parametrize("tf32", ["on", "off"])
+def test_tf32_is_judged_as_asked_for(
+    result: Result, model: Path, tmp_path: Path, tf32: Tf32
+) -> None:
+    """With it on every layer high has its rounding, too; off, nothing is said of it."""
+    settings = EngineSettings(tf32=tf32)
+    run = find(model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, engine=settings)
+    assert result.tf32 is not None and result.tf32.fp32_error and run.tf32 is None
+    names = load_model(model).table.names
+    (high,) = [
+        trial.outcome.error or 0.0
+        for trial in read_ledger(tmp_path / LEDGER).own
+        if len(trial.proposal.plan) == len(names) and trial.proposal.kind is Kind.JUDGE
+    ]
+    share = high / result.tf32.fp32_error
+    assert share > 0.5 if tf32 == "on" else share < 0.01
 
 
 @pytest.mark.parametrize("options", [{"objective": "fewest"}, {"strategy": "ddmin"}])

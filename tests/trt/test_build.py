@@ -291,7 +291,9 @@ def test_tf32_is_on_only_where_it_is_asked_for(
     rtx: Flavour, configured: Callable[[EngineSettings], Any], tf32: bool
 ) -> None:
     """TensorRT-RTX turns TF32 on by itself, which would round FP32 layers."""
-    _, _, config = configured(EngineSettings(compute_capability="8.6", tf32=tf32))
+    _, _, config = configured(
+        EngineSettings(compute_capability="8.6", tf32="on" if tf32 else "off")
+    )
     assert tf32 == config.get_flag(rtx.module.BuilderFlag.TF32)
 
 

@@ -21,7 +21,7 @@ from precision_bisect.layer_table import LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
-from precision_bisect.runs.results.chosen_point import kept_at
+from precision_bisect.runs.results.chosen_point import kept_at, kept_in_files
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Asked, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
@@ -111,10 +111,10 @@ class Finished:
 def read_finished(path: Path, model: Model, point: str | None = None) -> Finished:
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
-    What is kept is that of the plan that a `point` names, None for the fewest layers where the
-    run was to export those, else for the plan to deploy. Raises RunFolderError
-    for a file that is missing or no such result, that belongs to another model, names layers that
-    the model does not have, or has no answer, and UsageError for a point that is not there.
+    What is kept is that of the plan that a `point` names, None for what its files hold. Raises
+    RunFolderError for a file that is missing or no such result, that belongs to another model,
+    names layers that the model does not have, or has no answer, and UsageError for a point that
+    is not there.
     """
     file = result_file(path)
     result = read_result(file, "name the run folder or its result.json by --plan")
@@ -132,8 +132,9 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         LayerName(request.layer): _form(file, request, result, pair) for request in result.asked
     }
     if point is None:
-        point = FEWEST if result.export_point == FEWEST else DEPLOY
-    point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
+        point, kept = kept_in_files(result)
+    else:
+        point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
     _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
     nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
@@ -144,6 +145,9 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         )
     wanted = frozenset(kept).difference(fixed)
     options, code = _options(file, result, model)
+    if point == DEPLOY and result.deploy is not None and result.deploy.tf32:
+        # It was judged and timed so.
+        options = replace(options, engine=replace(options.engine, tf32="on"))
     return Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,

@@ -36,7 +36,7 @@ def polygraphy_command(
     `limits` are the comparator's settings. Raises NotWritable where Polygraphy has no such limit.
     """
     words = ["polygraphy", "run", MIXED_MODEL, "--trt", "--strongly-typed"]
-    words += ["--tf32"] if settings.tf32 else []
+    words += ["--tf32"] if settings.in_tf32 else []
     words += [DECOMPOSABLE] if "Attention" in operators(model.proto.graph) else []
     if settings.plugins:
         words += ["--plugins", *(str(path.absolute()) for path in settings.plugins)]
@@ -133,6 +133,6 @@ def polygraphy_constraints(export: Export) -> str:
     kept = {name: node for name, node in nodes.items() if name in decided}
     others = {name: node for name, node in nodes.items() if name not in kept}
     # TensorRT allows TF32 in the layers that stay FP32; Polygraphy does not by itself.
-    also = ["--tf32"] if export.settings.tf32 else []
+    also = ["--tf32"] if export.settings.in_tf32 else []
     also += [DECOMPOSABLE] if "Attention" in operators(export.model.proto.graph) else []
     return write_polygraphy_script(kept, others, export.builder_types, *also)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from precision_bisect.explaining.diagnosis.findings import Findings
-from precision_bisect.exports.judging import Judge
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
@@ -74,6 +73,7 @@ from precision_bisect.search.certificate.monotone import remarks, rows
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase
 
 
@@ -134,14 +134,14 @@ def conclude(
     )
     if part:
         return _result(run, explanation, None)
-    yield from _explain(run, explanation, judge_of(prepared, case.comparator, options))
+    yield from _explain(run, explanation)
     result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> Search[None]:
+def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
@@ -150,16 +150,22 @@ def _explain(run: _Ended, explanation: _Explanation, judge: Judge) -> Search[Non
     chart = explanation.chart
     exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
     explanation.leaving = answer = plan if ending.status.answers else None
-    if ending.deploy is not None and exported is not None and exported.point == DEPLOY:
-        explanation.leaving = prepared.case.model.table.plan_of(ending.deploy.kept)
-        explanation.promises_of = DEPLOY
+    engine, opening, deploy = prepared.case.options.engine, run.answer.final.opening, ending.deploy
+    if deploy is not None and exported is not None and exported.point == DEPLOY:
+        explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
+        opening = deploy.outcome.evidence.opening or opening
+        engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
     leaving = explanation.leaving
+    opened_so = prepared.with_case(
+        replace(prepared.case, options=replace(prepared.case.options, engine=engine))
+    )
+    judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
     latencies = run.answer.timed.medians or {}
     with (
-        deploying(prepared, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(opened_so, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -296,8 +302,7 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
     deploy = run.ending.deploy
     if deploy is None:
         return None
-    plan = run.prepared.case.model.table.plan_of(deploy.kept)
-    return replace(deploy, low_share=_low_share(run.prepared, plan))
+    return replace(deploy.record, low_share=_low_share(run.prepared, deploy.plan))
 
 
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
@@ -354,10 +359,12 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
 
 def _unseen(run: _Ended, plan: Plan | None) -> Unseen | None:
     """Return the promise of a plan, with the estimate that was asked for."""
-    prepared, trials = run.prepared, run.driver.trials
+    prepared, deploy = run.prepared, run.ending.deploy
     case = prepared.case
     if plan is None:
         return None
+    name = deploy.case if deploy is not None and deploy.plan == plan else ""
+    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == name]
     risk, limit = case.options.risk, case.comparator.tolerance
     calibrated = bool(case.scales.activations)
     unseen = promised(trials, plan, case.sets, calibrated=calibrated)

@@ -160,7 +160,7 @@ def deployed_session(settings: EngineSettings, opening: Opening | None = None) -
     """
     opening = opening or opening_without(())
     return SessionOptions(
-        provider_options=deployed_options(tf32=settings.tf32, own=settings.ort_options),
+        provider_options=deployed_options(tf32=settings.in_tf32, own=settings.ort_options),
         session_config=AS_WRITTEN,
         graph_optimization_level=opening.level,
         disabled_optimizers=tuple(opening.disabled),

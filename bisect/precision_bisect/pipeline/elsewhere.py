@@ -1,15 +1,19 @@
 """An answer beside its own case: on other targets, with TF32, at the ends of its inputs."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.copies import can_change, fewer
 from precision_bisect.layer_table import LayerName
@@ -23,7 +27,8 @@ from precision_bisect.runs.results.other_targets import InputRange, OnTargets, S
 from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
-from precision_bisect.settings.targets import TARGETS, Inside, TargetName
+from precision_bisect.search.workers import Evaluate
+from precision_bisect.settings.targets import TARGETS, TF32, TF32_BY_DEFAULT, Inside, TargetName
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
 
 _DRAW = 10**6
@@ -125,7 +130,63 @@ def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]
     return [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
 
 
-_TF32: CaseName = "tf32"
+def has_tf32(prepared: Prepared) -> bool:
+    """Whether the run judges without TF32 what a library runs with it unless told otherwise.
+
+    The emulator predicts that, an engine computes it.
+    """
+    engine, backend = prepared.case.options.engine, prepared.backend
+    if engine.tf32 != "auto" or prepared.case.options.high != "fp32":
+        return False
+    own = "use_tf32" in engine.ort_options or backend.name not in TF32_BY_DEFAULT
+    return (backend.emulated or not own) and bool(products(prepared.case.model))
+
+
+def products(model: Model) -> frozenset[int]:
+    """Return the candidates that tensor cores multiply in TF32, if they are FP32."""
+    view, numbers = View(model), {name: i for i, name in enumerate(model.table.names)}
+    nodes = (node for node in model.proto.graph.node if is_product(node, view))
+    return frozenset(numbers[name] for node in nodes if (name := LayerName(node.name)) in numbers)
+
+
+@contextmanager
+def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
+    """Have trials of the case `TF32` evaluated; what does is made with the first, then kept.
+
+    An engine is built as deployed, and timed in turns with every layer high there.
+    """
+    with ExitStack() as stack:
+
+        def on_engine() -> Evaluate:
+            work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
+            engine = replace(prepared.case.options.engine, tf32="on")
+            options = replace(prepared.case.options, engine=engine, workers=1)
+            here = prepared.here and _made(prepared, options)
+            deployed = replace(prepared, here=here, work=work)
+            deployed = deployed.with_case(replace(prepared.case, options=options))
+            return stack.enter_context(evaluators(deployed, options.folder)).evaluate
+
+        emulated = prepared.backend.emulated
+        cases.add(TF32, partial(_in_tf32, prepared) if emulated else on_engine)
+        try:
+            yield
+        finally:
+            cases.clear()
+
+
+def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
+    """Return the trial of every layer high with TF32, as deployed where an engine is built."""
+    return as_deployed(
+        prepared,
+        _beside(prepared, TF32, prepared.everything, samples, "FP32 in TF32, as deployed"),
+    )
+
+
+def as_deployed(prepared: Prepared, proposal: Proposal) -> Proposal:
+    """Return a trial of an engine that is built as deployed, and timed."""
+    if prepared.backend.emulated:
+        return proposal
+    return replace(proposal, kind=Kind.REBUILD, timed=True)
 
 
 def with_tf32(
@@ -133,33 +194,16 @@ def with_tf32(
 ) -> Search[WithTf32 | None]:
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
-    The emulator predicts them. ONNX Runtime on CUDA computes them, and is timed: the answer in
-    turns with FP32 as the library runs it.
+    On an engine the answer is timed in turns with FP32 as the library runs it.
     """
-    view, engine = View(prepared.case.model), prepared.case.options.engine
-    products = any(is_product(node, view) for node in prepared.case.model.proto.graph.node)
-    if prepared.case.options.high != "fp32" or not products:
+    if not has_tf32(prepared):
         return None
-    everything = _beside(prepared, _TF32, prepared.everything, samples, "every layer high")
-    proposals = everything, replace(everything, plan=answer, reason="the answer")
-    if prepared.backend.emulated:
-        cases.add(_TF32, partial(_in_tf32, prepared))
-        return _told_of((yield proposals))
-    if prepared.backend.name != "onnxruntime" or engine.tf32 or engine.ort_options:
-        return None
-    # Built and timed as the library runs it.
-    timed = tuple(replace(entry, kind=Kind.REBUILD, timed=True) for entry in proposals)
-    options = replace(prepared.case.options, engine=replace(engine, tf32=True), workers=1)
-    here = prepared.here and _made(prepared, options)
-    in_tf32 = replace(prepared, here=here).with_case(replace(prepared.case, options=options))
-    with evaluators(in_tf32, options.folder) as workers:
-        cases.add(_TF32, lambda: workers.evaluate)
-        outcomes = yield timed
-        cases.clear()
-    return _told_of(outcomes)
+    everything = fp32_in_tf32(prepared, samples)
+    with in_tf32(prepared, cases):
+        return _compared((yield everything, replace(everything, plan=answer, reason="the answer")))
 
 
-def _told_of(outcomes: Sequence[Outcome]) -> WithTf32:
+def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
     """Return what FP32 and the answer came to."""
     fp32, outcome = outcomes
     latency = outcome.evidence.latency

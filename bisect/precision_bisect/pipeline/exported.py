@@ -15,14 +15,13 @@ def exported_plan(
     prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: Charted
 ) -> tuple[ExportedPoint | None, list[str]]:
     """Return the plan to export, with a remark if the point asked for does not exist."""
+    deploy = None if ending.deploy is None else ending.deploy.record
     curve, missing = (chart.curve, chart.culprits), list[str]()
     try:
-        point, kept = kept_at(
-            prepared.case.options.export_point, answer.kept, ending.deploy, curve
-        )
+        point, kept = kept_at(prepared.case.options.export_point, answer.kept, deploy, curve)
     except UsageError as error:
         missing = [error.one_line()]
-        point, kept = kept_at(DEPLOY, answer.kept, ending.deploy, curve)
+        point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
     if point == FEWEST and answer.near_miss:
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:

@@ -19,13 +19,14 @@ from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
-from precision_bisect.trial import Outcome, Phase
+from precision_bisect.trial import CaseName, Latency, Outcome, Phase
 
 JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
@@ -73,12 +74,14 @@ class Rivals:
         alone = dict(zip(self.law.order, self.law.errors, strict=True))
         return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
 
-    def deployable(self, plan: Plan, outcome: Outcome) -> PlanToDeploy:
+    def deployable(
+        self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
+    ) -> Deployable:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
         plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
         everything, weights = range(plain.size), self.estimates.instead["smallest"]
         high_ms = plain.time(everything) or 1.0
-        return PlanToDeploy(
+        record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
             stability=outcome.evidence.stability,
@@ -91,8 +94,11 @@ class Rivals:
             weight_bytes=round(weights.time(plan.kept)),
             answer_weight_bytes=round(weights.time(self.answer.kept)),
             high_weight_bytes=round(weights.time(everything)),
-            estimated=True,
+            estimated=latency is None,
+            latency=latency,
+            tf32=bool(case),
         )
+        return Deployable(plan=plan, outcome=outcome, case=case, record=record)
 
 
 def estimates_of(prepared: Prepared) -> Estimates:
@@ -105,7 +111,7 @@ def estimates_of(prepared: Prepared) -> Estimates:
         cost_graph, prepared.case.model, shapes, fused=fused_groups(prepared.case.model)
     )
     return Estimates(
-        plain=graph(),
+        plain=graph(tf32=prepared.case.options.engine.in_tf32),
         tf32=graph(tf32=True),
         full_batch=graph(kernel_ms=0.0),
         instead={"smallest": weight_graph(prepared.case.model)},
@@ -114,7 +120,7 @@ def estimates_of(prepared: Prepared) -> Estimates:
 
 def fastest(
     problem: Problem, rivals: Rivals, *, copies: bool, objective: Objective = "fastest"
-) -> Search[PlanToDeploy | None]:
+) -> Search[Deployable | None]:
     """Return the plan to deploy, which may be the answer; None without a limit on figures.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
@@ -148,8 +154,8 @@ def fastest(
     if missed > 1.0:
         yield from judge(_candidates(rivals, costs, aim / missed), JUDGED)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
-    chosen = _chosen(passing, costs, limit)
-    return None if chosen is None else rivals.deployable(chosen, passing[chosen])
+    best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
+    return None if best is None else rivals.deployable(best, passing[best])
 
 
 def _deciding(
@@ -193,9 +199,13 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
     return sorted(better, key=lambda plan: (plan not in starts, costs.time(plan.kept), plan))
 
 
-def _chosen(passing: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
-    """Return the fewest layers of the plans that are as fast as any, and have room if one has."""
-    times = {plan: costs.time(plan.kept) for plan in passing}
+def chosen(
+    passing: Mapping[Plan, Outcome], times: Mapping[Plan, float], limit: float
+) -> Plan | None:
+    """Return the fewest layers of the plans that are as fast as any, and have room if one has.
+
+    It is one of those that have `times`, in any unit.
+    """
     least = min(times.values(), default=0.0)
     near = [plan for plan, time in times.items() if time <= (1 + AS_FAST) * least]
     best = [plan for plan in near if figure_of_copies(passing[plan]) <= ROOM * limit] or near

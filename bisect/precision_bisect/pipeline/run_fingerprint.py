@@ -66,6 +66,7 @@ def fingerprint(
         "backend": backend.name,
         "target": options.target if backend.emulated else None,
         "engine": {} if backend.emulated else _plain(options.engine),
+        **({"tf32": "on"} if backend.emulated and options.engine.in_tf32 else {}),
         **({} if options.engine.io_types == "model" else {"io_types": options.engine.io_types}),
         "strategy": name_of(options.strategy),
         **({} if options.by == "layer" else {"by": options.by}),

@@ -6,7 +6,7 @@ from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.pipeline.best_known import Standing, best_known
-from precision_bisect.pipeline.chart import chart, outcome_of_answer, retraced
+from precision_bisect.pipeline.chart import chart, latency_of, outcome_of_answer, retraced
 from precision_bisect.pipeline.choosing import (
     error_of_others,
     judged_by_held_out,
@@ -14,30 +14,33 @@ from precision_bisect.pipeline.choosing import (
     on_samples,
 )
 from precision_bisect.pipeline.course import Course, flow
+from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, in_tf32
 from precision_bisect.pipeline.fastest import Rivals, estimates_of, fastest
+from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
+from precision_bisect.protocols import Search, T
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.trial import CaseName
+from precision_bisect.trial import CaseName, Phase, SampleSet
 
 
 def whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[Ending]:
     """Search, and complete what is told of an answer, unless the run is `part` of another."""
-    ending = yield from searched_in(prepared, part=part)
-    if not part:
-        ending = yield from _charted(prepared, driver, ending)
-        ending = yield from _by_modules(prepared, driver, ending)
-        ending = yield from _with_fastest(prepared, driver, ending)
-    return ending
+    with in_tf32(prepared, driver.cases):
+        ending = yield from searched_in(prepared, part=part)
+        if not part:
+            ending = yield from _charted(prepared, driver, ending)
+            ending = yield from _by_modules(prepared, driver, ending)
+            ending = yield from _with_fastest(prepared, driver, ending)
+        return ending
 
 
 def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
@@ -87,10 +90,10 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
 
 def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
-    answer, options = ending.plan, prepared.case.options
-    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared):
+    answer, options, samples = ending.plan, prepared.case.options, ending.samples
+    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
         return ending
-    outcome = outcome_of_answer(driver, answer, ending.samples)
+    outcome = outcome_of_answer(driver, answer, samples)
     curve = retraced(prepared, driver, ending)
     if outcome is None or curve.law is None or curve.problem.large:
         return ending
@@ -105,26 +108,33 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
     )
     # The answer stands, as in `_charted`.
     with driver.standing():
-        copies, objective = prepared.copies is not None, options.objective
-        search = fastest(prepared.problem, rivals, copies=copies, objective=objective)
-        deployable = yield from on_samples(ending.samples, search)
-        if deployable is None:
-            return ending
-        plan = prepared.case.model.table.plan_of(deployable.kept)
-        if plan != answer:
-            if not (yield from _passes_others(prepared, plan, ending)):
-                return replace(ending, deploy=rivals.deployable(answer, outcome))
-            if options.holdout:
-                yield from judged_by_held_out(plan, builds=prepared.problem.builds)
+        if prepared.backend.emulated:
+            copies, objective = prepared.copies is not None, options.objective
+            search = fastest(prepared.problem, rivals, copies=copies, objective=objective)
+            deployable = yield from on_samples(samples, search)
+        else:
+            deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
+        if deployable is None or deployable.plan == answer:
+            return replace(ending, deploy=deployable)
+        holds = _passes_others(prepared, deployable.plan, ending)
+        if not (yield from _in_case(deployable.case, holds)):
+            return replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
+        if options.holdout:
+            held_out = judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
+            yield from _in_case(deployable.case, held_out)
         return replace(ending, deploy=deployable)
     return ending
 
 
-def _seeks_fastest(prepared: Prepared) -> bool:
-    """Whether a fast plan is looked for: where the answer is no end in itself, and by estimate.
+def _in_case(case: CaseName, search: Search[T]) -> Search[T]:
+    return mapped(search, ask=lambda proposal: replace(proposal, case=case))
 
-    Engines are timed, not estimated, and each plan costs a build there. A strategy that is asked
-    for by its name, whole modules, a share of unseen inputs and speed limits are such ends.
+
+def _seeks_fastest(prepared: Prepared, driver: Driver) -> bool:
+    """Whether a fast plan is looked for: where the answer is no end in itself.
+
+    A strategy that is asked for by its name, whole modules, a share of unseen inputs and speed
+    limits are such ends. Of engines, those on this machine that have a clock.
     """
     options = prepared.case.options
     is_end = (
@@ -133,8 +143,10 @@ def _seeks_fastest(prepared: Prepared) -> bool:
         or options.risk is not None
         or options.speed.given
     )
-    wanted = options.objective != "fewest" and options.until == "answer"
-    return wanted and prepared.backend.emulated and not is_end
+    wanted = options.objective != "fewest" and options.until == "answer" and not is_end
+    if prepared.backend.emulated or not wanted:
+        return wanted
+    return not options.elsewhere and latency_of(driver, prepared.everything) is not None
 
 
 def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
@@ -189,8 +201,12 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
             "mend the model or the inputs first",
         )
     try:
-        course = _course(prepared, part=part)
-        return (yield from mapped(course, ask=lambda proposal: replace(proposal, case=case)))
+        elsewhere = part or prepared.backend.emulated or prepared.case.sets.others
+        if not elsewhere and has_tf32(prepared):
+            # What FP32 comes to where it is deployed is known before anything is searched.
+            fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
+            yield (replace(fp32, phase=Phase.PREFLIGHT),)
+        return (yield from _in_case(case, _course(prepared, part=part)))
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:

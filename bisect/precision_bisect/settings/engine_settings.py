@@ -88,6 +88,7 @@ def check_ort_options(options: Mapping[str, str]) -> None:
 
 TypingName: TypeAlias = Literal["auto", "strong", "weak"]
 IoTypes: TypeAlias = Literal["model", "fp16"]
+Tf32: TypeAlias = Literal["auto", "on", "off"]
 
 _engine = partial(flag, "engine")
 _CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
@@ -132,7 +133,11 @@ class EngineSettings:
         "put Max(x, x) before a kept MatMul, Gemm or Conv that stands alone, which TensorRT would "
         "turn back into half; simplifiers leave it in the file (on)",
     )
-    tf32: bool = _engine(False, "allow TF32 in what stays FP32 (off, unlike trtexec)")
+    tf32: Tf32 = _engine(
+        "auto",
+        "TF32 in what stays FP32: off; on, as engines but Polygraphy's have it by default; or "
+        "searched without, and deployed with it where FP32 holds so ({})",
+    )
     ort_options: Mapping[str, str] = _engine(
         dict,
         "ONNX Runtime: judge with this option of its CUDA provider, such as "
@@ -228,8 +233,10 @@ class EngineSettings:
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)
         if self.config_script is not None:
             check_script(self.config_script)
-        if self.tf32 and self.ort_options.get("use_tf32", "1") != "1":
-            raise UsageError("--tf32 and --ort-option use_tf32=0 exclude each other", "keep one")
+        if self.in_tf32 and self.ort_options.get("use_tf32", "1") != "1":
+            raise UsageError(
+                "--tf32 on and --ort-option use_tf32=0 exclude each other", "keep one"
+            )
         if (self.min_shapes or self.max_shapes) and not self.opt_shapes:
             raise UsageError(
                 "--min-shapes and --max-shapes need --opt-shapes", "give all three, as to trtexec"
@@ -240,3 +247,8 @@ class EngineSettings:
                     raise UsageError(
                         f"{flag_name(name)} has {tuple(shape)}", "give sizes above zero"
                     )
+
+    @property
+    def in_tf32(self) -> bool:
+        """Whether engines that are searched run FP32 products in TF32."""
+        return self.tf32 == "on"

@@ -23,6 +23,11 @@ LABELS: Mapping[TargetName, str] = {
     "tensorrt-rtx": "TensorRT-RTX",
     "onnxruntime": "ONNX Runtime on CUDA",
 }
+TF32 = "tf32"
+"""The case in which FP32 products round their inputs, as libraries run them unless told."""
+TF32_BY_DEFAULT: frozenset[str] = frozenset(("tensorrt", "tensorrt-rtx", "onnxruntime"))
+"""Engines that run FP32 products in TF32 unless told otherwise, and so does trtexec. Polygraphy
+turns it off."""
 
 
 class Inside(StrEnum):

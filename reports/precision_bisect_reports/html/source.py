@@ -11,6 +11,7 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.plan import Plan
 from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.ledger.ledger_reader import Recorded, read_ledger
+from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.model_layers import ModelLayers
 from precision_bisect.runs.results.on_target import OnTarget
 from precision_bisect.runs.results.result import Result
@@ -67,7 +68,7 @@ class Source:
         verified, result = self.verified, self.result
         return (
             verified
-            if verified and result and set(verified.kept) == set(result.to_deploy)
+            if verified and result and set(verified.kept) == set(kept_in_files(result)[1])
             else None
         )
 
@@ -77,7 +78,7 @@ class Source:
         on_target, result = self.on_target, self.result
         return (
             on_target
-            if on_target and result and set(on_target.kept) == set(result.to_deploy)
+            if on_target and result and set(on_target.kept) == set(kept_in_files(result)[1])
             else None
         )
 

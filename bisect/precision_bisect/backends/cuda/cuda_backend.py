@@ -53,8 +53,8 @@ class CudaBackend:
         # cuDNN's refusals of single algorithms would fill the terminal, though another one is
         # taken.
         runtime().set_default_logger_severity(_FATAL)
-        self._deployed = deployed_provider(tf32=settings.tf32, own=settings.ort_options)
-        fast = searching(tf32=settings.tf32, own=settings.ort_options)
+        self._deployed = deployed_provider(tf32=settings.in_tf32, own=settings.ort_options)
+        fast = searching(tf32=settings.in_tf32, own=settings.ort_options)
         self._searching = self._deployed if timed else fast
         opener = Opener(
             providers=on_cuda(self._searching),

@@ -113,7 +113,7 @@ def forecaster(
         targets=options.targets,
         factors=factors,
         late=late,
-        tf32=tf32,
+        tf32=tf32 or options.engine.in_tf32,
     )
 
 

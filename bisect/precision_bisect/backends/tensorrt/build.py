@@ -226,7 +226,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
         low = marks.low if marks else None
         quantized = marks.quantized if marks else ()
         config = CreateConfig(
-            tf32=settings.tf32,
+            tf32=settings.in_tf32,
             fp16=low == "fp16",
             bf16=low == "bf16",
             int8="int8" in quantized,
@@ -250,7 +250,7 @@ def config_loader(flavour: Flavour, recipe: Recipe, monitor: Any = None) -> Call
     def with_tf32(builder: Any, network: Any) -> Any:
         config = create(builder, network)
         # Polygraphy's configuration for RTX leaves TF32 on, as the library does.
-        if not settings.tf32:
+        if not settings.in_tf32:
             config.clear_flag(flavour.module.BuilderFlag.TF32)
         return config
 

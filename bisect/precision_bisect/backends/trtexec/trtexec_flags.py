@@ -95,7 +95,7 @@ def common_flags(
 
     Raises UsageError for input names that trtexec cannot read.
     """
-    if not settings.tf32:
+    if not settings.in_tf32:
         yield "--noTF32"
     if settings.optimization_level is not None:
         yield f"--builderOptimizationLevel={settings.optimization_level}"

@@ -204,7 +204,7 @@ def engine_outputs(
             "or give the outputs as a file",
         )
     # A reference with TF32 would have 10 bits of mantissa, as FP16 has.
-    engine = replace(options.engine, tf32=False, io_types="model")
+    engine = replace(options.engine, tf32="off", io_types="model")
     order = replace(options, backend=name, model=model.path, engine=engine, inputs=None)
     # INT8's calibration goes with INT8.
     order = replace(order, low="fp16", high="fp32", ladder=(), calibration=DEFAULT_CALIBRATION)

@@ -1,14 +1,15 @@
 """Which plan the exports hold: the one to deploy, the fewest layers, or a point of the curve."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.runs.results.result import Culprit, CurvePoint
+from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
-from precision_bisect.settings.export_points import DEPLOY, FEWEST
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,15 @@ def kept_at(
     if point in (DEPLOY, FEWEST):
         return FEWEST, fewest
     return point, find_point(point, *curve).kept
+
+
+def kept_in_files(result: Result) -> tuple[str, Sequence[str]]:
+    """Return the name of the plan that a run's files hold, or would, and the layers it keeps."""
+    curve = (result.curve, result.culprits)
+    with suppress(UsageError):
+        if result.export_point not in (None, NEAR_MISS):
+            return kept_at(result.export_point, result.kept, result.deploy, curve)
+    return kept_at(DEPLOY, result.kept, result.deploy, curve)
 
 
 def _why(point: str, curve: Sequence[CurvePoint]) -> str:

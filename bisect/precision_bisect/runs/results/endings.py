@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.speed_report import PlanToDeploy
-from precision_bisect.trial import Outcome, SampleSet, TrialStatus
+from precision_bisect.trial import CaseName, Latency, Outcome, SampleSet, TrialStatus
 
 if TYPE_CHECKING:
     from precision_bisect.runs.results.module_answer import ModuleAnswer
@@ -50,6 +50,22 @@ _NOT_EVEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deployable:
+    """The fastest plan that holds, its own trial in a `case`, on copies of the samples, and what
+    the `record` tells of it."""
+
+    plan: Plan
+    outcome: Outcome
+    case: CaseName = ""
+    record: PlanToDeploy
+
+    def timed(self, latency: Latency | None) -> "Deployable":
+        """Return it with an engine's time."""
+        estimated = latency is None
+        return replace(self, record=replace(self.record, latency=latency, estimated=estimated))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the flow ended: the plan it stands by, if any, and what else there is to say.
 
@@ -73,7 +89,7 @@ class Ending:
     unsteady: bool = False
     slow: bool = False
     by_modules: "ModuleAnswer | None" = None
-    deploy: PlanToDeploy | None = None
+    deploy: Deployable | None = None
 
     def adding(self, what: str) -> "Ending":
         """Return the ending with more to say."""

@@ -35,7 +35,6 @@ from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy,
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.settings.export_points import FEWEST
 from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
 
@@ -284,11 +283,6 @@ class Result:
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
         return self.deploy is None or {*self.deploy.kept} == {*self.kept}
-
-    @property
-    def to_deploy(self) -> Sequence[str]:
-        """The layers of the plan that `export`, `verify` and `target` take."""
-        return self.deploy.kept if self.deploy and self.export_point != FEWEST else self.kept
 
     @property
     def limit(self) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.trial import Figure, Stability
+from precision_bisect.trial import Figure, Latency, Stability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +86,5 @@ class PlanToDeploy:
     high_weight_bytes: Count
     low_share: LowShare | None = None
     estimated: bool
+    latency: Latency | None = None
+    tf32: bool = False

@@ -1,0 +1,226 @@
+"""The plan to deploy on an engine: a few plans of little cost, built, judged and timed.
+
+Estimates rank plans badly, 0.7 in the median, so plans of several kinds compete and the engine
+decides. All are judged with what the engine does to FP32 where it is deployed, and timed in turns
+with every layer high there.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations, takewhile
+
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.options import Objective
+from precision_bisect.pipeline.chart import latency_of
+from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, products
+from precision_bisect.pipeline.fastest import (
+    FIRST_DRAW,
+    LEARNT,
+    ROOM,
+    Rivals,
+    chosen,
+    figure_of_copies,
+)
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.plan import Plan
+from precision_bisect.plan_costs import CostGraph
+from precision_bisect.protocols import Search
+from precision_bisect.runs.results.endings import Deployable
+from precision_bisect.search.budget import BudgetSpent
+from precision_bisect.search.driver import CrashLoop, Driver
+from precision_bisect.search.speed.contenders import contenders, law_factor
+from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet, Trial
+
+TRIED = 5
+"""Plans that are built beside the answer, at most. A bound."""
+LEAST = 2
+"""Plans that are built whatever they take: with fewer the engine decides nothing."""
+SHARE = 0.2
+"""Share of a run's time that further plans take, by what trials took."""
+CAST_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
+"""What the estimate of a Cast is multiplied by, to rank plans as the engine did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """How plans compete: each in a trial that differs from this `trial` by its plan alone.
+
+    `multiplying` are the layers with products. Trials of the run took `spent_s` before. The error
+    of every layer high is the `floor`.
+    """
+
+    rivals: Rivals
+    limit: float
+    trial: Proposal
+    multiplying: Collection[int]
+    spent_s: float
+    floor: float = 0.0
+
+    def judge(self, plan: Plan, reason: str) -> Search[Outcome]:
+        """Return what a plan comes to in a build as deployed, timed and on copies."""
+        (outcome,) = yield (replace(self.trial, plan=plan, phase=Phase.SPEED, reason=reason),)
+        return outcome
+
+    def has_time(self, outcomes: Sequence[Outcome]) -> bool:
+        """Whether one more plan, as slow as the slowest, keeps within the share of the time.
+
+        Times are the ledger's, so that a resumed run decides alike.
+        """
+        took = [outcome.wall_s for outcome in outcomes]
+        if len(took) < LEAST:
+            return True
+        return sum(took) + max(took) <= SHARE / (1 - SHARE) * self.spent_s
+
+    @property
+    def costs(self) -> CostGraph:
+        """What plans cost by estimate."""
+        estimates = self.rivals.estimates
+        return estimates.tf32 if self.trial.case else estimates.plain
+
+
+def deployable_on_engine(
+    prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
+) -> Search[Deployable | None]:
+    """Return the plan to deploy; None without a limit on figures, or where nothing is timed.
+
+    Where FP32 in TF32, as libraries run it, holds with room, so do plans. Else they compete
+    without it. If none holds, it is the answer.
+    """
+    limit, trial = prepared.problem.tolerance, fp32_in_tf32(prepared, samples)
+    if limit is None:
+        return None
+    floor = math.inf
+    if has_tf32(prepared):
+        (fp32,) = yield (trial,)
+        floor = figure_of_copies(fp32) if fp32.passed else math.inf
+    if floor > ROOM * limit:
+        floor, trial = 0.0, replace(trial, case="", draw=trial.draw and FIRST_DRAW)
+    contest = Contest(
+        rivals=rivals,
+        limit=limit,
+        trial=trial,
+        multiplying=products(prepared.case.model),
+        spent_s=_spent_s(driver.every_trial, trial.case),
+        floor=floor,
+    )
+    deployable = yield from fastest_on_engine(contest, prepared.case.options.objective)
+    if deployable is None:
+        return answer_to_deploy(prepared, driver, rivals, samples)
+    return deployable if deployable.case else beside_fp32(prepared, driver, deployable, samples)
+
+
+def answer_to_deploy(
+    prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
+) -> Deployable:
+    """Return the answer as it was searched, with an engine's time if it has one."""
+    latency = latency_of(driver, rivals.answer)
+    deployable = rivals.deployable(rivals.answer, rivals.outcome, latency=latency)
+    return beside_fp32(prepared, driver, deployable, samples)
+
+
+def beside_fp32(
+    prepared: Prepared, driver: Driver, deployable: Deployable, samples: SampleSet
+) -> Deployable:
+    """Return a plan without TF32, its time beside that of FP32 with it, where FP32 holds so."""
+    fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record.latency
+    baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
+    if latency is None or baseline is None or not latency.median_ms:
+        return deployable
+    high_ms = baseline.median_ms
+    speedup = high_ms / latency.median_ms
+    return deployable.timed(replace(latency, baseline_ms=high_ms, speedup=speedup))
+
+
+def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
+    """Return what trials took before the first of a contest, in seconds."""
+
+    def before(trial: Trial) -> bool:
+        proposal = trial.proposal
+        competes = proposal.phase is Phase.SPEED and proposal.kind is Kind.REBUILD
+        return not (competes and proposal.case == case)
+
+    return sum(trial.outcome.wall_s for trial in takewhile(before, trials))
+
+
+def fastest_on_engine(
+    contest: Contest, objective: Objective = "fastest"
+) -> Search[Deployable | None]:
+    """Return the fastest of some plans that hold, None where the engine times none.
+
+    The answer is one of them. What the first have shown, of the law's factor and of Casts, counts
+    in the choice of the last. What the estimates have for the `objective` takes the place of time.
+    """
+    rivals, limit = contest.rivals, contest.limit
+    answer = rivals.outcome
+    if contest.trial.case or speedup_of(answer) is None:
+        answer = yield from contest.judge(rivals.answer, "the answer, as deployed")
+    if answer.verdict is not None and speedup_of(answer) is None:
+        return None
+    outcomes, costs = {rivals.answer: answer}, contest.costs
+    room = math.sqrt((ROOM * limit) ** 2 - contest.floor**2)
+    # The answer stands: whatever ends this early costs only further plans.
+    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+        tried: list[Outcome] = []
+        for most in (TRIED - LEARNT, TRIED):
+            plans = contenders(
+                costs,
+                rivals.errors,
+                room / law_factor(rivals.errors, outcomes, contest.floor),
+                [rivals.answer, *rivals.starts],
+                full_batch=rivals.estimates.full_batch,
+                multiplying=contest.multiplying,
+            )
+            fresh = [plan for plan in plans if plan not in rivals.refuted | outcomes.keys()]
+            for plan in fresh[: most - len(tried)]:
+                if contest.has_time(tried):
+                    outcomes[plan] = yield from contest.judge(plan, "a plan of little cost")
+                    tried.append(outcomes[plan])
+            if not contest.has_time(tried):
+                break
+            costs = _corrected(contest.costs, outcomes)
+    passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
+    times = _times(passing)
+    if objective in rivals.estimates.instead:
+        instead = rivals.estimates.instead[objective]
+        times = {plan: instead.time(plan.kept) for plan in times}
+    best = chosen(passing, times, limit)
+    if best is None:
+        return None
+    latency = passing[best].evidence.latency
+    return rivals.deployable(best, passing[best], case=contest.trial.case, latency=latency)
+
+
+def speedup_of(outcome: Outcome) -> float | None:
+    """Return how many times as fast as every layer high a plan was, None without a figure."""
+    latency = outcome.evidence.latency
+    return None if latency is None else latency.speedup
+
+
+def _times(outcomes: Mapping[Plan, Outcome]) -> dict[Plan, float]:
+    """Return the times of plans that have one, as shares of that with every layer high."""
+    gains = {plan: speedup_of(outcome) for plan, outcome in outcomes.items()}
+    return {plan: 1 / gain for plan, gain in gains.items() if gain}
+
+
+def _corrected(costs: CostGraph, outcomes: Mapping[Plan, Outcome]) -> CostGraph:
+    """Return the costs with Casts priced so that plans are ordered as the engine timed them."""
+    times = {Plan.all_high(costs.size): 1.0}
+    times |= {
+        plan: 1 / gain for plan, outcome in outcomes.items() if (gain := speedup_of(outcome))
+    }
+
+    def alike(graph: CostGraph) -> int:
+        estimates = {plan: graph.time(plan.kept) for plan in times}
+        pairs = combinations(times, 2)
+        return sum((times[a] < times[b]) == (estimates[a] < estimates[b]) for a, b in pairs)
+
+    graphs = [
+        replace(
+            costs,
+            values=[replace(value, cast_ms=factor * value.cast_ms) for value in costs.values],
+        )
+        for factor in CAST_FACTORS
+    ]
+    return max(graphs, key=alike)
