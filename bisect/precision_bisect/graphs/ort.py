@@ -9,7 +9,7 @@ FP32 (x=300: x*x/300 gives 300 there, and inf on any device that computes FP16).
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -232,18 +232,21 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
 
 
 def write_optimised(
-    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path
+    proto: onnx.ModelProto,
+    weights: Mapping[str, NDArray[Any]],
+    path: Path,
+    disabled: Collection[str] = (),
 ) -> None:
     """Write what the optimizer makes of a graph on the CPU, its fusions included; nothing is run.
 
-    Raises ModelError for a model that it cannot load.
+    It does without the `disabled` optimizers. Raises ModelError for a model that it cannot load.
     """
     options = session_options()
     options.add_session_config_entry(*_UNPACKED)
     # Above this level come layouts of the CPU's own.
     options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
-    _open(_checked(proto, weights), options, ON_CPU)
+    _open(_checked(proto, weights), options, ON_CPU, disabled)
 
 
 class LacksKernel(Exception):
@@ -360,7 +363,7 @@ def _leave_as_it_is(options: Any) -> None:
 
 
 def _open(
-    graph: CheckedGraph, options: Any, providers: Providers
+    graph: CheckedGraph, options: Any, providers: Providers, disabled: Collection[str] = ()
 ) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
     ort = runtime()
@@ -383,6 +386,7 @@ def _open(
             options,
             providers=list(providers),
             enable_fallback=0,
+            disabled_optimizers=set(disabled),
         )
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(

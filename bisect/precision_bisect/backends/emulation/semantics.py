@@ -26,11 +26,12 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
-from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.backends.emulation.whole_kernels import kernels_of_cuda
 from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import Dims, View
+from precision_bisect.graphs.ort_fusions import Group, Kernel
 from precision_bisect.graphs.types import (
     declared_low,
     in_fp32,
@@ -52,7 +53,6 @@ from precision_bisect.settings.targets import (
 )
 
 _FLOAT = onnx.TensorProto.FLOAT
-_FUSED = ("LayerNormalization", "RMSNormalization")
 
 
 class StoredSums:
@@ -78,29 +78,6 @@ class StoredSums:
         if not axes or shape is None or not adjacent(tuple(shape), axes):
             return 0
         return math.prod(shape[axis] for axis in axes)
-
-    def norm(self, node: onnx.NodeProto) -> Sequence[LayerName]:
-        """Return the layers that become one kernel with a mean if all run in one type.
-
-        ONNX Runtime fuses norms along the last axes that divide by a root and have a scale, which
-        may be of another type. Such a kernel stores nothing in between.
-        """
-        return self._norms.get(node.name, ())
-
-    @cached_property
-    def _norms(self) -> Mapping[str, Sequence[LayerName]]:
-        nodes = {node.name: node for node in self._view.nodes}
-        cores: dict[str, Sequence[LayerName]] = {}
-        for norm in norms(self._view):
-            last = norm.axes == tuple(range(-len(norm.axes), 0))
-            quotients = [i for i, name in enumerate(norm.members) if self._divides(nodes[name])]
-            if norm.kind in _FUSED and last and norm.scale and quotients:
-                core = norm.members[: quotients[-1] + 1]
-                cores |= dict.fromkeys(core, core)
-        return cores
-
-    def _divides(self, node: onnx.NodeProto) -> bool:
-        return node.op_type == "Div" and self._view.scalar(node.input[0]) is None
 
     def written(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
@@ -237,6 +214,11 @@ class Semantics:
         self.sums = StoredSums(view)
         self._steps = StoredSteps(model, view, target)
 
+    @cached_property
+    def kernels(self) -> Sequence[Kernel]:
+        """What the target makes one kernel of, with nothing stored inside."""
+        return kernels_of_cuda(self._model) if self._target == "onnxruntime" else ()
+
     def inside(self, node: onnx.NodeProto) -> Inside:
         """Return what is stored inside a node that runs low, for inputs of some shapes at least.
 
@@ -293,13 +275,14 @@ def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[T
     """
     if len(targets) == 1:
         return tuple(targets)
-    stored: dict[TargetName, Mapping[LayerName, Inside]] = {}
+    stored: dict[TargetName, tuple[Mapping[LayerName, Inside], list[Group]]] = {}
     for target in targets:
-        affected = Semantics(model, target).affected(pair)
-        if affected not in stored.values():
-            stored[target] = affected
+        semantics = Semantics(model, target)
+        stores = semantics.affected(pair), [kernel.pieces for kernel in semantics.kernels]
+        if stores not in stored.values():
+            stored[target] = stores
     # Sorting is stable: equal numbers leave the order.
-    return tuple(sorted(stored, key=lambda target: len(stored[target])))
+    return tuple(sorted(stored, key=lambda target: len(stored[target][0])))
 
 
 def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:

@@ -1,0 +1,77 @@
+"""Kernels that ONNX Runtime makes of several layers, where a plan leaves them whole.
+
+A kernel whose layers all run low rounds at its ends, and has FP32 inside. If one of them is kept,
+the others are operators of their own, each of which rounds what it stores.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort_fusions import CPU_ONLY, Kernel, fused_kernels
+from precision_bisect.layer_table import Exclusion, LayerName
+
+STORING = frozenset(
+    (
+        *("SkipLayerNormFusion", "BiasSkipLayerNormFusion", "EmbedLayerNormFusion"),
+        *("BiasGeluFusion", "FastGeluFusion", "SwiGluFusion", "AttentionFusion"),
+        *("GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
+    )
+)
+"""Optimizers whose kernels store, in the low type, what the operators before them would."""
+_UNTYPED = (Exclusion.FOLLOWER, Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT)
+
+
+def kernels_of_cuda(model: Model) -> Sequence[Kernel]:
+    """Return what ONNX Runtime on CUDA computes with nothing stored in between."""
+    return fused_kernels(model, CPU_ONLY | STORING)
+
+
+@dataclass(slots=True)
+class WholeKernels:
+    """The kernels that a plan may leave whole.
+
+    `members` has the candidates of each, as indices. A kernel is named by the number after those
+    of all candidates: `interior` and `layers` have it by the tensors and layers inside, `endings`
+    have the operator by the layer that gives its result.
+    """
+
+    members: list[NDArray[np.int64]] = field(default_factory=list)
+    interior: dict[str, int] = field(default_factory=dict)
+    layers: dict[LayerName, int] = field(default_factory=dict)
+    endings: dict[LayerName, onnx.NodeProto] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: Model, kernels: Sequence[Kernel], switched: Collection[LayerName]
+    ) -> "WholeKernels":
+        """Take the kernels all of whose layers are `switched`: they run low, or are kept."""
+        whole = cls()
+        index = {name: i for i, name in enumerate(model.table.names)}
+        excluded = {layer.name: layer.exclusion for layer in model.table.layers}
+        nodes = {node.name: node for node in model.proto.graph.node}
+        for kernel in kernels:
+            typed = [LayerName(p) for p in kernel.pieces if excluded.get(p) not in _UNTYPED]
+            if len(typed) > 1 and all(layer in switched for layer in typed):
+                whole._add(kernel, typed, index, nodes)
+        return whole
+
+    def _add(
+        self,
+        kernel: Kernel,
+        typed: Sequence[LayerName],
+        index: Mapping[str, int],
+        nodes: Mapping[str, onnx.NodeProto],
+    ) -> None:
+        number = len(index) + len(self.members)
+        self.members.append(np.array([index[layer] for layer in typed], np.int64))
+        outer = {*kernel.node.output}
+        self.layers.update(dict.fromkeys(typed, number))
+        for piece in kernel.pieces:
+            self.interior.update(dict.fromkeys({*nodes[piece].output} - outer, number))
+            if not outer.isdisjoint(nodes[piece].output):
+                self.endings[LayerName(piece)] = kernel.node
