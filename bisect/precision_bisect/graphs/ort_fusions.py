@@ -10,7 +10,7 @@ of newer opsets. What it does for the CPU alone is left out by name where CUDA i
 does for CUDA alone, as BiasSoftmax, is not seen.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 
 from precision_bisect.errors import PrecisionBisectError
-from precision_bisect.graphs.graph import copied, refill
+from precision_bisect.graphs.graph import copied, opset, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import write_optimised
 from precision_bisect.graphs.weights import total_bytes
@@ -29,6 +29,10 @@ Group = tuple[str, ...]
 """The names of operators that one kernel computes, in network order."""
 CPU_ONLY = frozenset(("ConvActivationFusion", "ConvAddActivationFusion", "GemmActivationFusion"))
 """Optimizers that do nothing for FP16 on CUDA (core/optimizer/graph_transformer_utils.cc)."""
+SKIPPING = frozenset(("SkipLayerNormFusion", "BiasSkipLayerNormFusion"))
+"""Optimizers that fuse a norm with the addition before it."""
+_LAYER_NORM, _LAYER_NORM_SINCE = "LayerNormalization", 17
+_NORMALISING = (_LAYER_NORM, "ReduceMean")
 _WRITTEN_BYTES = 2**26
 """Weights above which matrices are left out of what the optimizer reads and writes. A limit on
 memory and disk."""
@@ -61,6 +65,38 @@ def fused_kernels(model: Model, disabled: Collection[str] = ()) -> Sequence[Kern
         write_optimised(proto, weights, path, disabled)
         return _kernels(model.proto.graph, onnx.load(path, load_external_data=False).graph)
     return ()
+
+
+def sealed_norms(model: Model) -> Mapping[str, frozenset[str]]:
+    """Return the operators of norms that must not read a Cast, each with the tensors inside.
+
+    The fusions of norms look through a Cast before them, and give the fused operator the type
+    behind it beside its own. LayerNormalization of ONNX takes one type, from opset 17 on, and so
+    does what ONNX Runtime fuses with an addition: a session with default options does not open. A
+    guard behind the Cast ends that. What is FP32 inside a norm may stay behind a Cast.
+    """
+    if not any(node.op_type in _NORMALISING for node in model.proto.graph.node):
+        return {}
+    nodes = {node.name: node for node in model.proto.graph.node}
+    added = {
+        piece
+        for kernel in fused_kernels(model)
+        if kernel.node.op_type.startswith("Skip")
+        for piece in kernel.pieces
+    }
+    norms = [
+        kernel.pieces
+        for kernel in fused_kernels(model, SKIPPING)
+        if kernel.node.op_type in (_LAYER_NORM, "SimplifiedLayerNormalization")
+    ]
+    norms += [(node.name,) for node in nodes.values() if node.op_type == _LAYER_NORM]
+    one_type = opset(model.proto) >= _LAYER_NORM_SINCE
+    return {
+        piece: frozenset(name for each in pieces for name in nodes[each].output)
+        for pieces in norms
+        if one_type or not added.isdisjoint(pieces)
+        for piece in pieces
+    }
 
 
 def _without_matrices(model: Model) -> onnx.ModelProto:

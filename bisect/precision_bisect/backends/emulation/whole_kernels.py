@@ -12,12 +12,13 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.ort_fusions import CPU_ONLY, Kernel, fused_kernels
+from precision_bisect.graphs.ort_fusions import CPU_ONLY, SKIPPING, Kernel, fused_kernels
 from precision_bisect.layer_table import Exclusion, LayerName
 
 STORING = frozenset(
     (
-        *("SkipLayerNormFusion", "BiasSkipLayerNormFusion", "EmbedLayerNormFusion"),
+        *SKIPPING,
+        "EmbedLayerNormFusion",
         *("BiasGeluFusion", "FastGeluFusion", "SwiGluFusion", "AttentionFusion"),
         *("GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
     )

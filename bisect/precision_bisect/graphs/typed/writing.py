@@ -1,6 +1,6 @@
 """One assignment written into one graph, node by node, as TensorRT parses and builds it."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 import onnx
@@ -115,13 +115,17 @@ class Writing:
         self._added = Added(model, layout.constants, scales, names)
         self._nodes = self._added.nodes
 
-    def write(self, guard_islands: bool, handed_low: Set[str]) -> TypedGraph:
+    def write(
+        self, guard_islands: bool, handed_low: Set[str], sealed: Mapping[str, Set[str]]
+    ) -> TypedGraph:
+        """Return the graph; for `sealed` see `sealed_norms`."""
         constants = self._layout.constants
         guards = (
             islands(self._model, self._placement, constants, handed_low) if guard_islands else {}
         )
         for node in self._model.proto.graph.node:
-            self._write(node, guards.get(LayerName(node.name), ()))
+            within = sealed.get(node.name)
+            self._write(node, guards.get(LayerName(node.name), ()), within)
         proto = copied(self._model.proto)
         graph = proto.graph
         refill(graph.node, self._without_unread_constants())
@@ -134,13 +138,15 @@ class Writing:
             weights={name: w for name, w in self._added.weights.items() if name in stubs},
         )
 
-    def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
+    def _write(self, node: onnx.NodeProto, guards: Sequence[int], sealed: Set[str] | None) -> None:
         """Append the node, with what it needs before it, and what its readers need after it."""
         low = self._placement.nodes.get(node.name)
         copy = copied(node)
         # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
+            if sealed is not None and name not in sealed:
+                copy.input[i] = self._added.sealed(copy.input[i])
         if low is not None:
             floats = node.name not in self._placement.quantized
             spell_out(self._added, node, low.kind, copy, floats)
