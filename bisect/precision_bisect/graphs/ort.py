@@ -253,17 +253,20 @@ class LacksKernel(Exception):
     """ONNX Runtime knows the operators of a file, and its CPU provider not in these types."""
 
 
-def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.InferenceSession":
+def open_file(
+    path: Path, threads: int, *, large: bool, by_defaults: bool = False
+) -> "onnxruntime.InferenceSession":
     """Return a session of the CPU provider over a file as it is, whatever its types.
 
     That of a `large` one rewrites nothing, which would take the weights in FP32 as well. Nor does
-    that of a file which the optimizer breaks: it fuses neighbours of two types into one node.
-    Raises LacksKernel, and ModelError for what does not open otherwise.
+    that of a file which the optimizer breaks, as it fuses neighbours of two types into one node,
+    unless it has to open `by_defaults`. Raises LacksKernel, and ModelError for what does not open
+    otherwise.
     """
     ort = runtime()
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-    for as_it_is in (True,) if large else (False, True):
+    for as_it_is in (True,) if large else (False,) if by_defaults else (False, True):
         options = session_options()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
@@ -276,7 +279,7 @@ def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.Inferenc
         except NoKernel as error:
             raise LacksKernel(ort_message(error)) from error
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            if as_it_is:
+            if as_it_is or by_defaults:
                 why = ort_message(error).removeprefix(f"Load model from {path} failed:")
                 raise ModelError(why, "export it again") from error
         else:

@@ -68,12 +68,12 @@ def fused_kernels(model: Model, disabled: Collection[str] = ()) -> Sequence[Kern
 
 
 def sealed_norms(model: Model) -> Mapping[str, frozenset[str]]:
-    """Return the operators of norms that must not read a Cast, each with the tensors inside.
+    """Return the operators of norms that must not read a Cast, each with tensors that it may.
 
-    The fusions of norms look through a Cast before them, and give the fused operator the type
-    behind it beside its own. LayerNormalization of ONNX takes one type, from opset 17 on, and so
+    The fusions of norms look through a Cast before the norm, and one before its scale. The fused
+    operator then reads two types. LayerNormalization of ONNX takes one, from opset 17 on, and so
     does what ONNX Runtime fuses with an addition: a session with default options does not open. A
-    guard behind the Cast ends that. What is FP32 inside a norm may stay behind a Cast.
+    guard behind the Cast ends that. What is FP32 between may stay behind a Cast.
     """
     if not any(node.op_type in _NORMALISING for node in model.proto.graph.node):
         return {}
@@ -85,18 +85,20 @@ def sealed_norms(model: Model) -> Mapping[str, frozenset[str]]:
         for piece in kernel.pieces
     }
     norms = [
-        kernel.pieces
+        kernel
         for kernel in fused_kernels(model, SKIPPING)
         if kernel.node.op_type in (_LAYER_NORM, "SimplifiedLayerNormalization")
     ]
-    norms += [(node.name,) for node in nodes.values() if node.op_type == _LAYER_NORM]
+    norms += [Kernel(node, (name,)) for name, node in nodes.items() if node.op_type == _LAYER_NORM]
     one_type = opset(model.proto) >= _LAYER_NORM_SINCE
-    return {
-        piece: frozenset(name for each in pieces for name in nodes[each].output)
-        for pieces in norms
-        if one_type or not added.isdisjoint(pieces)
-        for piece in pieces
-    }
+    sealed = {}
+    for kernel in norms:
+        if one_type or not added.isdisjoint(kernel.pieces):
+            inside = frozenset(name for each in kernel.pieces for name in nodes[each].output)
+            for piece in kernel.pieces:
+                scales = not set(kernel.node.input[1:]).isdisjoint(nodes[piece].input)
+                sealed[piece] = frozenset() if scales else inside
+    return sealed
 
 
 def _without_matrices(model: Model) -> onnx.ModelProto:

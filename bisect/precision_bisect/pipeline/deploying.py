@@ -102,6 +102,7 @@ def deploying(
         shapes=sample_shapes(prepared.model, prepared.sets.feeds),
         run=prepared.fingerprint,
         modules=answer.modules,
+        seal="onnxruntime" in prepared.options.targets,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
@@ -193,6 +194,7 @@ def _check(
         threads=options.threads,
         known=prepared.runs,
         large=total_bytes(prepared.model.weights) > LARGE_BYTES,
+        by_defaults="onnxruntime" in options.targets,
     )
     return Check(
         folder.path,
