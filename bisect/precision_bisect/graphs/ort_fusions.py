@@ -10,7 +10,7 @@ of newer opsets. What it does for the CPU alone is left out by name where CUDA i
 does for CUDA alone, as BiasSoftmax, is not seen.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ CPU_ONLY = frozenset(("ConvActivationFusion", "ConvAddActivationFusion", "GemmAc
 SKIPPING = frozenset(("SkipLayerNormFusion", "BiasSkipLayerNormFusion"))
 """Optimizers that fuse a norm with the addition before it."""
 _LAYER_NORM, _LAYER_NORM_SINCE = "LayerNormalization", 17
-_NORMALISING = (_LAYER_NORM, "ReduceMean")
 _WRITTEN_BYTES = 2**26
 """Weights above which matrices are left out of what the optimizer reads and writes. A limit on
 memory and disk."""
@@ -67,38 +66,26 @@ def fused_kernels(model: Model, disabled: Collection[str] = ()) -> Sequence[Kern
     return ()
 
 
-def sealed_norms(model: Model) -> Mapping[str, frozenset[str]]:
-    """Return the operators of norms that must not read a Cast, each with tensors that it may.
+def norms_of_one_type(model: Model) -> Sequence[Kernel]:
+    """Return the norms whose fused operator takes one type.
 
-    The fusions of norms look through a Cast before the norm, and one before its scale. The fused
-    operator then reads two types. LayerNormalization of ONNX takes one, from opset 17 on, and so
-    does what ONNX Runtime fuses with an addition: a session with default options does not open. A
-    guard behind the Cast ends that. What is FP32 between may stay behind a Cast.
+    It is LayerNormalization of ONNX, from opset 17 on, and what ONNX Runtime fuses with an
+    addition. A norm may be one node already.
     """
-    if not any(node.op_type in _NORMALISING for node in model.proto.graph.node):
-        return {}
-    nodes = {node.name: node for node in model.proto.graph.node}
-    added = {
-        piece
-        for kernel in fused_kernels(model)
-        if kernel.node.op_type.startswith("Skip")
-        for piece in kernel.pieces
-    }
+    nodes = model.proto.graph.node
+    if not any(node.op_type in (_LAYER_NORM, "ReduceMean") for node in nodes):
+        return ()
     norms = [
         kernel
         for kernel in fused_kernels(model, SKIPPING)
         if kernel.node.op_type in (_LAYER_NORM, "SimplifiedLayerNormalization")
     ]
-    norms += [Kernel(node, (name,)) for name, node in nodes.items() if node.op_type == _LAYER_NORM]
-    one_type = opset(model.proto) >= _LAYER_NORM_SINCE
-    sealed = {}
-    for kernel in norms:
-        if one_type or not added.isdisjoint(kernel.pieces):
-            inside = frozenset(name for each in kernel.pieces for name in nodes[each].output)
-            for piece in kernel.pieces:
-                scales = not set(kernel.node.input[1:]).isdisjoint(nodes[piece].input)
-                sealed[piece] = frozenset() if scales else inside
-    return sealed
+    norms += [Kernel(node, (node.name,)) for node in nodes if node.op_type == _LAYER_NORM]
+    if opset(model.proto) >= _LAYER_NORM_SINCE:
+        return norms
+    skipping = [k.pieces for k in fused_kernels(model) if k.node.op_type.startswith("Skip")]
+    added = frozenset[str]().union(*skipping)
+    return [kernel for kernel in norms if not added.isdisjoint(kernel.pieces)]
 
 
 def _without_matrices(model: Model) -> onnx.ModelProto:

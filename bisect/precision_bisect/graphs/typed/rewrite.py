@@ -19,7 +19,7 @@ from precision_bisect.graphs.constant_values import OutOfRange, folded
 from precision_bisect.graphs.graph import Names, captured, copied, refill
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
-from precision_bisect.graphs.ort_fusions import sealed_norms
+from precision_bisect.graphs.ort_fusions import Kernel, norms_of_one_type
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
@@ -63,8 +63,8 @@ class TypedWriter:
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
 
     @cached_property
-    def _sealed(self) -> Mapping[str, frozenset[str]]:
-        return sealed_norms(self._converted)
+    def _norms(self) -> Sequence[Kernel]:
+        return norms_of_one_type(self._converted)
 
     def _take_newer_opset(self) -> None:
         """Convert the model if that gives more of its layers a form in BF16."""
@@ -99,12 +99,12 @@ class TypedWriter:
 
         With `guard_islands` an FP32 input of each kept layer that builders would turn back into a
         low one, or fail to build, gets a guard: see `islands`. With `seal` ONNX Runtime opens the
-        graph with its defaults: see `sealed_norms`.
+        graph with its defaults: see `spread_norms`.
         """
         placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
-        sealed = self._sealed if seal else {}
-        typed = writing.write(guard_islands, self.model.interface.inputs.keys(), sealed)
+        norms = self._norms if seal else ()
+        typed = writing.write(guard_islands, self.model.interface.inputs.keys(), norms)
         self.model.interface.declare(typed.proto)
         return typed
 
