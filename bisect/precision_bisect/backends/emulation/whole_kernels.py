@@ -20,16 +20,28 @@ STORING = frozenset(
         *SKIPPING,
         "EmbedLayerNormFusion",
         *("BiasGeluFusion", "FastGeluFusion", "SwiGluFusion", "AttentionFusion"),
+        "MatMulAddFusion",
         *("GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion"),
     )
 )
 """Optimizers whose kernels store, in the low type, what the operators before them would."""
+_LAYER_NORM = frozenset(("LayerNormFusionL1", "LayerNormFusionL2"))
 _UNTYPED = (Exclusion.FOLLOWER, Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT)
 
 
 def kernels_of_cuda(model: Model) -> Sequence[Kernel]:
-    """Return what ONNX Runtime on CUDA computes with nothing stored in between."""
-    return fused_kernels(model, CPU_ONLY | STORING)
+    """Return what ONNX Runtime on CUDA computes with nothing stored in between.
+
+    Behind all others come the cores of norms, from the square to the scale: they are one kernel
+    where a plan keeps the mean or the bias.
+    """
+    kernels = fused_kernels(model, CPU_ONLY | STORING)
+    if not any(kernel.node.op_type == "LayerNormalization" for kernel in kernels):
+        return kernels
+    apart = fused_kernels(model, CPU_ONLY | STORING | _LAYER_NORM)
+    own = {kernel.pieces for kernel in kernels}
+    cores = (k for k in apart if k.node.op_type == "SimplifiedLayerNormalization")
+    return [*kernels, *(core for core in cores if core.pieces not in own)]
 
 
 @dataclass(slots=True)
@@ -37,8 +49,8 @@ class WholeKernels:
     """The kernels that a plan may leave whole.
 
     `members` has the candidates of each, as indices. A kernel is named by the number after those
-    of all candidates: `interior` and `layers` have it by the tensors and layers inside, `endings`
-    have the operator by the layer that gives its result.
+    of all candidates: `interior` and `layers` have it by the tensors and layers inside, of two
+    kernels the last. `endings` have the operator by the layer that gives its result.
     """
 
     members: list[NDArray[np.int64]] = field(default_factory=list)
