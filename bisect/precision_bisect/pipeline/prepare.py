@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.emulator_plugin import (
     forecaster,
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic
+from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic, whole_kernels
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -77,8 +77,8 @@ class Prepared(Loaded):
 
     `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
     afterwards. `why` is the reason for the backend. `graph` says what plans cost where speed
-    counts. `beyond_range` and `overflowing` are as in `Problem`. `seen` runs the samples
-    once in FP32. `executor` evaluates the trials.
+    counts. `together`, `beyond_range` and `overflowing` are as in `Problem`. `seen` runs the
+    samples once in FP32. `executor` evaluates the trials.
     `refer` computes the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot
     run the model.
     """
@@ -94,6 +94,7 @@ class Prepared(Loaded):
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     unknown_to: Sequence[TargetName] = ()
+    together: Sequence[Sequence[int]] = ()
     beyond_range: Callable[[], Plan | None]
     overflowing: Callable[[], Plan | None]
     seen: Callable[[], Extremes | None]
@@ -123,6 +124,7 @@ class Prepared(Loaded):
             beyond_range=self.beyond_range,
             overflowing=self.overflowing,
             start=self.start,
+            together=self.together,
             forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
             large=total_bytes(self.model.weights) > LARGE_BYTES,
         )
@@ -309,6 +311,7 @@ def assemble(
         unknown_to=unknown,
         fingerprint=_fingerprint(loaded, options, model, backend),
         graph=_graph(loaded, model, backend),
+        together=[k.tolist() for k in whole_kernels(model, pair, options.targets).members],
         beyond_range=lambda: outside()[0],
         overflowing=lambda: outside()[1],
         seen=sample_extremes,

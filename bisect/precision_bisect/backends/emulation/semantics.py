@@ -26,7 +26,7 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
-from precision_bisect.backends.emulation.whole_kernels import kernels_of_cuda
+from precision_bisect.backends.emulation.whole_kernels import WholeKernels, kernels_of_cuda
 from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
@@ -210,14 +210,14 @@ class Semantics:
     def __init__(self, model: Model, target: TargetName) -> None:
         view = View(model)
         self._model = model
-        self._target = target
+        self.target = target
         self.sums = StoredSums(view)
         self._steps = StoredSteps(model, view, target)
 
     @cached_property
     def kernels(self) -> Sequence[Kernel]:
         """What the target makes one kernel of, with nothing stored inside."""
-        return kernels_of_cuda(self._model) if self._target == "onnxruntime" else ()
+        return kernels_of_cuda(self._model) if self.target == "onnxruntime" else ()
 
     def inside(self, node: onnx.NodeProto) -> Inside:
         """Return what is stored inside a node that runs low, for inputs of some shapes at least.
@@ -226,7 +226,7 @@ class Semantics:
         """
         kind = Inside.FP32
         if node.domain in ("", "ai.onnx"):
-            kind = inside(node.op_type, self._target)
+            kind = inside(node.op_type, self.target)
         stores = {Inside.SUM: self.sums.stores, Inside.STEPS: self._steps.stores}.get(kind)
         return kind if stores is not None and stores(node) else Inside.FP32
 
@@ -266,6 +266,14 @@ class Semantics:
         """Return the steps of a layer, none of which is rounded, in its place."""
         proto, _ = in_fp32(self._steps.body(node, FP16), {})
         return under_names(proto.graph.node, node)
+
+
+def whole_kernels(model: Model, pair: Pair, targets: Sequence[TargetName]) -> WholeKernels:
+    """Return the kernels that a plan may leave whole, on every one of the targets."""
+    # Elsewhere a value may have a third type, and nothing is known of kernels.
+    half = pair.high == "fp32" and pair.low in LOW_TYPES
+    kernels = Semantics(model, targets[0]).kernels if half and len({*targets}) == 1 else ()
+    return WholeKernels.of(model, kernels, model.table.names)
 
 
 def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:

@@ -29,7 +29,7 @@ from precision_bisect.backends.emulation import tf32 as tensor_cores
 from precision_bisect.backends.emulation.edges import Edges
 from precision_bisect.backends.emulation.layer_weights import EXACT, LayerWeights
 from precision_bisect.backends.emulation.recurrences import Recurrences
-from precision_bisect.backends.emulation.semantics import Semantics
+from precision_bisect.backends.emulation.semantics import Semantics, whole_kernels
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
     Flags,
@@ -38,7 +38,6 @@ from precision_bisect.backends.emulation.snippets import (
     switch_node,
 )
 from precision_bisect.backends.emulation.steps import KERNELS_IN_STEPS
-from precision_bisect.backends.emulation.whole_kernels import WholeKernels
 from precision_bisect.graphs.constant_values import read_constants
 from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
@@ -136,9 +135,7 @@ class _Builder:
         self._nodes: list[onnx.NodeProto] = []
         self._flags = Flags()
         self._weights = LayerWeights(read_constants(model, frozenset(self._forms)), scales)
-        # Elsewhere a value may have a third type, and nothing is known of kernels.
-        half = pair.high == "fp32" and pair.low in LOW_TYPES
-        self._kernels = WholeKernels.of(model, semantics.kernels if half else (), self._index)
+        self._kernels = whole_kernels(model, pair, [semantics.target])
         self._edges = Edges(
             model, pair, self._forms, scales, self._flags, self._nodes, self._kernels.interior
         )
