@@ -68,7 +68,8 @@ class WholeKernels:
         excluded = {layer.name: layer.exclusion for layer in model.table.layers}
         nodes = {node.name: node for node in model.proto.graph.node}
         for kernel in kernels:
-            typed = [LayerName(p) for p in kernel.pieces if excluded.get(p) not in _UNTYPED]
+            pieces = map(LayerName, kernel.pieces)
+            typed = [piece for piece in pieces if excluded.get(piece) not in _UNTYPED]
             if len(typed) > 1 and all(layer in switched for layer in typed):
                 whole._add(kernel, typed, index, nodes)
         return whole
@@ -77,7 +78,7 @@ class WholeKernels:
         self,
         kernel: Kernel,
         typed: Sequence[LayerName],
-        index: Mapping[str, int],
+        index: Mapping[LayerName, int],
         nodes: Mapping[str, onnx.NodeProto],
     ) -> None:
         number = len(index) + len(self.members)
