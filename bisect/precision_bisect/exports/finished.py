@@ -87,6 +87,7 @@ class Finished:
             shapes=self.shapes,
             run=self.result.fingerprint,
             modules=self.modules,
+            seal="onnxruntime" in self.options.targets,
         )
 
     @property

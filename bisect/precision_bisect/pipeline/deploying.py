@@ -103,6 +103,7 @@ def deploying(
         shapes=sample_shapes(case.model, case.sets.feeds),
         run=prepared.fingerprint,
         modules=answer.modules,
+        seal="onnxruntime" in case.options.targets,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
@@ -195,6 +196,7 @@ def _check(
         threads=options.threads,
         known=prepared.loaded.runs,
         large=total_bytes(case.model.weights) > LARGE_BYTES,
+        by_defaults="onnxruntime" in options.targets,
     )
     return Check(
         folder.path,

@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.emulator_plugin import (
     forecaster,
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic
+from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic, whole_kernels
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -77,10 +77,10 @@ class Prepared:
     where nothing can forecast.
 
     `work` is an empty folder for files that nobody needs afterwards. `why` is the reason for the
-    backend. `graph` says what plans cost where speed counts. `beyond_range` and `overflowing` are
-    as in `Problem`. `seen` runs the samples once in FP32. `executor` evaluates the trials. `refer`
-    computes the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot run the
-    model.
+    backend. `graph` says what plans cost where speed counts. `together`, `beyond_range` and
+    `overflowing` are as in `Problem`. `seen` runs the samples once in FP32. `executor` evaluates
+    the trials. `refer` computes the FP32 outputs of copies. Targets that the operators are
+    `unknown_to` cannot run the model.
     """
 
     loaded: Loaded
@@ -94,6 +94,7 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     unknown_to: Sequence[TargetName] = ()
+    together: Sequence[Sequence[int]] = ()
     beyond_range: Callable[[], Plan | None]
     overflowing: Callable[[], Plan | None]
     seen: Callable[[], Extremes | None]
@@ -131,6 +132,7 @@ class Prepared:
             beyond_range=self.beyond_range,
             overflowing=self.overflowing,
             start=self.start,
+            together=self.together,
             forecast_s=FORECASTS * (self.case.options.max_time_s or math.inf),
             large=total_bytes(self.case.model.weights) > LARGE_BYTES,
         )
@@ -316,6 +318,10 @@ def assemble(
         unknown_to=unknown,
         fingerprint=_fingerprint(loaded, backend),
         graph=_graph(loaded, backend),
+        together=[
+            kernel.tolist()
+            for kernel in whole_kernels(case.model, case.pair, case.options.targets).members
+        ],
         beyond_range=lambda: outside()[0],
         overflowing=lambda: outside()[1],
         seen=sample_extremes,

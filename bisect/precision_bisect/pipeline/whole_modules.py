@@ -97,6 +97,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         graph=None,
         passing=start if passes else None,
         start=None,
+        together=(),
         beyond_range=lambda: around(problem.beyond_range()),
         overflowing=lambda: around(problem.overflowing()),
         settled=False,
