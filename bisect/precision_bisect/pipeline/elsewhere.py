@@ -104,7 +104,13 @@ def _beside(
 
 
 def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
-    return evaluator(prepared, _made(prepared, replace(prepared.options, target=target)))
+    options = replace(prepared.options, target=target)
+    return evaluator(prepared, _emulator(prepared, options, few=True))
+
+
+def _emulator(prepared: Prepared, options: Options, **how: bool) -> Backend:
+    factors = prepared.copies is not None and not can_change(prepared.samples)
+    return forecaster(prepared.model, options, prepared.scales, factors=factors, **how)
 
 
 def _made(prepared: Prepared, options: Options) -> Backend:
@@ -175,10 +181,7 @@ def _told_of(outcomes: Sequence[Outcome]) -> WithTf32:
 
 def _in_tf32(prepared: Prepared) -> Evaluator:
     copies = prepared.copies
-    factors = copies is not None and not can_change(prepared.samples)
-    backend = forecaster(
-        prepared.model, prepared.options, prepared.scales, factors=factors, tf32=True
-    )
+    backend = _emulator(prepared, prepared.options, tf32=True)
     if copies is not None:
         # This decides nothing, and is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)

@@ -277,7 +277,7 @@ class DiagnosedModel:
                 scales,
                 targets=self.targets,
                 factors=self.variants.factors,
-                whole=True,
+                few=True,
             )
         refer = ReferenceSession(model, self.threads) if change.own_reference else None
         reference = self.reference if refer is None else [*map(refer, self.samples)]
