@@ -56,7 +56,7 @@ _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
 DEFAULT_STRATEGY = "guided"
-DEFAULT_COPIES = 16
+DEFAULT_COPIES, MOST_COPIES = 16, 10_000
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
@@ -178,6 +178,7 @@ class Options(WorkerOptions, SampleOptions):
         " on the samples alone ({})",
         metavar="N",
         least=0,
+        most=MOST_COPIES,
     )
     copies_failing: int = _search(0, "so many of the copies may fail ({})", metavar="N", least=0)
     risk: float | None = _search(

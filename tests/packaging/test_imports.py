@@ -14,7 +14,6 @@ HEAVY = {
     "msgspec",
     "numpy",
     "onnx",
-    "onnx_ir",
     "onnxruntime",
     "optuna",
     "polygraphy",

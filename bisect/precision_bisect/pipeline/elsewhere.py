@@ -110,7 +110,14 @@ def _beside(
 
 
 def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
-    return evaluator(prepared, _made(prepared, replace(prepared.case.options, target=target)))
+    options = replace(prepared.case.options, target=target)
+    return evaluator(prepared, _emulator(prepared, options, few=True))
+
+
+def _emulator(prepared: Prepared, options: Options, **how: bool) -> Backend:
+    case = prepared.case
+    factors = prepared.copies is not None and not can_change(case.samples)
+    return forecaster(case.model, options, case.scales, factors=factors, **how)
 
 
 def _made(prepared: Prepared, options: Options) -> Backend:
@@ -220,14 +227,7 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 def _in_tf32(prepared: Prepared) -> Evaluator:
     copies = prepared.copies
-    factors = copies is not None and not can_change(prepared.case.samples)
-    backend = forecaster(
-        prepared.case.model,
-        prepared.case.options,
-        prepared.case.scales,
-        factors=factors,
-        tf32=True,
-    )
+    backend = _emulator(prepared, prepared.case.options, tf32=True)
     if copies is not None:
         # This decides nothing, and is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)

@@ -47,6 +47,11 @@ MOST_LOST = 5
 """Trials in a row that lose their process in the same way, from which the run ends: the machine or
 the model is to blame then, not a plan. A limit of what the user waits."""
 
+MOST_REPEATED = 1000
+"""Proposals in a row that this session has answered before, beside a few for each trial, from
+which on a search gets nowhere. A bound: a ranking that is asked for again has one a layer."""
+_TIMES_EACH = 8
+
 
 class CrashLoop(Exception):
     """Raised when trials lose their process again and again; the message says how."""
@@ -74,6 +79,8 @@ class Driver:
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
         self._interrupted = False
+        self._told: set[Identity] = set()
+        self._repeated = 0
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -152,10 +159,12 @@ class Driver:
         """Return the outcomes of the proposals, in their order.
 
         Known outcomes come from the ledger; a proposal that occurs twice is evaluated once. Raises
-        BudgetSpent when the budget ends within the batch, CrashLoop, and KeyboardInterrupt. Before
+        BudgetSpent when the budget ends within the batch, or nothing new has been asked for so
+        long that the search would never end, CrashLoop, and KeyboardInterrupt. Before
         it raises, it waits for the trials in flight and records them; a second KeyboardInterrupt
         gives them up.
         """
+        self._refuse_endless(batch)
         fresh: dict[Identity, Proposal] = {}
         for proposal in batch:
             if proposal.identity in self._known:
@@ -302,6 +311,18 @@ class Driver:
             for trial in judged
             if trial.proposal.samples.judges and trial.proposal.plan not in failed
         ]
+
+    def _refuse_endless(self, batch: Sequence[Proposal]) -> None:
+        """Raise BudgetSpent for a search that asks on and on for what it has been told."""
+        identities = {proposal.identity for proposal in batch}
+        if identities <= self._told:
+            self._repeated += max(1, len(batch))
+        else:
+            self._repeated = 0
+        self._told |= identities
+        if self._repeated > MOST_REPEATED + _TIMES_EACH * len(self._known):
+            asked = f"the last {self._repeated} plans that the search asked for were known to it"
+            raise BudgetSpent(f"{asked}; choose another --strategy")
 
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome

@@ -265,7 +265,7 @@ class DiagnosedModel:
                 scales,
                 targets=self.case.options.targets,
                 factors=self.variants.factors,
-                whole=True,
+                few=True,
             )
         refer = (
             ReferenceSession(model, self.case.options.threads) if change.own_reference else None
