@@ -27,7 +27,13 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
-from precision_bisect.settings.sample_options import Channels, Layout, Limits
+from precision_bisect.settings.sample_options import (
+    Channels,
+    Layout,
+    Limits,
+    Normalization,
+    Resize,
+)
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
@@ -41,6 +47,9 @@ class FindOptions(TypedDict, total=False):
     """Further keyword arguments of `find`, which says what they mean."""
 
     image_size: tuple[int, int] | None
+    resize: Resize | None
+    pad_value: int | None
+    normalize: Normalization | None
     scale: float | None
     mean: Sequence[float]
     std: Sequence[float]

@@ -152,8 +152,8 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
     executor_plugin(options)
     script = read_check(str(options.check)).script if options.check else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
-    # A colon is of the words that name a raw file for each input.
-    inputs = None if ":" in str(options.inputs) else options.inputs
+    # A colon is of the words that name a raw file for each input, the rest of a pattern.
+    inputs = None if set(":*?[").intersection(str(options.inputs)) else options.inputs
     for needed in (model, inputs, reference, script):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
