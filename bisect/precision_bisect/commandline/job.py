@@ -74,7 +74,8 @@ def search(parsed: Namespace, options: Options) -> int:
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
 
-    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
+    telling = {"explain": parsed.explain_search, "quiet": parsed.quiet}
+    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, **telling)
     with Interruptible(report) as watched, ExitStack() as last:
         with report, internal_errors(options.folder):
             from precision_bisect.api import run

@@ -14,7 +14,12 @@ from os import _exit  # a script that still runs has another one
 from typing import NoReturn
 
 from precision_bisect.commandline.arguments.parser import close_matches
-from precision_bisect.commandline.arguments.run_flags import USAGE, run_parser, to_options
+from precision_bisect.commandline.arguments.run_flags import (
+    USAGE,
+    read_run,
+    run_parser,
+    to_options,
+)
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
 from precision_bisect.commandline.job import TOO_EARLY, search
@@ -89,7 +94,7 @@ def _refuse_command(word: str, rest: Sequence[str]) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parsed = run_parser().read(arguments)
+    parsed = read_run(arguments, run_parser())
     return search(parsed, to_options(parsed))
 
 
