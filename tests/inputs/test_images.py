@@ -150,7 +150,7 @@ def test_letterbox_and_crop(tmp_path: Path) -> None:
     """One keeps the whole image between borders, the other its middle; both keep the ratio."""
     path = folder_of(tmp_path, Image.new("RGB", (12, 4), (9, 9, 9)))
     for value in (114, 0, 255):
-        given = {} if value == 114 else {"pad_value": value}
+        given: dict[str, Any] = {} if value == 114 else {"pad_value": value}
         (sample,) = opened(path, resize="letterbox", **given).placed.values()
         expected = np.full((HEIGHT, WIDTH), value, np.float32)
         expected[1:3] = 9

@@ -24,9 +24,9 @@ class Flag:
     """A flag; its type and choices are those of its field unless it says otherwise.
 
     Without a `name` it has its field's, without the unit, and beside it maybe a `short` one. Where
-    it has a `brief` text, it is an everyday flag, of which --help says that. What plug-ins extend is a function,
-    called once a parser is made: `help` and `choices`. `read` makes the value from a text,
-    `gather` from the texts of a flag that is repeated, and the flag's name; both may raise
+    it has a `brief` text, it is an everyday flag, of which --help says that. What plug-ins extend
+    is a function, called once a parser is made: `help` and `choices`. `read` makes the value from
+    a text, `gather` from the texts of a flag that is repeated, and the flag's name; both may raise
     UsageError. Of a value of several parts `fills` names the field of each. A flag with a `const`
     takes no text. A value is not below `least`, not above `most`, and above zero if `positive`.
     """

@@ -88,6 +88,7 @@ class ImageOptions:
         "images are resized to it (the model's own height and width)",
         metavar="WIDTH[xHEIGHT]",
         read=_size,
+        brief="of images, with --normalize and --resize",
     )
     resize: Resize | None = _images(
         None,
@@ -209,6 +210,7 @@ class SampleOptions(ImageOptions):
         "searched with, and all judge the answer. Without it inputs are made up",
         metavar="PATH",
         read=named_path,
+        brief="images, .npz, .npy, .bin: a file, folder, pattern",
     )
     reference: Path | None = _inputs(
         None,
@@ -223,6 +225,7 @@ class SampleOptions(ImageOptions):
         "comma separated or repeated",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
+        brief="of inputs with dynamic dimensions",
     )
     ranges: Mapping[str, tuple[float, float]] = _inputs(
         dict,
@@ -249,6 +252,7 @@ class SampleOptions(ImageOptions):
         "for integers that are rounded floats, as pixels are",
         metavar="T",
         gather=limits,
+        brief="the largest error, also by output (0.01)",
     )
     atol: Limits = _verdict(
         None, "absolute limits alone, written as --tol's", metavar="T", gather=limits
@@ -261,6 +265,7 @@ class SampleOptions(ImageOptions):
         "the comparator; those that come along are Polygraphy's ({}). The tolerance of l2 is the "
         "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
         choices=lambda: installed(COMPARATORS),
+        brief="elementwise, cosine, psnr, … (elementwise)",
     )
     quantile: float = _verdict(
         0.99, "for --metric quantile ({})", metavar="Q", positive=True, most=1
@@ -271,6 +276,7 @@ class SampleOptions(ImageOptions):
         "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "
         "dicts over all samples, which returns an error for --tol, or True or False",
         metavar="CHECK",
+        brief="judge by boxes, top1, iou, …, or a script",
     )
 
 

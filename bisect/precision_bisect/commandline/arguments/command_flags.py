@@ -120,7 +120,7 @@ DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
 WORST = 10
 """So many layers are explained where none is named."""
 _output = partial(flag, "output")
-TOLD_OF_RUNS = ("explain_search", "quiet", "json", "on_finish")
+TOLD_OF_RUNS = ("explain_search", "quiet", "json", "on_finish", "junit", "github")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,13 +157,19 @@ class Telling:
     baseline: Path | None = _output(
         None,
         "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
-        "does not keep, and name it, for CI",
+        "does not keep, and name it, for CI; where there is none yet, warn",
         metavar="RESULT",
+    )
+    junit: Path | None = _output(
+        None, "write how the run ended as JUnit's XML, for CI", metavar="FILE"
+    )
+    github: bool = _output(
+        False, "tell GitHub Actions how it ended: annotations, and the job's summary"
     )
     config: Path | None = _output(
         None,
-        f"flags from this TOML file, its keys as batch's, where the command line leaves them open "
-        f"({CONFIG}, or [tool.precision-bisect] of {PYPROJECT}, in this folder; {NO_CONFIG}: of no "
+        "flags from this TOML file, its keys as batch's, where the command line leaves them open "
+        f"({CONFIG}, or [tool.precision-bisect] of {PYPROJECT}, in this folder; {NO_CONFIG}: no "
         "file)",
         metavar="FILE",
     )

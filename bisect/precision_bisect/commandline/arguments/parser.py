@@ -129,12 +129,16 @@ def close_matches(word: str, choices: Iterable[str]) -> list[str]:
     return begun or get_close_matches(word, every, 1, NEAR)
 
 
+_BRIEF_COLUMN = 28
+"""Where the texts of everyday flags begin."""
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of a command, or of the main job, which has no name.
 
     Flags are written out in full. Wrong usage is an error of this package: one line, exit code 2.
-    With a `short_usage`, `--help` shows the everyday flags, and `--help-all` the rest, too, with the
-    epilog.
+    With a `short_usage`, `--help` shows the everyday flags, and `--help-all` the rest, too, with
+    the epilog.
     """
 
     def __init__(
@@ -191,7 +195,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_short_help(self) -> str:
         """Return a line for each everyday argument."""
-        formatter = self._get_formatter()
+        formatter = self.formatter_class(prog=self.prog, max_help_position=_BRIEF_COLUMN)
         usage, epilog = self._short
         formatter.add_usage(usage, [], [])
         formatter.add_text(self.description)
@@ -201,7 +205,11 @@ class Parser(argparse.ArgumentParser):
             if brief or action.dest in self._needed:
                 shown = copy(action)
                 shown.help = brief or action.help
-                shown.metavar = action.metavar or (action.dest.upper() if action.choices else None)
+                name = "".join(action.option_strings[-1:])
+                if name and action.nargs != 0:
+                    value = name.rpartition("-")[2].upper()
+                    fits = action.metavar and len(f"{name} {action.metavar}") < _BRIEF_COLUMN - 3
+                    shown.metavar = action.metavar if fits else value
                 formatter.add_argument(shown)
         formatter.end_section()
         formatter.add_text(epilog)

@@ -54,12 +54,12 @@ example:
 _SHORT_EPILOG = f"""\
 {_EXAMPLE}
 commands, each with a --help:
-  curve MODEL     what breaks FP16, alone    verify MODEL    does the engine obey?
-  layers MODEL    what is decided on         target MODEL    judge by trtexec alone
-  explain MODEL   why, and what helps        export MODEL    write the files again
-  show MODEL      the last screen again      report MODEL    the HTML page again
-  status MODEL    what a run is doing        compare A B     two runs
-  batch JOBS      many models                doctor          what works here
+  curve MODEL     what breaks FP16          verify MODEL    does the engine obey?
+  layers MODEL    what is decided on        target MODEL    judge by trtexec alone
+  explain MODEL   why, and what helps       export MODEL    the files once more
+  show MODEL      the last screen again     report MODEL    the HTML page again
+  status MODEL    what a run is doing       compare A B     two runs
+  batch JOBS      many models               doctor          what works here
 
 --help-all shows every flag and the exit codes.
 """
@@ -103,16 +103,16 @@ def run_parser() -> Parser:
     return parser
 
 
-def read_run(arguments: Sequence[str], parser: Parser) -> argparse.Namespace:
-    """Return the arguments of a run, with those of the configuration file that they leave open.
+def from_config(parser: Parser, parsed: argparse.Namespace) -> Sequence[str]:
+    """Return the arguments that a configuration file adds to those of a run; a folder has its own.
 
-    A run that goes on has its own. Raises UsageError.
+    Raises UsageError.
     """
-    parsed = parser.read(arguments)
-    if os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
-        return parsed
-    added = configured(parser, parsed)
-    return parser.read([*added, *arguments]) if added else parsed
+    if not hasattr(parsed, "config") or os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        return ()
+    # What is for a search alone is no error of `curve`.
+    added = configured(run_parser(), parsed)
+    return [word for word in added if word.partition("=")[0] in parser._option_string_actions]
 
 
 def curve_parser() -> Parser:

@@ -250,8 +250,8 @@ def box_roles(reference: list[Any]) -> _Roles:
     corners = corners[~_is_padding(corners)]
     turned = int((corners[:, 2:] < corners[:, :2]).any(-1).sum())
     centred = turned > _CENTRED * len(corners)
-    found = (by_role.get(role) for role in ("scores", "labels"))
-    return _Roles(by_role["boxes"], *found, layout, centred, logits)
+    scores, labels = by_role.get("scores"), by_role.get("labels")
+    return _Roles(by_role["boxes"], scores, labels, layout, centred, logits)
 
 
 def _logits(of: list[Any]) -> str:
