@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
+_PACKAGE = Path(__file__).parents[1]
 _RUNNING = threading.RLock()
 _exit = os._exit
 _may_exit = False
@@ -85,12 +87,23 @@ def running_script(path: Path | None) -> Iterator[None]:
         except BaseException as error:
             if _is_interrupt(error):
                 raise
-            raise ScriptFailed(first_line(error)) from error
+            raise ScriptFailed(f"{first_line(error)}{_place(error)}") from error
         finally:
             setattr(os, "_exit", former)  # noqa: B010 - as above
             for folder in folders:
                 if folder in sys.path:
                     sys.path.remove(folder)
+
+
+def _place(error: BaseException) -> str:
+    """Return the type of an error and the line of the user's code that it comes from, in words."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not Path(frame.filename).is_relative_to(_PACKAGE)
+    ]
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f" ({type(error).__name__}{where})"
 
 
 def _raise_exit(here: int, status: int) -> NoReturn:

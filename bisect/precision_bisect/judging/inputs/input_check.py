@@ -38,7 +38,7 @@ def own_sample(sample: object) -> Any:
     What is no dict, and what numpy makes no array of, stays for the checks to refuse.
     """
     if not isinstance(sample, Mapping):
-        return sample
+        return _own(sample) if hasattr(sample, "shape") else sample
     return {name: _own(value) for name, value in sample.items()}
 
 
@@ -77,6 +77,8 @@ class CheckedSamples(Sequence[Sample]):
 
 def _check(specs: Sequence[TensorSpec], sample: Sample, place: str) -> Sample:
     # Python callers give what they like.
+    if len(specs) == 1 and hasattr(sample, "shape"):
+        sample = {specs[0].name: np.asarray(sample)}
     if not isinstance(sample, Mapping):
         raise InputError(
             f"{place} is no dict but {type(sample).__name__}",
