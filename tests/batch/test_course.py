@@ -70,8 +70,14 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
 
 LOADERS = {
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (Segmentation fault)"),
-    "exits": ("raise SystemExit(0)", "load_data() in exits.py failed: 0; run it on its own first"),
-    "raises": ("raise KeyError('a\\nb')", "load_data() in raises.py failed: 'a\\nb'; run it on"),
+    "exits": (
+        "raise SystemExit(0)",
+        "load_data() in exits.py failed: 0 (SystemExit in exits.py, line ",
+    ),
+    "raises": (
+        "raise KeyError('a\\nb')",
+        "load_data() in raises.py failed: 'a\\nb' (KeyError in raises.py, line ",
+    ),
     "works": ("pass", ""),
     "works_too": ("pass", ""),
 }

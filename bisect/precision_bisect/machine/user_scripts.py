@@ -87,7 +87,7 @@ def running_script(path: Path | None) -> Iterator[None]:
         except BaseException as error:
             if _is_interrupt(error):
                 raise
-            raise ScriptFailed(f"{first_line(error)}{_place(error)}") from error
+            raise ScriptFailed(_told(error)) from error
         finally:
             setattr(os, "_exit", former)  # noqa: B010 - as above
             for folder in folders:
@@ -95,15 +95,19 @@ def running_script(path: Path | None) -> Iterator[None]:
                     sys.path.remove(folder)
 
 
-def _place(error: BaseException) -> str:
-    """Return the type of an error and the line of the user's code that it comes from, in words."""
+def _told(error: BaseException) -> str:
+    """Return what an error says, its type, and the line of the user's code that it comes from."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not Path(frame.filename).is_relative_to(_PACKAGE)
     ]
-    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return f" ({type(error).__name__}{where})"
+    said, kind = first_line(error), type(error).__name__
+    # Below it may be a library that the code calls.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = [f"in {Path(own[-1].filename).name}, line {own[-1].lineno}"] if own else []
+    details = [*([kind] if kind != said else []), *where]
+    return f"{said} ({' '.join(details)})" if details else said
 
 
 def _raise_exit(here: int, status: int) -> NoReturn:
