@@ -98,7 +98,7 @@ def fails(*_: object, **__: object) -> float:
     [
         (
             {"check": fails},
-            "test_api_objects.fails failed: an odd error (LookupError in test_api_objects.py, line ",
+            "failed: an odd error (LookupError in test_api_objects.py, line ",
         ),
         ({"check": lambda found, wanted: "text"}, "returned str, which is no float"),
         ({"check": 3}, "check cannot be 3; give a name, or a function or class"),
