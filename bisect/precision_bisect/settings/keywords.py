@@ -20,12 +20,16 @@ def by_units(options: Mapping[str, Any], settings: type) -> dict[str, Any]:
     for setting in fields(settings):
         name = flag_name(setting.name).removeprefix("--").replace("-", "_")
         for flag in flags_of(setting)[:1]:
-            if flag.read is None or name == setting.name or name not in read:
+            if name == setting.name or name not in read:
                 continue
             if setting.name in read:
                 raise UsageError(f"{name} and {setting.name} are one", "give one of them")
             value = read.pop(name)
-            read[setting.name] = flag.read(value) if isinstance(value, str) else value
+            try:
+                of_text = flag.read or float
+                read[setting.name] = of_text(value) if isinstance(value, str) else value
+            except ValueError as error:
+                raise UsageError(f"{name} cannot be {value!r}", "give a number") from error
     return read
 
 
