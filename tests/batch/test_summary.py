@@ -48,8 +48,11 @@ def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
     suite = ElementTree.parse(out / JUNIT).getroot()
     assert ("2", "1", "0") == tuple(suite.get(key) for key in ("tests", "failures", "errors"))
     failed, held = suite
-    assert why == failed[0].get("message")
-    assert ("b", 0) == (held.get("name"), len(held))
+    assert why == failed.find("failure").get("message")  # type: ignore[union-attr]
+    assert ("b", None) == (held.get("name"), held.find("failure"))
+    told = {each.get("name"): each.get("value") for each in held[0]}
+    assert ("found", "4", "20") == (told["status"], told["kept"], told["candidates"])
+    assert told["log"] == str(out / "b.log") and told["log"] in str(held.findtext("system-out"))
 
 
 def job(name: str, state: str, code: int | None, message: str = "") -> Job:
@@ -75,7 +78,10 @@ def test_untrusted_text_stays_text() -> None:
     assert "a \\| b &lt;script&gt;\ufffd\\`\\*\\_\\[x\\]\\(y\\)\\$z\\$\ufffd&amp;amp;" in row
     suite = ElementTree.fromstring(junit(batch).encode())
     assert ("1", "1") == (suite.get("errors"), suite.get("skipped"))
-    assert "a | b <script>\ufffd`*_[x](y)$z$\ufffd&amp;" == suite[0][0].get("message")
+    error = suite[0].find("error")
+    assert error is not None and "a | b <script>\ufffd`*_[x](y)$z$\ufffd&amp;" == error.get(
+        "message"
+    )
 
 
 def test_two_batches_are_compared_by_job(
@@ -94,7 +100,7 @@ def test_two_batches_are_compared_by_job(
     assert 1 == main(["compare", str(before), str(tmp_path / "out")])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("b: 4 -> 2 kept (0 added, 2 removed), error ")
-    assert ["new: no result before", "gated: no result after"] == [second, third]
+    assert ["new: no such job before", "gated: no such job after"] == [second, third]
     assert 1 == main(["compare", str(before), str(tmp_path / "out"), "--json"])
     told = json.loads(capsys.readouterr().out)
     assert ["b", "new", "gated"] == [each["name"] for each in told["jobs"]]

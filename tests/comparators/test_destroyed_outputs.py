@@ -49,6 +49,7 @@ PADDED: Mapping[str, Callable[[Generator], NDArray[Any]]] = {
     "boxes": lambda rng: boxes(rng, int(rng.integers(1, 60)), float(rng.choice([0, -1]))),
     "ctc": lambda rng: np.eye(6, dtype=np.float32)[np.r_[rng.integers(1, 6, 3), [0] * 30]][None],
     "embeddings": lambda rng: np.r_[rng.normal(size=(3, 16)), np.zeros((20, 16))].astype("f"),
+    "iou": lambda rng: rng.integers(1, 6, (1, 9, 9)) * rng.integers(0, 2, (1, 9, 9)),
     "perplexity": lambda rng: np.r_[rng.normal(0, 3, (3, 9)), np.zeros((20, 9))].astype("f"),
     "ssim": lambda rng: np.pad(rng.random((1, 1, 12, 12)), [(0, 0), (0, 0), (9, 9), (9, 9)]),
     "top1": lambda rng: np.r_[rng.normal(size=(3, 9)), np.zeros((60, 9))].astype("f"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
-from precision_bisect.errors import ModelError, UsageError, counted
+from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.graph import operators
@@ -31,8 +31,10 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     wide_remark,
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
+from precision_bisect.judging.comparators.task_heads import head_remarks
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
+from precision_bisect.judging.inputs.fitting_sizes import with_fitting_size
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.judging.inputs.reference import (
     Reference,
@@ -192,6 +194,7 @@ def load_run(
         *without,
         *declared,
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
+        *head_remarks(options, original, choosing, expected),
         *overlooked_remarks(comparator, expected),
         *odd_remarks,
         *filter(None, (new.remark if options.inputs is not None else "",)),
@@ -302,7 +305,10 @@ def _reference(
     """Return the reference, computed or given; a given one has no copies, which is said."""
     threads = options.threads or usable()
     if outputs is None:
-        return options, find_reference(model, samples, threads), ()
+        try:
+            return options, find_reference(model, samples, threads), ()
+        except InputError as error:
+            raise with_fitting_size(error, model, samples[0]) from error
     reference = given_reference(model, samples, outputs, threads)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
     remarks = [remark] if options.copies else ()

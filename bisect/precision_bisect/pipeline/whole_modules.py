@@ -13,7 +13,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.search.combinators import mapped
+from precision_bisect.search.combinators import mapped, searched_by
 from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
@@ -102,7 +102,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         overflowing=lambda: around(problem.overflowing()),
         settled=False,
     )
-    search = strategy.search(module_problem)
+    search = searched_by(strategy, module_problem)
     answer = yield from mapped(
         search, ask=lambda proposal: replace(proposal, plan=layers(proposal.plan))
     )
