@@ -6,6 +6,7 @@ from typing import Any
 import onnx
 import pytest
 from engines import rtx_conditions
+from engines.operator_models import cases_by_operator, newer_operators, with_constants
 
 from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
 from precision_bisect.graphs.interface import AT_THE_BORDER
@@ -42,7 +43,7 @@ def test_every_newer_operator_is_in_the_result(rows: list[dict[str, Any]]) -> No
     """Operators of the installed onnx with a newer version and a case with FP32 are all there."""
     if onnx.__version__ not in json.loads(RESULT.read_text(encoding="utf-8"))["versions"]:
         pytest.skip("the result is of another onnx")
-    newer = rtx_conditions.newer_operators().keys() & rtx_conditions.cases_by_operator().keys()
+    newer = newer_operators().keys() & cases_by_operator().keys()
     assert newer == {row["operator"] for row in rows}
 
 
@@ -51,8 +52,8 @@ def test_the_result_is_what_builds_show(rows: list[dict[str, Any]], operator: st
     """Of what is pinned in FP16 the first case is built again, with and without the pins."""
     pytest.importorskip("tensorrt_rtx")
     first = next(row for row in rows if row["operator"] == operator)
-    name, case, values = rtx_conditions.cases_by_operator()[operator][0]
-    alone, fed = rtx_conditions.with_constants(case, values, whole=True)
+    name, case, values = cases_by_operator()[operator][0]
+    alone, fed = with_constants(case, values, whole=True)
     assert (name, fed) == (first["case"], first["fed"])
     assert rtx_conditions.one(alone, "low", pins=False) == first["forms"]["low"] != ""
     assert rtx_conditions.one(alone, "low", pins=True) == ""
