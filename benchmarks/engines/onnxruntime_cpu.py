@@ -23,6 +23,7 @@ from onnx.reference import ReferenceEvaluator
 from engines import environments, pages
 from engines.children import Children
 from engines.operator_models import (
+    FIRST,
     FLOAT,
     KINDS,
     Array,
@@ -32,6 +33,7 @@ from engines.operator_models import (
     is_valid,
 )
 from models import parse
+from precision_bisect.graphs.graph import opset
 
 NAME = "onnxruntime-cpu"
 OLDEST = "1.24.1"
@@ -91,6 +93,10 @@ def operator_models(kind: int) -> Iterator[tuple[str, onnx.ModelProto, dict[str,
     for operator, cases in sorted(cases_by_operator().items()):
         for number, (_, source, values) in enumerate(cases[:CASES]):
             model = in_type(source, kind)
+            # As old as the operator's newest form, for older versions to open.
+            form = onnx.defs.get_schema(operator, opset(model)).since_version
+            model.opset_import[0].version = max(form, FIRST)
+            model.ir_version = helper.find_min_ir_version_for([*model.opset_import])
             if not is_valid(model):
                 continue
             arrays = {}
@@ -174,6 +180,7 @@ def write_models(folder: Path) -> dict[str, list[float]]:
             model = in_type(parse(text, opset=20, ir=10), kind)
             for value in model.graph.output:
                 value.type.tensor_type.ClearField("shape")
+            model = onnx.shape_inference.infer_shapes(model)
             if label == "BF16" or not is_valid(model):
                 continue
             shapes = {
@@ -304,7 +311,7 @@ def page(table: pages.Data) -> str:
 
 def _first_words(words: str) -> str:
     """Return a status as short as a cell; a file may be newer than what reads it."""
-    newer = "opset" in words or "ir_version" in words.lower() or "IR version" in words
+    newer = "opset" in words or "IR_VERSION" in words.upper().replace(" ", "_")
     return "newer" if newer else words.partition(":")[0]
 
 

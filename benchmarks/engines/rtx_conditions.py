@@ -6,16 +6,19 @@ Every operator of ONNX with a version of opset 22 or newer is built, by ONNX's o
 FP32 alone and between two others, and as the typed model of a plan has it (FORMS). No GPU is used.
 `rtx_conditions.json` has every operator, `rtx_conditions.md` those that build in FP32 and not in
 all forms of the same graph, written as if the tool knew of no such condition; the last column says
-whether the file that it does write is built. Builds are in a process that may crash.
+whether the file that it does write is built. `settings/parser_conditions.json` is what the tool
+reads. Builds are in a process that may crash.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest.mock import patch
@@ -49,7 +52,9 @@ from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 
 Place: TypeAlias = Literal["alone", "between"]
-RESULT = Path(__file__).resolve().parents[1] / "results" / "rtx_conditions.json"
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks/results/rtx_conditions.json"
+READ = ROOT / "bisect/precision_bisect/settings/parser_conditions.json"
 CASES, TRIES = 2, 8
 """Cases of one operator that are built in FP32, and that are tried, at most.
 
@@ -115,11 +120,12 @@ def built(path: Path) -> str:
 def unpinned() -> ExitStack:
     """Return what, while it is open, makes the tool forget the conditions that it knows."""
     stack = ExitStack()
+    nothing = defaultdict[str, frozenset[str]](frozenset)
     for module, name in (
-        *((layout, name) for name in ("NOT_PARSED", "NO_BF16")),
+        (layout, "NOT_PARSED"),
         *((module, "AT_THE_BORDER") for module in (interface, pinning)),
     ):
-        stack.enter_context(patch.object(module, name, frozenset()))
+        stack.enter_context(patch.object(module, name, nothing))
     return stack
 
 
@@ -209,6 +215,28 @@ def heading() -> str:
     return f"tensorrt_rtx {tensorrt_rtx.__version__}, onnx {onnx.__version__}, built for 8.6"
 
 
+def conditions(found: Sequence[Row]) -> dict[str, Any]:
+    """Return what the tool reads: the operators that the parser refuses in a type or a place.
+
+    What is refused in FP16 is so in BF16. Where the builder cannot infer a type, the parser can.
+    """
+    refused: dict[HalfName, set[str]] = {"fp16": set(), "bf16": set()}
+    border = set()
+    for row in found:
+        for form, why in row.broken().items():
+            if "must be a network" in why:
+                border.add(row.operator)
+            elif "infer_type" not in why:
+                refused[FORMS[form].low].add(row.operator)
+    refused["bf16"] |= refused["fp16"]
+    return {
+        "tensorrt_rtx": metadata.version("tensorrt_rtx"),
+        "onnx": onnx.__version__,
+        "refused": {low: sorted(operators - border) for low, operators in refused.items()},
+        "at_the_border": sorted(border),
+    }
+
+
 def table(found: Sequence[Row]) -> str:
     """Return the page: the operators with a form that is not built."""
     lines = [
@@ -258,6 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = {"versions": heading(), "rows": [asdict(row) for row in found]}
     written_to = arguments.out / "rtx_conditions.json"
     written_to.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if not arguments.operators:
+        READ.write_text(json.dumps(conditions(found), indent=1) + "\n", encoding="utf-8")
     (arguments.out / "rtx_conditions.md").write_text(table(found), encoding="utf-8")
     return 0
 

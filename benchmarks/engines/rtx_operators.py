@@ -132,11 +132,11 @@ def islands(children: Children) -> Iterator[tuple[str, dict[str, str]]]:
                     node.op_type = "Sigmoid" if node.name.startswith("before") else "Tanh"
             if placed.graph.node[0].name == NODE or len(placed.graph.node) < 3:
                 continue
-            answers = {
-                name: one_line(children.call(island, placed, guard))
-                for name, guard in (("plain", False), ("ours", True))
-            }
-            if answers["plain"] in ("fp32", "half"):
+            plain = one_line(children.call(island, placed, False))
+            answers = {"plain": plain, "ours": plain}
+            if plain == "half":
+                answers["ours"] = one_line(children.call(island, placed, True))
+            if plain in ("fp32", "half"):
                 break
         if answers:
             print(operator, answers, file=sys.stderr)
