@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from engines import environments, pages
+from engines import cpu_sessions, environments, pages
 from engines.children import Children
 from engines.operator_models import (
     FIRST,
@@ -88,27 +89,26 @@ PATTERNS: Mapping[str, str] = {
 """Graphs that some level makes something else of, in FP32; constants and ends go to FP16 along."""
 
 
-def operator_models(kind: int) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
-    """Yield operators, each with a model in a type and what is fed to it."""
-    for operator, cases in sorted(cases_by_operator().items()):
-        for number, (_, source, values) in enumerate(cases[:CASES]):
-            model = in_type(source, kind)
-            # As old as the operator's newest form, for older versions to open.
-            form = onnx.defs.get_schema(operator, opset(model)).since_version
-            model.opset_import[0].version = max(form, FIRST)
-            model.ir_version = helper.find_min_ir_version_for([*model.opset_import])
-            if not is_valid(model):
-                continue
-            arrays = {}
-            for value, array in zip(model.graph.input, values, strict=False):
-                wanted = value.type.tensor_type.elem_type
-                array = np.asarray(array)
-                arrays[value.name] = as_kind(array, wanted) if wanted == kind else array
-            for value in model.graph.input[len(values) :]:
-                shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
-                wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-                arrays[value.name] = np.ones(shape, wanted)
-            yield f"{operator}-{number}", model, arrays
+def models_of(operator: str, kind: int) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
+    """Yield models of an operator in a type, each with its name and what is fed to it."""
+    for number, (_, source, values) in enumerate(cases_by_operator()[operator][:CASES]):
+        model = in_type(source, kind)
+        # As old as the operator's newest form, for older versions to open.
+        form = onnx.defs.get_schema(operator, opset(model)).since_version
+        model.opset_import[0].version = max(form, FIRST)
+        model.ir_version = helper.find_min_ir_version_for([*model.opset_import])
+        if not is_valid(model):
+            continue
+        arrays = {}
+        for value, array in zip(model.graph.input, values, strict=False):
+            wanted = value.type.tensor_type.elem_type
+            array = np.asarray(array)
+            arrays[value.name] = as_kind(array, wanted) if wanted == kind else array
+        for value in model.graph.input[len(values) :]:
+            shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
+            wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            arrays[value.name] = np.ones(shape, wanted)
+        yield f"{operator}-{number}", model, arrays
 
 
 def with_special(model: onnx.ModelProto, arrays: dict[str, Array], kind: int) -> bool:
@@ -166,7 +166,8 @@ def write_models(folder: Path) -> dict[str, list[float]]:
     expected: dict[str, list[float]] = {}
     children = Children(30)
     for label, kind in KINDS.items():
-        for name, model, arrays in operator_models(kind):
+        models = chain.from_iterable(models_of(each, kind) for each in sorted(cases_by_operator()))
+        for name, model, arrays in models:
             _write(folder / f"{name}-{label}", model, arrays)
             if label != "BF16" and with_special(model, arrays, kind):
                 wide = in_type(model, FLOAT)
@@ -217,6 +218,22 @@ def status(operator: str, row: Any) -> str:
     return "Casts" if "Cast" in others and operator != "Cast" else "kernel"
 
 
+def better_of(old: str | None, new: str) -> str:
+    """Return the better of two cases of an operator: one may need what another does not."""
+    return new if old is None or old.startswith(("refused", "opens")) else old
+
+
+def status_of(operator: str, label: str) -> str:
+    """Return what the version that is installed does with an operator in a type."""
+    best = None
+    with tempfile.TemporaryDirectory() as place:
+        for name, model, arrays in models_of(operator, KINDS[label]):
+            _write(Path(place) / name, model, arrays)
+            row = cpu_sessions.one(Path(place) / f"{name}.onnx", cpu_sessions.LEVELS[:1])
+            best = better_of(best, status(operator, row))
+    return best or ""
+
+
 def data() -> dict[str, Any]:
     """Return the whole table."""
     operators: dict[str, dict[str, Any]] = {}
@@ -226,11 +243,8 @@ def data() -> dict[str, Any]:
         folder = Path(place)
         expected = write_models(folder)
         for interpreter in (environments.python("engines-oldest", PACKAGES), None):
-            answer = json.loads(
-                environments.run_module(interpreter, "engines.cpu_sessions", place).splitlines()[
-                    -1
-                ]
-            )
+            printed = environments.run_module(interpreter, "engines.cpu_sessions", place)
+            answer = json.loads(printed.splitlines()[-1])
             version = answer["onnxruntime"]
             versions[f"onnxruntime ({'newest' if interpreter is None else 'oldest'})"] = version
             for name, row in answer["rows"].items():
@@ -244,10 +258,8 @@ def data() -> dict[str, Any]:
                 found = operators.setdefault(operator, {"types": {}, "special": {}})
                 key = f"{label} {version}"
                 if not special:
-                    # The best of the cases: one may need what another does not.
-                    new, old = status(operator, row), found["types"].get(key)
-                    if old is None or old.startswith(("refused", "opens")):
-                        found["types"][key] = new
+                    better = better_of(found["types"].get(key), status(operator, row))
+                    found["types"][key] = better
                 elif not isinstance(row, str) and row["DISABLE_ALL"].get("outputs"):
                     output = row["DISABLE_ALL"]["outputs"][0] or ()
                     words_of = differences(expected[name], output)
@@ -295,8 +307,10 @@ def page(table: pages.Data) -> str:
     rows = []
     for name, row in table["patterns"].items():
         for label in ("FP16", "FP32"):
-            for version in (oldest, newest):
-                levels = row.get(f"{label} {version}")
+            by_version = {version: row.get(f"{label} {version}") for version in (oldest, newest)}
+            if by_version[oldest] == by_version[newest]:
+                by_version = {"both": by_version[newest]}
+            for version, levels in by_version.items():
                 if levels is None:
                     continue
                 cells = [_short(each) for each in levels.values()]

@@ -150,6 +150,24 @@ def is_valid(model: onnx.ModelProto) -> bool:
     return True
 
 
+def is_standard(model: onnx.ModelProto) -> bool:
+    """Tell whether ONNX has a model's only node in the types of what it reads."""
+    node = model.graph.node[0]
+    schema = onnx.defs.get_schema(node.op_type, opset(model))
+    allowed = {
+        each.type_param_str: set(each.allowed_type_strs) for each in schema.type_constraints
+    }
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    for i, name in enumerate(node.input):
+        if name in types:
+            formal = schema.inputs[min(i, len(schema.inputs) - 1)].type_str
+            kind = f"tensor({TensorProto.DataType.Name(types[name]).lower()})"
+            if kind not in allowed.get(formal, {formal}):
+                return False
+    return True
+
+
 def _in_forms(
     op_type: str, source: onnx.ModelProto, values: Mapping[str, Array], kind: int
 ) -> Iterator[Case]:

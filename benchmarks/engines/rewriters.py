@@ -54,8 +54,8 @@ def precision(operator: str, before: Mapping[str, Any], after: Mapping[str, Any]
         return "gone"
     if "FLOAT" not in there and (operator, "FLOAT") in old:
         return "in FP16"
-    guards = old["Add", "FLOAT"] - new["Add", "FLOAT"]
-    return "guard gone" if guards > 0 and operator != "Add" else "kept"
+    guards = old["Max", "FLOAT"] - new["Max", "FLOAT"]
+    return "guard gone" if guards > 0 and operator != "Max" else "kept"
 
 
 def data() -> dict[str, Any]:

@@ -28,6 +28,7 @@ from engines.operator_models import (
     all_cases,
     between,
     cases_by_operator,
+    is_standard,
     with_constants,
 )
 from models import normal, parse, with_weights
@@ -63,6 +64,8 @@ def parsed() -> dict[str, dict[str, Any]]:
         newest: dict[str, int] = {}
         for case in all_cases(kind):
             row = rows.setdefault(case.op_type, {"opsets": {}, "layers": {}, "refused": {}})
+            if not is_standard(case.model):
+                continue
             answer = rtx_steps.parse(case.model)
             if isinstance(answer, str):
                 row["refused"].setdefault(label, {})[case.opset] = one_line(answer)
