@@ -205,6 +205,8 @@ def _said(words: str) -> str:
 
 def _island(row: Mapping[str, Any]) -> str:
     plain, ours = row["island"].get("plain", ""), row["island"].get("ours", "")
+    if plain == "half" and not row["layers"].get("FP16"):
+        return "half, as it only moves values"
     if plain == "half":
         return f"**half**; as this tool writes it {ours}"
     return plain if plain in ("fp32", "not shown", "") else "not built"
@@ -213,7 +215,7 @@ def _island(row: Mapping[str, Any]) -> str:
 def page(table: pages.Data) -> str:
     """Return the page."""
     operators = table["operators"]
-    lost = [name for name, row in operators.items() if row["island"].get("plain") == "half"]
+    lost = [name for name, row in operators.items() if _island(row).startswith("**")]
     lines = pages.heading("What TensorRT-RTX makes of ONNX operators", table, "rtx_operators")
     lines += [
         "Each operator alone, in its newest form; engines for compute capability 8.6, built"
