@@ -13,10 +13,10 @@ Cast, and neither data nor constants in FP32, computes in half. `conditions` are
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 
@@ -123,24 +123,35 @@ def computed_in(text: str) -> str:
     return "fp32" if "fp32" in kinds else "half" if "half" in kinds else "not shown"
 
 
+Build: TypeAlias = Callable[[onnx.ModelProto, bool], str]
+
+
+def island_of(operator: str, build_one: Build) -> dict[str, str]:
+    """Return what an operator's island becomes without a guard, and as this tool writes it."""
+    answers: dict[str, str] = {}
+    for model in island_cases(operator):
+        placed = between(model)
+        # The builder takes a sign into a product; these it does not.
+        for node in placed.graph.node:
+            if node.name != NODE:
+                node.op_type = "Sigmoid" if node.name.startswith("before") else "Tanh"
+        if placed.graph.node[0].name == NODE or len(placed.graph.node) < 3:
+            continue
+        plain = build_one(placed, False)
+        answers = {"plain": plain, "ours": plain}
+        if plain == "half":
+            answers["ours"] = build_one(placed, True)
+        if plain in ("fp32", "half"):
+            break
+    return answers
+
+
 def islands(children: Children) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield by operator what its island becomes, without a guard and as this tool writes it."""
+    """Yield the operators that have an island, each with what it becomes."""
     for operator in sorted(STANDARD):
-        answers = {}
-        for model in island_cases(operator):
-            placed = between(model)
-            # The builder takes a sign into a product; these it does not.
-            for node in placed.graph.node:
-                if node.name != NODE:
-                    node.op_type = "Sigmoid" if node.name.startswith("before") else "Tanh"
-            if placed.graph.node[0].name == NODE or len(placed.graph.node) < 3:
-                continue
-            plain = one_line(children.call(island, placed, False))
-            answers = {"plain": plain, "ours": plain}
-            if plain == "half":
-                answers["ours"] = one_line(children.call(island, placed, True))
-            if plain in ("fp32", "half"):
-                break
+        answers = island_of(
+            operator, lambda model, guard: one_line(children.call(island, model, guard))
+        )
         if answers:
             print(operator, answers, file=sys.stderr)
             yield operator, answers
@@ -197,8 +208,8 @@ def _status(row: Mapping[str, Any], label: str) -> str:
 
 
 def _said(words: str) -> str:
-    """Return what a parser says, as short as a cell; for an operator it lacks it says "false"."""
-    if words == "false" or "lugin" in words:
+    """Return what a parser says, as short as a cell."""
+    if rtx_steps.lacks_importer(words):
         return "neither importer nor plug-in"
     return words.removeprefix("Assertion failed: ")[:120]
 

@@ -89,6 +89,18 @@ def test_islands_that_would_be_lost_are_guarded() -> None:
     assert {OPERATORS[name]["island"]["ours"] for name in lost - moves} == {"fp32"}
 
 
+@pytest.mark.parametrize("operator", ["MatMul", "Softmax", "Gather"])
+def test_islands_are_what_is_built(operator: str) -> None:
+    """One that is lost, one that stays and one that moves are built again."""
+    pytest.importorskip("tensorrt_rtx")
+    from engines import rtx_operators
+
+    if metadata.version("tensorrt_rtx") != RTX["versions"]["tensorrt_rtx"]:
+        pytest.skip("the table is of another version of tensorrt_rtx")
+    built = rtx_operators.island_of(operator, rtx_operators.island)
+    assert built == OPERATORS[operator]["island"]
+
+
 def test_our_files_are_equal_or_said_not_to_be() -> None:
     """What this tool writes of an operator opens, runs, and is within 1% of FP32."""
     rows = pages.read(converters.NAME)["operators"]
