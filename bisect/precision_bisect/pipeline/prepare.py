@@ -19,7 +19,12 @@ from precision_bisect.backends.emulation.emulator_plugin import (
     forecaster,
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic, whole_kernels
+from precision_bisect.backends.emulation.semantics import (
+    as_parsed,
+    not_imported,
+    own_arithmetic,
+    whole_kernels,
+)
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -275,7 +280,7 @@ def assemble(
         unpredicted(model),
         *(
             remark(model, pair, options.targets)
-            for remark in (as_parsed, own_arithmetic)
+            for remark in (not_imported, as_parsed, own_arithmetic)
             if backend.emulated
         ),
         may_run_high(backend, options.low),

@@ -311,6 +311,22 @@ def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
     )
 
 
+def not_imported(model: Model, _pair: Pair, targets: Sequence[TargetName]) -> str:
+    """Return a sentence about operators that TensorRT-RTX builds in no type, or ""."""
+    steps = parser_steps()
+    ops = {
+        layer.name: layer.op_type
+        for layer in model.table.layers
+        if layer.op_type in steps["no_importer"]
+    }
+    if not ops or "tensorrt-rtx" not in targets:
+        return ""
+    return (
+        f"TensorRT-RTX imports {_counted(ops, [*ops])} by a plug-in or not at all "
+        f"(tensorrt_rtx {steps['tensorrt_rtx']})"
+    )
+
+
 def own_arithmetic(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
     """Return a sentence about operators that each engine computes inside as it likes, or "".
 
