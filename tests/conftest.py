@@ -14,7 +14,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, load_flavour
 from precision_bisect.errors import PluginError
 
 # How long an example takes says more of what else the machine is doing.
-settings.register_profile("unhurried", settings(), deadline=None)
+settings.register_profile("unhurried", settings(), deadline=None, max_examples=50)
 settings.load_profile("unhurried")
 settings.register_profile("nightly", settings(), deadline=None, max_examples=1000)
 
@@ -48,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
         import warm_processes
 
         warm_processes.install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files alone whose tests are all deselected: torch takes five seconds to import."""
+    if "not (nightly or models" not in config.getoption("markexpr") or collection_path.is_dir():
+        return None
+    return b"\npytestmark = pytest.mark.models\n" in collection_path.read_bytes() or None
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import process
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -57,16 +58,19 @@ CHILD_SUBREAPER = 36
 """The number of `prctl` that has a process adopt what its children leave behind."""
 BEGIN = f"""
 import sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 import warm_processes
 warm_processes.begin(*sys.argv[1:])
 """
+ARGUMENTS, VARIABLES = 45, 47
+"""Where /proc/self/stat has the places of both in memory, after the process's name."""
+PADDING = "x" * 8192
 STREAMS = 3
 MOVED = 200
 """Above the numbers of files that a caller asks for."""
 
 REAL = _posixsubprocess.fork_exec
-copyreg.pickle(ctypes.CDLL, lambda library: (ctypes.CDLL, (library._name,)))  # type: ignore[arg-type]
+copyreg.pickle(ctypes.CDLL, lambda library: (ctypes.CDLL, (library._name,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +133,13 @@ class Origins:
 
     def _begin(self, imports: Sequence[str]) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-c", BEGIN, str(theirs.fileno()), *imports]
-        origin = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
+        command = [sys.executable, "-P", "-c", BEGIN, str(theirs.fileno()), *imports, PADDING]
+        origin = subprocess.Popen(
+            command,
+            env={**os.environ, "PADDING": PADDING},
+            pass_fds=[theirs.fileno()],
+            process_group=0,
+        )
         theirs.close()
         atexit.register(origin.wait)
         atexit.register(ours.close)
@@ -167,7 +176,7 @@ def fork_exec(*asked: Any) -> int:
     request = Request(
         words=words,
         files=[*range(STREAMS), *kept],
-        folder=os.fsdecode(folder) if folder else os.getcwd(),
+        folder=os.fsdecode(folder) if folder else str(Path.cwd()),
         mask=mask,
         group=os.getpgrp() if group < 0 else group,
         session=bool(session),
@@ -208,6 +217,7 @@ def be(request: Request, files: Sequence[int], imports: Sequence[str], between: 
         ORIGINS.adopt(imports, origin_of(imports))
     else:
         ORIGINS.enabled = False
+    name(request)
     _, _, module, *words = request.words
     sys.argv[:] = [module, *words]
     code: object = 1
@@ -225,7 +235,7 @@ def be(request: Request, files: Sequence[int], imports: Sequence[str], between: 
     except BaseException:
         traceback.print_exc()
     if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
     with suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -254,16 +264,33 @@ def place(request: Request, files: Sequence[int]) -> None:
     tempfile.tempdir = None
     process.ORIGINAL_DIR = request.folder  # type: ignore[attr-defined]
     importlib.invalidate_caches()
+    if settings := sys.modules.get("dask.config"):
+        settings.refresh()
     executor = sys.modules.get("loky.process_executor")
     if executor is not None and LEAK in os.environ:
         executor._MAX_MEMORY_LEAK_SIZE = int(os.environ[LEAK])  # type: ignore[attr-defined]
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        former, mode = getattr(sys, name), "w" if number else "r"
-        stream = open(number, mode, encoding=former.encoding, errors=former.errors, closefd=False)  # noqa: SIM115
-        if name == "stderr":
-            stream.reconfigure(line_buffering=True)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+    for number, key in enumerate(("stdin", "stdout", "stderr")):
+        former = getattr(sys, key)
+        stream = open(  # noqa: SIM115
+            number,
+            "w" if number else "r",
+            buffering=1 if key == "stderr" else -1,
+            encoding=former.encoding,
+            errors=former.errors,
+            closefd=False,
+        )
+        setattr(sys, key, stream)
+        setattr(sys, f"__{key}__", stream)
+
+
+def name(request: Request) -> None:
+    """Have the system tell the words and variables of this process as those asked for."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    variables = [f"{key}={text}" for key, text in request.environment.items()]
+    for field, texts in ((ARGUMENTS, request.words), (VARIABLES, variables)):
+        start, end = map(int, stat[field : field + 2])
+        told = b"".join(os.fsencode(text) + b"\0" for text in texts)[: end - start - 1]
+        ctypes.memmove(start, told.ljust(end - start, b"\0"), end - start)
 
 
 def origin_of(imports: Sequence[str]) -> socket.socket:
@@ -282,11 +309,12 @@ def origin_of(imports: Sequence[str]) -> socket.socket:
     raise AssertionError
 
 
-def begin(number: str, *imports: str) -> None:
+def begin(number: str, *words: str) -> None:
     """Be what others are forked from."""
-    for name in imports:
-        importlib.import_module(name)
+    *imports, _ = words
+    for module in imports:
+        importlib.import_module(module)
     install()
     gc.collect()
     gc.freeze()
-    serve(socket.socket(fileno=int(number)), imports)
+    serve(socket.socket(fileno=int(number)), tuple(imports))
