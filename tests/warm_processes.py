@@ -51,6 +51,11 @@ MODULES = {
     **dict.fromkeys(CLUSTER, (*COMMON, *CLUSTER)),
 }
 """What may be run as a module, and what the process that it is forked from has imported."""
+FIRST = frozenset(
+    {"sitecustomize", "usercustomize", "precision_bisect", "precision_bisect_strategies"}
+    | {"numpy", "onnx", "onnxruntime", "polygraphy", "tensorrt", "tensorrt_rtx", "cuda"}
+)
+"""What a folder of PYTHONPATH may hold that would come before what has been imported."""
 AT_IMPORT = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "OMP_", "MKL_", "LOKY_PICKLER")
 """Variables that are read when a process starts, or when something is imported."""
 LEAK = "LOKY_MAX_MEMORY_LEAK_SIZE"
@@ -69,6 +74,7 @@ STREAMS = 3
 MOVED = 200
 """Above the numbers of files that a caller asks for."""
 
+ROOTS = frozenset(map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 REAL = _posixsubprocess.fork_exec
 copyreg.pickle(ctypes.CDLL, lambda library: (ctypes.CDLL, (library._name,)))
 
@@ -88,8 +94,12 @@ class Request:
 
 
 def started_with(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables that a running process cannot take over."""
-    return {key: text for key, text in environment.items() if key.startswith(AT_IMPORT)}
+    """Return the variables that a running process cannot take over, and what hides its modules."""
+    fixed = {key: text for key, text in environment.items() if key.startswith(AT_IMPORT)}
+    for folder in map(Path, fixed.pop("PYTHONPATH", "").split(os.pathsep)):
+        if folder.is_absolute() and folder not in ROOTS:
+            fixed |= {file.stem: str(file) for file in folder.glob("*") if file.stem in FIRST}
+    return fixed
 
 
 class Origins:
@@ -262,6 +272,8 @@ def place(request: Request, files: Sequence[int]) -> None:
     os.environ.update(request.environment)
     time.tzset()
     tempfile.tempdir = None
+    paths = filter(None, request.environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [each for each in paths if each not in sys.path]
     process.ORIGINAL_DIR = request.folder  # type: ignore[attr-defined]
     importlib.invalidate_caches()
     if settings := sys.modules.get("dask.config"):
