@@ -67,7 +67,7 @@ def test_together_is_what_numpy_need_not_move(shape: list[int], data: st.DataObj
         assert adjacent(dims, ends, unknown=1)
 
 
-@examples(30)
+@examples(15)
 @given(
     st.lists(st.sampled_from((1, 2, 30)), min_size=1, max_size=4),
     st.sampled_from((13, 18)),

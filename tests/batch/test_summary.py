@@ -20,21 +20,20 @@ from precision_bisect.commandline.batch.batch_record import (
 from precision_bisect.commandline.main import main
 
 Write = Callable[[str], Path]
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Ran = subprocess.CompletedProcess[str]
+Run = Callable[..., Ran]
 
-GATED = '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n'
 B = '[[job]]\nmodel = "b.onnx"\n'
 HOSTILE = "a | b <script>\x00`*_[x](y)$z$\ud800&amp;"
 
 
-def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
+def test_a_failed_gate_says_why(gated: Ran) -> None:
     """In the lines, in batch.json, in both summaries, and by the exit code."""
-    write(GATED + B)
-    ran = run()
+    ran = gated
     assert 1 == ran.returncode, ran.stderr
     why = "the answer keeps 4 layers, --max-kept is 1"
     assert f": {why}; see " in ran.stdout.splitlines()[0]
-    out = tmp_path / "out"
+    out = Path(ran.args[-1])
     first, second = json.loads((out / "batch.json").read_text())["jobs"]
     assert ("found", 1, why, 4) == tuple(
         first[key] for key in ("status", "exit_code", "message", "kept")
@@ -85,12 +84,10 @@ def test_untrusted_text_stays_text() -> None:
 
 
 def test_two_batches_are_compared_by_job(
-    write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gated: Ran, write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A batch is the same as itself, also where it was moved; other answers are exit code 1."""
-    write(GATED + B)
-    assert 1 == run().returncode
-    before = (tmp_path / "out").rename(tmp_path / "before")
+    before = Path(gated.args[-1])
     assert 0 == main(["compare", str(before), str(before)])
     assert ["gated: the same 4 kept", "b: the same 4 kept"] == (
         capsys.readouterr().out.splitlines()

@@ -133,7 +133,7 @@ def test_a_weight_is_held_by_channel(tmp_path: Path) -> None:
     assert found.figures["flushed_share"] < 0.1
 
 
-@examples(60)
+@examples(30)
 @given(
     values=hnp.arrays(np.float32, (5, 4), elements=st.floats(-1e4, 1e4, width=32)),
     scale=st.floats(2.0**-10, 2.0**10, width=32),

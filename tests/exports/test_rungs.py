@@ -67,7 +67,7 @@ def said_by_script(path: Path) -> dict[str, str]:
 
 
 @given(names=NAMES, data=st.data())
-@examples(20)
+@examples(10)
 def test_each_export_gives_every_layer_its_type(names: list[str], data: st.DataObject) -> None:
     """Whatever the names and the pair: what is written agrees, what is not has a reason."""
     names += data.draw(st.lists(st.sampled_from(["", *names]), max_size=2))

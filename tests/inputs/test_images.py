@@ -59,7 +59,7 @@ def refused(path: Path, signature: str = NCHW, **flags: Any) -> PrecisionBisectE
     return caught.value
 
 
-@examples(30)
+@examples(15)
 @given(
     layout=st.sampled_from(["nchw", "nhwc"]),
     channels=st.sampled_from(["rgb", "bgr"]),
@@ -340,7 +340,7 @@ def test_images_that_are_not_read(
     assert caught.value.hint
 
 
-@examples(50)
+@examples(25)
 @given(
     place=st.integers(0, 10**6), value=st.integers(0, 255), kind=st.sampled_from(["PNG", "JPEG"])
 )

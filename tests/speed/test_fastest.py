@@ -57,7 +57,7 @@ def graphs(draw: st.DrawFn, least: int = 2) -> CostGraph:
     return CostGraph(high, values, draw(st.sampled_from([(), (fusion,)])), 1.0)
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data(), graph=graphs())
 def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostGraph) -> None:
     """What a change of a plan is said to gain is what the search adds up, broken kernels too."""
@@ -67,7 +67,7 @@ def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostG
     assert math.isclose(difference, graph.gain(kept, instead), abs_tol=1e-9)
 
 
-@examples(60)
+@examples(30)
 @given(
     data=st.data(),
     graph=graphs(),

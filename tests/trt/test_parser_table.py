@@ -13,9 +13,9 @@ from precision_bisect.settings.targets import parser_steps
 
 pytest.importorskip("tensorrt_rtx", reason="pip install tensorrt_rtx")
 
-from engines import rtx_steps
 from engines.operator_models import REAL_SIZES, Case, all_cases, written_cases
 
+from engines import rtx_steps
 from models import save
 
 
