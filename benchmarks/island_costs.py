@@ -46,7 +46,7 @@ def compared(
     """
     with profiling(prepared) as profiled:
         raw = profiled(plan, None, PROFILE_S)
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     dearest = [
         [names.index(LayerName(layer)) for layer in each.layers] for each in raw.islands[:islands]
     ]
@@ -57,7 +57,7 @@ def compared(
         **{str(place): plan.without(each) for place, each in enumerate(dearest)},
         "without all": plan.without(whole),
     }
-    times = in_turns(plans, build, prepared.samples[0], rounds)
+    times = in_turns(plans, build, prepared.case.samples[0], rounds)
     answer = statistics.median(times["answer"])
     scale = answer / raw.total_ms if raw.total_ms else 1.0
     rows = [
@@ -119,7 +119,7 @@ def of_run(model: Path, inputs: Path, run: Path, work: Path) -> tuple[Prepared, 
     )
     prepared = prepare(options, ignore, work)
     kept = set(result.kept)
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     return prepared, Plan.of(index for index, name in enumerate(names) if name in kept)
 
 

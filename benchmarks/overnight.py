@@ -95,7 +95,7 @@ def random_plans(candidates: int, count: int) -> Search[None]:
 
 def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
     """Have random plans evaluated, and return what that took."""
-    options = prepared.options
+    options = prepared.case.options
     with ExitStack() as held:
         ledger = held.enter_context(open_ledger(folder.ledger, prepared.fingerprint, resume=False))
         workers = held.enter_context(evaluators(prepared, folder.path))
@@ -108,12 +108,12 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
         driver.consider(Proposal(plan=prepared.everything))
         clock.asked_s = clock.evaluated_s = 0.0
         load, begun = os.getloadavg()[0], time.perf_counter()
-        driver.run(random_plans(len(prepared.model.table.candidates), trials))
+        driver.run(random_plans(len(prepared.case.model.table.candidates), trials))
         wall_s, end = time.perf_counter() - begun, Sizes.now()
     return Figures(
         isolate=options.isolate,
         trials=trials,
-        inputs=len(prepared.samples),
+        inputs=len(prepared.case.samples),
         wall_s=round(wall_s, 3),
         asked_s=round(clock.asked_s, 3),
         evaluated_s=round(clock.evaluated_s, 3),
@@ -126,16 +126,16 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
 def _started(prepared: Prepared) -> RunStarted:
     """Return what opens the log and the live status."""
     return RunStarted(
-        model=str(prepared.options.model),
+        model=str(prepared.case.options.model),
         backend=prepared.backend.name,
         why="",
         strategy="random plans",
         assumption="none",
-        candidates=len(prepared.model.table.candidates),
-        layers_total=len(prepared.model.table.layers),
-        samples=len(prepared.samples),
+        candidates=len(prepared.case.model.table.candidates),
+        layers_total=len(prepared.case.model.table.layers),
+        samples=len(prepared.case.samples),
         held_out=0,
-        tolerance=prepared.comparator.tolerance,
+        tolerance=prepared.case.comparator.tolerance,
         resumed_trials=0,
     )
 

@@ -103,12 +103,12 @@ class Emulated:
             prepared = prepare(options, ignore, Path(work))
         assert prepared.here is not None
         self.problem: Problem = prepared.problem
-        feeds, reference = prepared.sets[SampleSet.JUDGED]
+        feeds, reference = prepared.case.sets[SampleSet.JUDGED]
         few = feeds[::FORECAST_BY], reference[::FORECAST_BY]
         self._evaluate = Evaluator(
             backend=prepared.here,
             emulator=prepared.here,
-            comparator=prepared.comparator,
+            comparator=prepared.case.comparator,
             samples={SampleSet.JUDGED: (feeds, reference), SampleSet.RANKING: few},
             keep=Path(),
         )

@@ -75,7 +75,7 @@ def _errors(
     prepared = prepare(options, ignore, out)
     assert prepared.here is not None
     kept = {*result.kept}
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     plan = Plan.of(i for i, name in enumerate(names) if name in kept)
     proposal = Proposal(plan=plan, samples=SampleSet.chosen(range(given)).others)
     found = evaluator(prepared, prepared.here)(proposal).evidence.one_by_one

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from precision_bisect import options
 from precision_bisect.options import Options
+from precision_bisect.settings.flags import flag_name
 
 API = Path(options.__file__).with_name("api.py")
 """Not imported: it may lack what is new."""
@@ -35,6 +36,9 @@ def with_fields(source: str) -> str:
                 continue
             imports |= {*_imports(field.annotation, module)}
             fields.append(f"    {ast.unparse(field.target)}: {ast.unparse(field.annotation)}\n")
+            name = flag_name(ast.unparse(field.target)).removeprefix("--").replace("-", "_")
+            if name != ast.unparse(field.target):
+                fields.append(f"    {name}: str\n")
     head, first, rest = source.partition("\nfrom ")
     imported = "".join(f"\n{line}" for line in sorted(imports))
     return _FIELDS.sub(lambda match: match[1] + "".join(fields), head + imported + first + rest)

@@ -14,7 +14,7 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, load_flavour
 from precision_bisect.errors import PluginError
 
 # How long an example takes says more of what else the machine is doing.
-settings.register_profile("unhurried", settings(), deadline=None)
+settings.register_profile("unhurried", settings(), deadline=None, max_examples=50)
 settings.load_profile("unhurried")
 settings.register_profile("nightly", settings(), deadline=None, max_examples=1000)
 
@@ -42,26 +42,36 @@ sys.dont_write_bytecode = False
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
-def warm_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin the last check of each answer as a fork of a process that has its imports."""
-    import warm_processes
-    from precision_bisect.exports import recheck
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Python processes begin at once, except at night."""
+    if config.getoption("hypothesis_profile", None) != "nightly":
+        import warm_processes
 
-    monkeypatch.setattr(recheck, "subprocess", warm_processes)
+        warm_processes.install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files alone whose tests are all deselected: torch takes five seconds to import."""
+    if "not (nightly or models" not in config.getoption("markexpr") or collection_path.is_dir():
+        return None
+    return b"\npytestmark = pytest.mark.models\n" in collection_path.read_bytes() or None
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have processes begin as users start them."""
+    import warm_processes
+
+    monkeypatch.setattr(warm_processes.ORIGINS, "enabled", False)
 
 
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the small model, its inputs and its finished run, for all to read."""
     import tiny
-    import warm_processes
-    from precision_bisect.exports import recheck
 
     folder = tmp_path_factory.mktemp("searched")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recheck, "subprocess", warm_processes)
-        tiny.search(tiny.write_with_samples(folder), folder / "run")
+    tiny.search(tiny.write_with_samples(folder), folder / "run")
     return folder
 
 

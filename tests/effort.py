@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-NIGHTLY = 10
+NIGHTLY = 20
 """So many times as many examples are tried each night."""
 
 
 def examples(daily: int, **more: Any) -> settings:
     """Return settings with so many examples, more by the profile `nightly` of conftest.py."""
-    deep = settings().max_examples > settings.get_profile("default").max_examples
+    deep = settings().max_examples >= settings.get_profile("nightly").max_examples
     return settings(max_examples=daily * NIGHTLY if deep else daily, **more)
 
 

@@ -11,6 +11,7 @@ from precision_bisect.runs.results.certificates import Certificate, How, Need
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Result, Rung
+from precision_bisect.trial import TrialStatus
 from precision_bisect_reports.summary import final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
@@ -70,6 +71,12 @@ def words(result: Result) -> str:
     return " ".join(screen(result).split())
 
 
-def need(layer: str, needed: bool | None, how: How | None, reason: str = "") -> Need:
+def need(
+    layer: str,
+    needed: bool | None,
+    how: How | None,
+    reason: str = "",
+    status: TrialStatus | None = None,
+) -> Need:
     """Return what is known of a layer."""
-    return Need(layer=layer, needed=needed, how=how, reason=reason)
+    return Need(layer=layer, needed=needed, how=how, reason=reason, status=status)

@@ -12,7 +12,7 @@ from precision_bisect.runs.results.layer_costs import Costs, IslandCost
 from precision_bisect.runs.results.other_targets import OnTargets, Stored
 from precision_bisect.runs.results.result import Culprit, Diagnosis, Result, TrtexecMode
 from precision_bisect.settings.targets import Inside, TargetChoice
-from precision_bisect.trial import OutputError, Stability
+from precision_bisect.trial import OutputError, Stability, TrialStatus
 
 
 def answers() -> Iterator[tuple[str, Result]]:
@@ -93,7 +93,7 @@ def of_proofs() -> Iterator[tuple[str, Result]]:
         need("b", None, "predicted"),
         need("c", None, "predicted"),
         need("d", False, "dropped"),
-        need("e", None, None, "build_failed: no implementation: sorry"),
+        need("e", None, None, "build_failed: no implementation: sorry", TrialStatus.BUILD_FAILED),
         need("f", None, None, "the budget was spent"),
     ]
     certificates = {

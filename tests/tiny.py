@@ -6,6 +6,7 @@ itself at its KILL_AT-th event, 0 for never.
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,7 @@ def main(model: str, out: str, log: str, kill_at: str) -> None:
 
     setattr(EmulatedEngine, "run", noted)  # noqa: B010 - mypy forbids the plain form
     search(Path(model), Path(out), resume=True, observer=killer.observe)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

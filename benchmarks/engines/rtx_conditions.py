@@ -1,37 +1,39 @@
 """What TensorRT-RTX asks of an operator's place that the types of a plan may break.
 
-    python benchmarks/engines/rtx_conditions.py --out benchmarks/results
+    cd benchmarks; python -m engines.rtx_conditions --out results
 
 Every operator of ONNX with a version of opset 22 or newer is built, by ONNX's own test cases: in
 FP32 alone and between two others, and as the typed model of a plan has it (FORMS). No GPU is used.
 `rtx_conditions.json` has every operator, `rtx_conditions.md` those that build in FP32 and not in
 all forms of the same graph, written as if the tool knew of no such condition; the last column says
-whether the file that it does write is built. Builds are in a process that may crash.
+whether the file that it does write is built. `settings/parser_conditions.json` is what the tool
+reads. Builds are in a process that may crash.
 """
 
 import argparse
 import json
-import multiprocessing
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest.mock import patch
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-from models import parse
-from operator_cases import MORE, NodeCase, node_cases
+from engines.children import Children
+from engines.operator_models import (
+    CHANGED,
+    NODE,
+    between,
+    cases_by_operator,
+    newer_operators,
+    with_constants,
+)
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.build import Recipe
 from precision_bisect.backends.tensorrt.build import build as build_engine
@@ -50,25 +52,14 @@ from precision_bisect.protocols import BackendFailure
 from precision_bisect.settings.engine_settings import EngineSettings
 
 Place: TypeAlias = Literal["alone", "between"]
-FIRST_OPSET = 22
-LOWEST_OPSET = 9
-"""The first that the tool reads."""
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks/results/rtx_conditions.json"
+READ = ROOT / "bisect/precision_bisect/settings/parser_conditions.json"
 CASES, TRIES = 2, 8
 """Cases of one operator that are built in FP32, and that are tried, at most.
 
 They differ in their attributes or in the number of inputs.
 """
-EXTRA: Mapping[str, str] = {
-    **MORE,
-    "LpPool": "(float[1,2,4,4] x) => (float[1,2,n,m] y)"
-    " { y = LpPool <kernel_shape = [2, 2], p = 2> (x) }",
-    "Loop": "(float[4] x) => (float[4] y) <int64 n = {3}, bool c = {1}> { y = Loop(n, c, x)"
-    " <body = b (int64 i, bool k, float[4] s) => (bool kk, float[4] t)"
-    " { kk = Identity(k) t = Neg(s) }> }",
-    "Cast": "(float[2,4] x) => (int32[2,4] y) { y = Cast <to = 6> (x) }",
-}
-"""Cases of operators of which ONNX has none that the parser takes, or none in FP32."""
-NODE = "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,76 +107,6 @@ class Row:
         return {form: why for form, why in self.forms.items() if why}
 
 
-@cache
-def cases_by_operator() -> Mapping[str, list[NodeCase]]:
-    """Return ONNX's cases of one node that reads or gives FP32, by operator."""
-    found: dict[str, list[NodeCase]] = defaultdict(list)
-    seen = set()
-    for case in node_cases():
-        graph, node = case.model.graph, case.model.graph.node[0]
-        ends = (*graph.input, *graph.output)
-        if TensorProto.FLOAT not in {end.type.tensor_type.elem_type for end in ends}:
-            continue
-        key = (node.op_type, frozenset(a.name for a in node.attribute), len(node.input))
-        if (
-            case.plain
-            and not node.domain
-            and key not in seen
-            and opset(case.model) >= LOWEST_OPSET
-        ):
-            seen.add(key)
-            found[node.op_type].append(case)
-    newest = onnx.defs.onnx_opset_version()
-    for operator, text in EXTRA.items():
-        model = parse(text, opset=newest, ir=onnx.IR_VERSION)
-        found[operator].append(NodeCase("written here", model, ()))
-    return found
-
-
-def newer_operators() -> dict[str, int]:
-    """Return the operators that changed at the first opset or later, with their newest version."""
-    schemas = (schema for schema in onnx.defs.get_all_schemas() if not schema.domain)
-    return {s.name: s.since_version for s in schemas if s.since_version >= FIRST_OPSET}
-
-
-def with_constants(
-    case: onnx.ModelProto, values: Sequence[Any], whole: bool
-) -> tuple[onnx.ModelProto, int]:
-    """Return the case with constants for all inputs but FP32 ones, or the first of those."""
-    model = onnx.ModelProto.FromString(case.SerializeToString())
-    graph = model.graph
-    graph.node[0].name = NODE
-    floats = [v.name for v in graph.input if v.type.tensor_type.elem_type == TensorProto.FLOAT]
-    fed = floats if whole else floats[:1]
-    for value, array in zip(list(graph.input), values, strict=False):
-        if value.name not in fed:
-            graph.initializer.append(numpy_helper.from_array(np.asarray(array), value.name))
-            graph.input.remove(value)
-    return model, len(fed)
-
-
-def between(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with a Neg before each FP32 input, and behind each FP32 output."""
-    found = onnx.ModelProto.FromString(model.SerializeToString())
-    graph = found.graph
-    node = graph.node[0]
-    before, after = [], []
-    for value in graph.input:
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            name = f"fed_{value.name}"
-            before.append(helper.make_node("Neg", [value.name], [name], name=f"before_{name}"))
-            node.input[:] = [name if each == value.name else each for each in node.input]
-    for value in graph.output:
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            name = f"raw_{value.name}"
-            after.append(helper.make_node("Neg", [name], [value.name], name=f"after_{name}"))
-            node.output[:] = [name if each == value.name else each for each in node.output]
-    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in (*before, node, *after)]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return found
-
-
 def built(path: Path) -> str:
     """Return why TensorRT-RTX does not build a file, "" if it does."""
     recipe = Recipe(settings=EngineSettings(compute_capability="8.6"), ranges={})
@@ -199,20 +120,24 @@ def built(path: Path) -> str:
 def unpinned() -> ExitStack:
     """Return what, while it is open, makes the tool forget the conditions that it knows."""
     stack = ExitStack()
+    nothing = defaultdict[str, frozenset[str]](frozenset)
     for module, name in (
-        *((layout, name) for name in ("NOT_PARSED", "NO_BF16")),
+        (layout, "NOT_PARSED"),
         *((module, "AT_THE_BORDER") for module in (interface, pinning)),
     ):
-        stack.enter_context(patch.object(module, name, frozenset()))
+        stack.enter_context(patch.object(module, name, nothing))
     return stack
 
 
-def written(model: onnx.ModelProto, form: Form, folder: Path, pins: bool) -> str:
-    """Build the typed model of a plan; return why that does not go, "" if it does."""
+def typed_file(
+    model: onnx.ModelProto, form: Form, folder: Path, *, pins: bool = True, guard: bool = True
+) -> tuple[Path | None, str]:
+    """Write the typed model of a plan; return its path, or None and why there is none."""
     path = folder / "model.onnx"
     onnx.save(model, path)
     pair = Pair(low=form.low, high="fp32")
-    settings = EngineSettings(io_types="fp16" if form.half_interface else "model")
+    io_types = "fp16" if form.half_interface else "model"
+    settings = EngineSettings(io_types=io_types, guard_islands=guard)
     loaded = pin_formless(load_model(path).with_io_types(settings.io_types), pair)
     if pins:
         judge = EmulatedBackend(loaded, form.low, targets=("tensorrt-rtx",), late=True)
@@ -221,12 +146,18 @@ def written(model: onnx.ModelProto, form: Form, folder: Path, pins: bool) -> str
     try:
         typed = mixed.mixed_model(Export(model=loaded, kept=kept, pair=pair, settings=settings))
     except NotWritable as error:
-        return f"not written: {error}"
+        return None, f"not written: {error}"
     save_typed(typed, folder / "typed.onnx")
-    return built(folder / "typed.onnx")
+    return folder / "typed.onnx", ""
 
 
-def one(model: onnx.ModelProto, form: str, pins: bool) -> str:
+def written(model: onnx.ModelProto, form: Form, folder: Path, pins: bool) -> str:
+    """Build the typed model of a plan; return why that does not go, "" if it does."""
+    path, reason = typed_file(model, form, folder, pins=pins)
+    return reason if path is None else built(path)
+
+
+def one(model: onnx.ModelProto, form: str, pins: bool = False) -> str:
     """Build one form of a case, or FP32 for a form that is called after its place."""
     with tempfile.TemporaryDirectory() as place, ExitStack() if pins else unpinned():
         folder = Path(place)
@@ -236,32 +167,7 @@ def one(model: onnx.ModelProto, form: str, pins: bool) -> str:
         return built(folder / "model.onnx")
 
 
-class Builds:
-    """Builds in a process that is started anew where it crashed or took too long."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __call__(self, model: onnx.ModelProto, form: str, *, pins: bool = False) -> str:
-        if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=spawn)
-        try:
-            return self._pool.submit(one, model, form, pins).result(self._timeout_s)
-        except BrokenProcessPool:
-            self._pool = None
-            return "the process crashed"
-        except TimeoutError:
-            for process in list(self._pool._processes.values()):
-                process.kill()
-            self._pool = None
-            return f"not built within {self._timeout_s:g} s"
-        except Exception as error:  # whatever a part raises is what came of it
-            return f"{type(error).__name__}: {error}"[:300]
-
-
-def rows(operators: Mapping[str, int], build: Builds) -> Iterator[Row]:
+def rows(operators: Mapping[str, int], builds: Children) -> Iterator[Row]:
     """Yield what came of the cases of operators."""
     for operator, version in operators.items():
         left = CASES
@@ -273,27 +179,33 @@ def rows(operators: Mapping[str, int], build: Builds) -> Iterator[Row]:
                 alone, fed = with_constants(case, values, whole)
                 # Operators that want constants get them.
                 if left and fed != row.fed and row.fp32.get("alone") != "":
-                    row = forms_of_case(replace(row, fed=fed), alone, build)
+                    row = forms_of_case(replace(row, fed=fed), alone, builds)
                     yield row
             left -= row.fp32.get("alone") == ""
 
 
-def forms_of_case(row: Row, alone: onnx.ModelProto, build: Builds) -> Row:
+def forms_of_case(row: Row, alone: onnx.ModelProto, builds: Children) -> Row:
     """Return the row with what came of one model."""
     places: dict[Place, onnx.ModelProto] = {"alone": alone, "between": between(alone)}
-    fp32 = {place: build(model, place) for place, model in places.items()}
+    fp32 = {place: builds.call(one, model, place) for place, model in places.items()}
     forms = {
-        form: build(places[how.place], form)
+        form: builds.call(one, places[how.place], form)
         for form, how in FORMS.items()
         # The tool refuses BF16 for older files with subgraphs.
         if not fp32[how.place] and (how.low == "fp16" or opset(alone) >= BF16.lowest_opset)
     }
     pinned = {
-        form: build(places[FORMS[form].place], form, pins=True)
+        form: builds.call(one, places[FORMS[form].place], form, pins=True)
         for form, why in forms.items()
         if why
     }
     return replace(row, fp32=fp32, forms=forms, pinned=pinned)
+
+
+def rows_of_result() -> list[dict[str, Any]]:
+    """Return the rows of the result that is kept in the repository."""
+    rows: list[dict[str, Any]] = json.loads(RESULT.read_text(encoding="utf-8"))["rows"]
+    return rows
 
 
 def heading() -> str:
@@ -301,6 +213,28 @@ def heading() -> str:
     import tensorrt_rtx
 
     return f"tensorrt_rtx {tensorrt_rtx.__version__}, onnx {onnx.__version__}, built for 8.6"
+
+
+def conditions(found: Sequence[Row]) -> dict[str, Any]:
+    """Return what the tool reads: the operators that the parser refuses in a type or a place.
+
+    What is refused in FP16 is so in BF16. Where the builder cannot infer a type, the parser can.
+    """
+    refused: dict[HalfName, set[str]] = {"fp16": set(), "bf16": set()}
+    border = set()
+    for row in found:
+        for form, why in row.broken().items():
+            if "must be a network" in why:
+                border.add(row.operator)
+            elif "infer_type" not in why:
+                refused[FORMS[form].low].add(row.operator)
+    refused["bf16"] |= refused["fp16"]
+    return {
+        "tensorrt_rtx": metadata.version("tensorrt_rtx"),
+        "onnx": onnx.__version__,
+        "refused": {low: sorted(operators - border) for low, operators in refused.items()},
+        "at_the_border": sorted(border),
+    }
 
 
 def table(found: Sequence[Row]) -> str:
@@ -315,7 +249,7 @@ def table(found: Sequence[Row]) -> str:
     never = {row.operator for row in found} - bases
     untried = newer_operators().keys() - {row.operator for row in found}
     lines += [
-        f"{len(bases)} operators of opset {FIRST_OPSET} and newer are built in FP32 in some case.",
+        f"{len(bases)} operators of opset {CHANGED} and newer are built in FP32 in some case.",
         "",
         f"Not built in FP32 in any: {', '.join(sorted(never))}.",
         "",
@@ -346,12 +280,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.operators:
         operators = {name: operators[name] for name in arguments.operators}
     found = []
-    for row in rows(operators, Builds(arguments.timeout)):
+    for row in rows(operators, Children(arguments.timeout)):
         found.append(row)
         print(row.operator, row.case, row.fed, row.fp32, row.broken(), row.pinned, file=sys.stderr)
     data = {"versions": heading(), "rows": [asdict(row) for row in found]}
     written_to = arguments.out / "rtx_conditions.json"
     written_to.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if not arguments.operators:
+        READ.write_text(json.dumps(conditions(found), indent=1) + "\n", encoding="utf-8")
     (arguments.out / "rtx_conditions.md").write_text(table(found), encoding="utf-8")
     return 0
 

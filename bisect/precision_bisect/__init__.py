@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precision_bisect.api import FindOptions, find, layers, load
-    from precision_bisect.errors import ExitCode, PrecisionBisectError
+    from precision_bisect.errors import ExitCode, PrecisionBisectError, SearchInterrupted
     from precision_bisect.layer_table import Layer
     from precision_bisect.runs.results.certificates import Certificate
     from precision_bisect.runs.results.result import Diagnosis, Result
@@ -28,6 +28,7 @@ __all__ = [
     "Layer",
     "PrecisionBisectError",
     "Result",
+    "SearchInterrupted",
     "find",
     "layers",
     "load",
@@ -42,6 +43,7 @@ _HOMES = {
     "Layer": "precision_bisect.layer_table",
     "PrecisionBisectError": "precision_bisect.errors",
     "Result": "precision_bisect.runs.results.result",
+    "SearchInterrupted": "precision_bisect.errors",
     "find": "precision_bisect.api",
     "layers": "precision_bisect.api",
     "load": "precision_bisect.api",

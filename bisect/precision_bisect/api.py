@@ -1,17 +1,23 @@
 """The same job as the command line's, from Python."""
 
+import builtins
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from precision_bisect.errors import PrecisionBisectError, UsageError, shortened
+from precision_bisect.errors import (
+    InputError,
+    PluginError,
+    PrecisionBisectError,
+    SearchInterrupted,
+    UsageError,
+    shortened,
+)
 from precision_bisect.layer_table import Layer
 from precision_bisect.options import (
     CalibrationName,
@@ -23,11 +29,18 @@ from precision_bisect.options import (
 )
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GIVEN_MODEL, OWN_FILES
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.flags import Flag, choices_of, flag_name, flags_of, kinds
-from precision_bisect.settings.sample_options import Channels, Layout, Limits
+from precision_bisect.settings.keywords import by_units, in_keywords
+from precision_bisect.settings.sample_options import (
+    Channels,
+    Layout,
+    Limits,
+    Normalization,
+    Resize,
+)
 from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
@@ -41,6 +54,9 @@ class FindOptions(TypedDict, total=False):
     """Further keyword arguments of `find`, which says what they mean."""
 
     image_size: tuple[int, int] | None
+    resize: Resize | None
+    pad_value: int | None
+    normalize: Normalization | None
     scale: float | None
     mean: Sequence[float]
     std: Sequence[float]
@@ -64,10 +80,13 @@ class FindOptions(TypedDict, total=False):
     isolate: Isolate
     forecast_on: ForecastOn
     trial_timeout_s: float | None
+    trial_timeout: str
     trial_memory_mib: float | None
+    trial_memory: str
     threads: int
     keep_engines: bool
     disk_cap_mib: float
+    disk_cap: str
     engine: EngineSettings
     until: Until
     fuse_norms: bool
@@ -90,8 +109,10 @@ class FindOptions(TypedDict, total=False):
     risk: float | None
     max_trials: int | None
     max_time_s: float | None
+    max_time: str
     seed: int
     max_latency_ms: float | None
+    max_latency: str
     min_speedup: float | None
     optuna_storage: str | None
     resume: bool
@@ -106,7 +127,7 @@ def find(
     inputs: "str | Path | Sample | Iterable[Sample] | None" = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Unpack[FindOptions],
 ) -> Result:
     """Find a minimal set of layers of an ONNX model that must stay in high precision.
@@ -116,22 +137,26 @@ def find(
     given; `inputs` a path, a sample (a dict from input name to array), or a list or generator of
     samples, and without it samples are made up; `out` the run folder, which holds what the command
     leaves in it, `report.html` included; `observer` is called with every event, and `progress`
-    shows a bar, in the terminal or in the output of a notebook's cell.
+    shows a bar, in the terminal or in the output of a notebook's cell, where None shows it, too.
+    Of a model with one input a sample may be its array.
 
     `check` may be a function, `metric` and `strategy` what makes one: a class, mostly. Trials in
     other processes and `resume` need a name instead.
 
     The others mean what the flags of their names do; names that end in a unit, as `max_time_s` for
-    --max-time, take numbers in it. These have no flag of their name: `until`, which is "culprits"
+    --max-time, take numbers in it, and those without, as `max_time="10m"`, what the flag takes.
+    These have no flag of their name: `until`, which is "culprits"
     for --culprits-only and "curve" for the command `curve`; `gpus`, the names in --workers
     gpu:0,1, one for each of `workers`; `executor_address`, as in --executor NAME=ADDRESS;
     `engine`, an EngineSettings with the flags of engines.
 
-    Raises a PrecisionBisectError for bad input; `str` of it says what to do, too.
+    Raises a PrecisionBisectError for bad input; `str` of it says what to do, too. Ctrl-C raises
+    SearchInterrupted, a KeyboardInterrupt with the `result` so far.
     """
     from precision_bisect import plugins
 
-    report = plugins.load(plugins.REPORTS, "terminal") if progress else None
+    shown = _in_notebook() if progress is None else progress
+    report = plugins.load(plugins.REPORTS, "terminal") if shown else None
     display = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
 
     def notify(event: Event) -> None:
@@ -140,22 +165,46 @@ def find(
         tell(event)
 
     with _errors_in_python(), display as watching:
-        _check_names(options)
+        texts = by_units(options, Options)
+        _check_names(texts)
         if not callable(observer or ignore):
             raise UsageError(f"observer cannot be {observer!r}", "give a function of one event")
-        tell = tell_all(watching, observer or ignore)
+        tell = tell_all(watching, _guarded(observer or ignore))
         named = isinstance(model, str | Path | None)
         run_options = Options(
             model=_path(model, "model") if named else Path(GIVEN_MODEL),
             tol=tol,
             inputs=_samples(inputs),
             out=None if out is None else _path(out, "out"),
-            **options,
+            **texts,
         )
         result = run(run_options, notify, None if named else model)
         if trouble := plugins.leave_page(run_options.folder):
             notify(Warned(message=trouble))
+        if result.status is Status.INTERRUPTED:
+            raise SearchInterrupted(result)
         return result
+
+
+def _in_notebook() -> bool:
+    """Tell whether a cell of a notebook calls, as rich does; a plain shell is none."""
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _guarded(observer: Observer) -> Observer:
+    """Return an observer whose errors are told as such: some would end a generator in silence."""
+
+    def observe(event: Event) -> None:
+        try:
+            observer(event)
+        except PrecisionBisectError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise PluginError(f"the observer failed: {why}", "mend it") from error
+
+    return observe
 
 
 def load(run: str | Path) -> Result:
@@ -188,7 +237,7 @@ def _in_python(text: str) -> str:
 
 
 def _path(value: object, name: str) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", "give a path")
     return Path(value)
 
@@ -197,16 +246,20 @@ def _samples(inputs: Any) -> Any:
     """Return one sample, or what yields samples, as the list that it stands for."""
     if isinstance(inputs, str):
         return _path(inputs, "inputs")
-    if isinstance(inputs, Mapping):
-        return [inputs]
     # An array would be taken apart into its rows.
+    if isinstance(inputs, Mapping) or hasattr(inputs, "shape"):
+        return [inputs]
     listed = isinstance(inputs, Iterable) and not isinstance(inputs, Sequence)
-    if not listed or hasattr(inputs, "shape"):
+    if not listed:
         return inputs
     # Imported here: it brings in numpy.
     from precision_bisect.judging.inputs.input_check import own_sample
 
-    return [own_sample(sample) for sample in inputs]
+    try:
+        return [own_sample(sample) for sample in inputs]
+    except Exception as error:  # a generator of the caller's
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"inputs failed: {why}", "run what makes them on its own") from error
 
 
 def _written(options: Options, proto: object, work: Path) -> Options:
@@ -252,6 +305,7 @@ def _signature() -> inspect.Signature:
             annotation=kind,
         )
         for name, kind in FindOptions.__annotations__.items()
+        if name in defaults
     ]
     return signature.replace(parameters=[*named, *further])
 
@@ -302,44 +356,3 @@ def layers(model: str | Path) -> Sequence[Layer]:
     from precision_bisect.graphs.load import load_model
 
     return load_model(Path(model)).table.layers
-
-
-_FLAG = re.compile(
-    r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: ([a-z][\w-]*|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w/%]|[.:]\w))?"
-)
-"""A flag, and the word or number behind it, which may be its value."""
-
-
-def in_keywords(text: str, options: type) -> str:
-    """Return a sentence with the keywords of `options` in place of their flags.
-
-    Those of engines are fields of the keyword `engine`. Flags that no field has, such as those of
-    other tools, stay as they are.
-    """
-    keywords = _keywords(options)
-
-    def keyword(match: re.Match[str]) -> str:
-        name, word = match.groups()
-        if name not in keywords:
-            return match[0]
-        keyword, setting, flag = keywords[name]
-        if flag.const is not None or bool in kinds(setting):
-            return f"{keyword}={flag.const or True!r}{f' {word}' if word else ''}"
-        choices = flag.choices() if flag.choices else choices_of(setting)
-        if word and (word in choices or word.lstrip("-")[0].isdigit()):
-            number = not {int, float}.isdisjoint(kinds(setting))
-            return f"{keyword}={word if number else repr(word)}"
-        return f"{keyword} {word}" if word else keyword
-
-    return _FLAG.sub(keyword, text)
-
-
-@cache
-def _keywords(options: type) -> Mapping[str, tuple[str, Field[Any], Flag]]:
-    """Return the keyword of each flag, the field that it sets, and the flag itself."""
-    return {
-        flag.name or flag_name(setting.name): (f"{prefix}{setting.name}", setting, flag)
-        for settings, prefix in ((options, ""), (EngineSettings, "engine."))
-        for setting in fields(settings)
-        for flag in flags_of(setting)
-    }

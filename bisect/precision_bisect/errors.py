@@ -78,6 +78,14 @@ class ExecutorError(PrecisionBisectError):
     """An executor that cannot be used, or was lost; what it had found is in the ledger."""
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C in `precision_bisect.find`; `result` is what the search had found until then."""
+
+    def __init__(self, result: object) -> None:
+        super().__init__("interrupted; .result has the best so far")
+        self.result = result
+
+
 class PluginError(PrecisionBisectError):
     """Something named that is not installed or does not load, such as a strategy or a backend."""
 

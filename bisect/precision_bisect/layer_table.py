@@ -7,7 +7,7 @@ candidates in network order, 0-based.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -17,9 +17,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName
 
 LayerName = NewType("LayerName", str)
-
-FIXED_BY_RUNG = "settled by another rung of the ladder"
-"""Why a rung of a ladder does not decide on a layer that it could decide on."""
 
 
 class Exclusion(StrEnum):
@@ -39,9 +36,12 @@ class Exclusion(StrEnum):
     UNTYPED = "its output type could not be inferred; stays high"
     PINNED = "cannot run in the low type; stays high"
     ASKED = "its type was asked for"
+    RUNG = "settled by another rung of the ladder"
 
 
-ASSIGNED = (None, Exclusion.PINNED, Exclusion.ASKED)
+SETTLED = (Exclusion.PINNED, Exclusion.RUNG)
+"""Of layers that could run low or high, for which something other than the user has decided."""
+ASSIGNED = (None, Exclusion.ASKED, *SETTLED)
 """Of layers that have a type of their own: by a plan, or the same in every plan."""
 
 
@@ -117,18 +117,27 @@ class LayerTable:
         modules = tuple(layer.module for layer in self.candidates)
         return modules if any(modules) else ()
 
+    def plan_of(self, names: Iterable[str]) -> Plan:
+        """Return the plan that keeps the candidates with these names."""
+        kept = frozenset(names)
+        return Plan.of(i for i, layer in enumerate(self.candidates) if layer.name in kept)
+
     def pinned(self, reasons: Mapping[LayerName, str], fixed: Form | None = None) -> "LayerTable":
         """Return the table with these layers no candidates any more, each for its reason.
 
         They stay in the high type, or in the form that they are `fixed` to.
         """
-        return LayerTable(
-            tuple(
-                replace(layer, exclusion=Exclusion.PINNED, detail=reasons[layer.name], fixed=fixed)
-                if layer.exclusion is None and layer.name in reasons
-                else layer
-                for layer in self.layers
-            )
+        return self._decided(
+            reasons,
+            lambda layer: replace(
+                layer, exclusion=Exclusion.PINNED, detail=reasons[layer.name], fixed=fixed
+            ),
+        )
+
+    def on_rung(self, names: Collection[LayerName], form: Form) -> "LayerTable":
+        """Return the table with these layers settled to a form by another rung of a ladder."""
+        return self._decided(
+            names, lambda layer: replace(layer, exclusion=Exclusion.RUNG, fixed=form)
         )
 
     @property
@@ -142,13 +151,21 @@ class LayerTable:
 
     def asking(self, forms: Mapping[LayerName, Form]) -> "LayerTable":
         """Return the table with these layers no candidates any more: each has its form."""
+
+        def ask(layer: Layer) -> Layer:
+            form = forms[layer.name]
+            detail = form.precision.upper()
+            return replace(layer, exclusion=Exclusion.ASKED, detail=detail, fixed=form)
+
+        return self._decided(forms, ask)
+
+    def _decided(
+        self, names: Collection[LayerName], decide: Callable[[Layer], Layer]
+    ) -> "LayerTable":
+        """Return the table with those of its candidates that have these names decided."""
         return LayerTable(
             tuple(
-                replace(
-                    layer, exclusion=Exclusion.ASKED, detail=form.precision.upper(), fixed=form
-                )
-                if layer.exclusion is None and (form := forms.get(layer.name))
-                else layer
+                decide(layer) if layer.exclusion is None and layer.name in names else layer
                 for layer in self.layers
             )
         )

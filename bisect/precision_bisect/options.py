@@ -56,7 +56,7 @@ _search = partial(flag, "search")
 _speed = partial(flag, "speed")
 _output = partial(flag, "output")
 DEFAULT_STRATEGY = "guided"
-DEFAULT_COPIES = 16
+DEFAULT_COPIES, MOST_COPIES = 16, 10_000
 DEFAULT_LOW: LowName = "fp16"
 DEFAULT_HIGH: HighName = "fp32"
 DEFAULT_CALIBRATION: CalibrationName = "minmax"
@@ -108,8 +108,15 @@ class Options(WorkerOptions, SampleOptions):
         " inside can be chosen, and search that model: model.taken.onnx in the run folder; done "
         "by itself where no layer is outside",
     )
-    low: LowName = _search(DEFAULT_LOW, "the low type ({})", read=type_name)
-    high: HighName = _search(DEFAULT_HIGH, "the type of kept layers ({})", read=type_name)
+    low: LowName = _search(
+        DEFAULT_LOW, "the low type ({})", read=type_name, brief="fp16, bf16, int8 or fp8 (fp16)"
+    )
+    high: HighName = _search(
+        DEFAULT_HIGH,
+        "the type of kept layers ({})",
+        read=type_name,
+        brief="the type of kept layers (fp32)",
+    )
     ladder: Sequence[PrecisionName] = _search(
         (),
         "instead of a pair: types from the lowest to the highest, such as int8,fp16,fp32; finds "
@@ -124,6 +131,7 @@ class Options(WorkerOptions, SampleOptions):
         " to whole operator types; repeated for more",
         metavar="PATTERN",
         gather=patterns,
+        brief="layers that stay high in every plan",
     )
     low_only: Sequence[str] = _search(
         (),
@@ -146,11 +154,13 @@ class Options(WorkerOptions, SampleOptions):
         "what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on CUDA, "
         "else the emulator ({})",
         choices=lambda: ("auto", *installed(BACKENDS)),
+        brief="what judges: emulated, onnxruntime, tensorrt, …",
     )
     target: TargetChoice = _search(
         "auto",
         "the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
         "installed here, else tensorrt)",
+        brief="the engine that the emulator predicts",
     )
     strategy: str | Callable[..., Any] = _search(
         DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
@@ -160,6 +170,7 @@ class Options(WorkerOptions, SampleOptions):
         "what to deploy, with room below the limit: the fastest plan, without an engine by "
         "estimate; that of fewest bytes of weights; or just the fewest layers, as where a "
         "strategy by name, --by module, --risk or speed limits decide ({})",
+        brief="to deploy: fastest, smallest, fewest (fastest)",
     )
     by: Unit = _search(
         "layer",
@@ -178,6 +189,7 @@ class Options(WorkerOptions, SampleOptions):
         " on the samples alone ({})",
         metavar="N",
         least=0,
+        most=MOST_COPIES,
     )
     copies_failing: int = _search(0, "so many of the copies may fail ({})", metavar="N", least=0)
     risk: float | None = _search(
@@ -196,6 +208,7 @@ class Options(WorkerOptions, SampleOptions):
         metavar="TIME",
         read=duration,
         positive=True,
+        brief="stop after this long: 90s, 15m, 8h",
     )
     seed: int = _search(0, "of all chance ({})", metavar="N", least=0)
     max_latency_ms: float | None = _speed(
@@ -209,6 +222,7 @@ class Options(WorkerOptions, SampleOptions):
         "the answer must be at least X times as fast as every layer high. Both limits need an "
         "engine that is timed: ONNX Runtime on CUDA, TensorRT or TensorRT-RTX",
         metavar="X",
+        brief="the answer must be so many times as fast",
     )
     optuna_storage: str | None = _speed(
         None,
@@ -216,9 +230,20 @@ class Options(WorkerOptions, SampleOptions):
         "(sqlite:///pareto.db)",
         metavar="URL",
     )
-    out: Path | None = _output(None, "the run folder (MODEL.precision-bisect)", metavar="DIR")
-    resume: bool = _output(False, "go on with the run in the folder, or begin it")
-    overwrite: bool = _output(False, "replace the run that the folder holds")
+    out: Path | None = _output(
+        None,
+        "the run folder (MODEL.precision-bisect)",
+        metavar="DIR",
+        brief="the run folder (MODEL.precision-bisect)",
+    )
+    resume: bool = _output(
+        False,
+        "go on with the run in the folder, or begin it",
+        brief="go on with the run in the folder",
+    )
+    overwrite: bool = _output(
+        False, "replace the run that the folder holds", brief="replace the run in the folder"
+    )
     export_point: str = _output(
         DEPLOY,
         "which plan the exported files hold: the one to deploy (where there is none, the fewest "

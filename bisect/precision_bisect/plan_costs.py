@@ -9,7 +9,7 @@ in turns with it (`stopwatch`). A limit in milliseconds is the speed-up that it 
 all-high latency of the preflight, so a clock that drifted since decides nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,12 +35,11 @@ class Value:
     read_high: bool
     cast_ms: float
 
-    def is_cast(self, kept: Collection[int]) -> bool:
+    def is_cast(self, kept: set[int] | frozenset[int]) -> bool:
         """Tell whether a plan that keeps these layers casts it: its two ends differ in type."""
-        high = self.producer is None or self.producer in kept
-        if self.read_high and not high:
-            return True
-        return any((reader in kept) != high for reader in self.readers)
+        if self.producer is None or self.producer in kept:
+            return not kept.issuperset(self.readers)
+        return self.read_high or not kept.isdisjoint(self.readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ class CostGraph:
         """Return the estimated time with exactly these layers kept, in milliseconds."""
         return self.base_ms + self.cost(kept)
 
-    def gain(self, kept: Set[int], instead: Set[int]) -> float:
+    def gain(self, kept: frozenset[int], instead: frozenset[int]) -> float:
         """Return by how much keeping `instead` costs less than keeping `kept`.
 
         The same as the difference of `cost`, at the price of what differs.

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,16 +35,18 @@ _PROTOCOL = "precision_bisect.protocols says what it must have"
 
 def installed(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name, sorted."""
-    return dict(_installed(group, tuple((place, _changed_ns(place)) for place in sys.path)))
+    every = _every(tuple((place, _changed_ns(place)) for place in sys.path))
+    return {entry.name: entry for entry in sorted(every.select(group=group))}
 
 
 @cache
-def _installed(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
+def _every(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     """Read them once: a run asks a dozen times, and all metadata are read for each answer.
 
     `places` is the path with the times of its folders, to notice what is installed meanwhile.
     """
-    return {entry.name: entry for entry in sorted(entry_points(group=group))}
+    del places
+    return entry_points()
 
 
 def called(group: str, name: str) -> str:

@@ -15,7 +15,7 @@ from precision_bisect.runs.results.result import Diagnosis, Result
 
 MOST_PLACES = 2
 _OPERATOR = re.compile("[A-Z][A-Za-z]+")
-_WHOLE = {
+WHOLE = {
     "whole-layernormalization": "LayerNorm",
     "whole-rmsnormalization": "RMSNorm",
     "whole-groupnormalization": "GroupNorm",
@@ -132,8 +132,8 @@ def _kind(result: Result, places: Sequence[Sequence[str]]) -> str:
     """Return what all the layers are pieces of, "" where that is not known."""
     for advice in result.advice:
         pieces = set(advice.layers)
-        if advice.id in _WHOLE and all(name in pieces for names in places for name in names):
-            return _WHOLE[advice.id]
+        if advice.id in WHOLE and all(name in pieces for names in places for name in names):
+            return WHOLE[advice.id]
     return ""
 
 

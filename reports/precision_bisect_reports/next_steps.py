@@ -15,6 +15,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result, TrtexecMode
 from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
+from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE
 
@@ -70,6 +71,7 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield _as_it_is(result)
             yield from _explain(result, model)
         case Status.FOUND:
+            yield from _fused(result, command)
             yield from _apply(result, model)
         case Status.NOTHING_TO_KEEP:
             yield from _judge(result)
@@ -178,6 +180,23 @@ def _as_it_is(result: Result) -> NextStep:
     if any(advice.id == EVERYWHERE and advice.passed for advice in result.advice):
         steps.append("search with --low bf16")
     return NextStep(what=f"Next: {', '.join(steps[:-1])}, or {steps[-1]}")
+
+
+def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
+    """Yield the search of the model with its norms put together, where that holds with fewer."""
+    helping = ((a.id, a.tried) for a in result.advice if a.id in WHOLE and a.passed and a.tried)
+    kind, tried = next(helping, ("", None))
+    if tried is None or tried.kept >= len(result.kept) or not command or result.out is None:
+        return
+    error = "" if tried.error is None else f" (error {tried.error:.3g})"
+    count = f"{tried.kept} instead of {counted(len(result.kept), 'layer')}"
+    words = [word for word in _without(command, result.status) if word != str(result.out)]
+    again = [word for word in words if word.partition("=")[0] != "--out"]
+    again += ["--fuse-norms", "--out", f"{result.out}.fused"]
+    yield NextStep(
+        what=f"First: search it with {WHOLE[kind]} as one operator: {count} hold{error}",
+        commands=(printable(shlex.join(again)),),
+    )
 
 
 def _apply(result: Result, model: Path) -> Iterator[NextStep]:

@@ -93,7 +93,7 @@ def _state(need: Need) -> str:
         return "could go"
     if need.how == "predicted":
         return "forecast to fail"
-    return f"not tested ({need.reason.partition(':')[0]})"
+    return f"not tested ({need.status or need.reason})"
 
 
 def unseen(result: Result) -> str:

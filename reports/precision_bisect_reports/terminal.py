@@ -145,8 +145,9 @@ class TerminalReport:
         *,
         clock: Callable[[], float] = time.monotonic,
         explain: bool = False,
+        quiet: bool = False,
     ) -> None:
-        self._explain = explain
+        self._explain, self._quiet = explain, quiet
         self._explained: set[Identity] = set()
         self._out = _Lasting(file=out, highlight=False, soft_wrap=True)
         self._err = _Lasting(file=err, highlight=False, soft_wrap=not err.isatty())
@@ -158,6 +159,8 @@ class TerminalReport:
         self._live: Live | _Cell | None = None
 
     def __enter__(self) -> "TerminalReport":
+        if self._quiet:
+            return self
         if self._err.is_jupyter:
             self._live = _Cell(self.line, self._clock)
         elif self._err.is_terminal:
@@ -180,6 +183,8 @@ class TerminalReport:
         self._progress.take(event)
         if isinstance(self._live, _Cell):
             self._live.refresh()
+        if self._quiet and not isinstance(event, Warned):
+            return
         match event:
             case RunStarted():
                 self._say(_opening(event))

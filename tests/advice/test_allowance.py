@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 import tiny
-from advice_cases import case_of
+from advice_cases import advice_on, case_of
 from models import parse, save
+from norm_spellings import large, layer_norm
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.options import Options
 from precision_bisect.pipeline.explanation import ADVICE, LEAST_ADVICE_S, allowance
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
-from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.monitoring.events import Event, TrialStarted, ignore
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import NODE_WORK
 from precision_bisect.trial import (
@@ -31,6 +32,7 @@ from precision_bisect.trial import (
     Verdict,
 )
 from reported_models import ATTENTION, MASKED
+from simulated import Simulated, driver_of
 
 
 def prepared(folder: Path) -> Prepared:
@@ -82,11 +84,32 @@ def test_once_it_is_spent_nothing_more_is_tried(tmp_path: Path, inferences: int)
     ]
     case = case_of(path, samples, kept, tmp_path)
     every = with_allowance(case, float("inf"))
-    assert any(each.tried for each in advised(every).advice)
+    assert any(each.tried for each in advice_on(every).advice)
     short = with_allowance(case, inferences)
-    found = advised(short)
-    assert [each.id for each in advised(with_allowance(case, inferences)).advice] == [
+    found = advice_on(short)
+    assert [each.id for each in advice_on(with_allowance(case, inferences)).advice] == [
         each.id for each in found.advice
     ]
-    assert len(found.advice) < len(advised(every).advice) if not inferences else found.advice
+    assert len(found.advice) < len(advice_on(every).advice) if not inferences else found.advice
     assert inferences or not found.advice
+
+
+def test_what_was_tried_stays_when_it_is_cut(tmp_path: Path) -> None:
+    """After Ctrl-C in its third trial no advice is tried any more; what was, is there."""
+    kept = ["node_of_h", "node_of_q", "node_of_v"]
+    case = case_of(save(parse(layer_norm()), tmp_path), list(large()), kept, tmp_path)
+    whole, started = advice_on(case), list[Event]()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialStarted):
+            started.append(event)
+            if len(started) == 3:
+                raise KeyboardInterrupt
+
+    driver, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0), observer=observe)
+    with ledger:
+        found = driver.run(driver.to_end(advised(replace(case, cases=driver.cases))))
+    assert 3 == len(started)
+    tried = [advice.tried for advice in found.advice if advice.tried]
+    assert tried == [advice.tried for advice in whole.advice if advice.tried][: len(tried)]
+    assert 0 < len(tried) < sum(advice.tried is not None for advice in whole.advice)

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advice_cases import case_of, searched
+from advice_cases import advice_on, case_of, searched, tell
 from models import parse, save
 from norm_spellings import large, layer_norm
-from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import UNCHANGED
+from precision_bisect.explaining.advice.diagnosed_model import UNCHANGED
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.protocols import Sample
 
@@ -29,8 +28,8 @@ def test_a_change_that_the_plan_does_not_need_is_no_advice(tmp_path: Path, k: fl
     path = save(parse(HARMLESS.format(k=k)), tmp_path)
     kept = ["node_of_w", "node_of_r", "node_of_p", "node_of_s"]
     case = case_of(path, FEEDS, kept, tmp_path)
-    assert "epsilon" not in {each.id for each in advised(case).advice}
-    assert "epsilon" not in advice_text(advised(case))
+    assert "epsilon" not in {each.id for each in advice_on(case).advice}
+    assert "epsilon" not in advice_text(advice_on(case))
 
 
 @pytest.mark.parametrize("kept", [["node_of_q"], ["node_of_q", "node_of_v", "node_of_h"]])
@@ -38,7 +37,7 @@ def test_the_control_is_the_same_plan(tmp_path: Path, kept: list[str]) -> None:
     """It is what the emulator says of the same layers in the model as it is."""
     path = save(parse(layer_norm()), tmp_path)
     case = case_of(path, list(large()), kept, tmp_path)
-    tried = case.tried(kept, UNCHANGED)
+    tried = tell(case, case.tried(kept, UNCHANGED))
     assert tried is not None and tried.control is not None
     assert replace(tried, control=None) == tried.control
     assert tried.idle == tried.holds

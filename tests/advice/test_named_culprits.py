@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advice_cases import case_of, helps, needs_nothing, searched
+from advice_cases import advice_on, case_of, helps, needs_nothing, searched
 from models import OVERFLOW, parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.exact_constants import clamped, raised
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.findings import read_diagnosis
@@ -159,7 +158,7 @@ def test_warnings_of_the_builder_find_their_layers(tmp_path: Path) -> None:
         "weights, 4 affected: Detected subnormal FP16 values.",
     ]
     listed = [Listed(note=notes[1], names=("node_of_v + other.weight", "nothing.bias"))]
-    found = advised(replace(case, notes=notes, listed=listed))
+    found = advice_on(replace(case, notes=notes, listed=listed))
     warned = {each.id: each for each in found.advice if each.id.startswith("tensorrt")}
     assert ["tensorrt-layernorm", "tensorrt-weights"] == list(warned)
     assert ["node_of_q", "node_of_v"] == list(warned["tensorrt-layernorm"].layers)
@@ -174,13 +173,13 @@ def test_a_live_warning_finds_its_layers(rtx: Flavour, tmp_path: Path) -> None:
     """TensorRT-RTX names the nodes of a norm in FP16, and the advice is for those layers."""
     path = save(parse(layer_norm()), tmp_path)
     kept = ["node_of_h", "node_of_q", "node_of_v"]
-    case = case_of(path, list(large()), kept, tmp_path)
-    writer = TypedWriter(case.model, case.pair)
+    subject = case_of(path, list(large()), kept, tmp_path)
+    writer = TypedWriter(subject.case.model, subject.case.pair)
     settings = EngineSettings(compute_capability="8.6")
     backend = TensorRTBackend(writer, settings, rtx, {"x": [(2, 4, 6)]}, tmp_path / "work")
     with backend.build(Plan.of(())) as engine:
         evidence = engine.evidence()
-    found = advised(replace(case, notes=evidence.notes, listed=evidence.listed))
+    found = advice_on(replace(subject, notes=evidence.notes, listed=evidence.listed))
     (warned,) = [each for each in found.advice if each.id == "tensorrt-layernorm"]
     assert ["node_of_q", "node_of_v"] == list(warned.layers)
     assert "Detected layernorm nodes in FP16; Running layernorm" in warned.evidence

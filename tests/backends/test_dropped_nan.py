@@ -9,7 +9,8 @@ import pytest
 
 from models import load_text, parse, save
 from precision_bisect import find
-from precision_bisect.backends.emulation.emulator import DROPPING, EmulatedBackend, watch_dropped
+from precision_bisect.backends.emulation.dropped_nan import DROPPING, watch_dropped
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segments import FEWEST_SEGMENTS, Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
 from precision_bisect.graphs.fp32_outputs import in_fp32
@@ -93,6 +94,14 @@ def test_a_dropped_nan_is_told(operator: str, tmp_path: Path) -> None:
     assert isinstance(low, DroppedNan)
     assert len(low.layers) == 1
     assert not isinstance(outputs(body, tmp_path, ("node_of_square", "node_of_born")), DroppedNan)
+
+
+def test_a_graph_for_one_plan_tells_it_too(tmp_path: Path) -> None:
+    """It is compared with every layer high, which is another plan, and another graph."""
+    graph = f"(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{ {BORN} {DROPS['ArgMax']} }}"
+    model = load_text(graph, tmp_path, opset=18)
+    few = EmulatedBackend(model, threads=1, few=True)
+    assert isinstance(few.evaluate(Plan.of(()), {"x": X}), DroppedNan)
 
 
 HARMLESS: Mapping[str, str] = {

@@ -53,7 +53,7 @@ from typed_graphs import run_as_written
 FP16_IN_FP32 = Pair(low="fp16", high="fp32")
 
 
-@examples(60)
+@examples(30)
 @given(
     proto=random_models(),
     low=st.sampled_from(HALF_NAMES),

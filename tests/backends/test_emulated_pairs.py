@@ -61,7 +61,7 @@ def forms_in(model: Model, pair: Pair, plan: Plan) -> dict[str, Form]:
     }
 
 
-@examples(30)
+@examples(15)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE, *QUANTIZABLE)),
     pair=st.sampled_from(PAIRS),
@@ -86,7 +86,7 @@ def test_every_plan_of_every_pair_equals_the_written_graph(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {kept}")
 
 
-@examples(20)
+@examples(10)
 @given(
     proto=random_models(among=(*ONE_OUTPUT, *QUANTIZABLE)),
     low=st.sampled_from(HALF_NAMES),

@@ -10,7 +10,12 @@ import pytest
 from models import load_text
 from parser_models import APART, Apart
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.semantics import Semantics, as_parsed, distinct
+from precision_bisect.backends.emulation.semantics import (
+    Semantics,
+    as_parsed,
+    distinct,
+    not_imported,
+)
 from precision_bisect.backends.emulation.steps import TEXTS, StoredSteps
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16
@@ -118,6 +123,18 @@ def test_the_table_says_which_parser_it_is_of() -> None:
     assert not {*table["operators"]} & {*table["not_parsed"]}
     words = {row["inside"] for found in table["operators"].values() for row in found}
     assert {"whole", "float", "steps", "fused", "recurrence"} == words
+
+
+def test_what_no_importer_reads_is_said_before_the_search(tmp_path: Path) -> None:
+    """With the version, for TensorRT-RTX alone: TensorRT has plug-ins for some of these."""
+    text = "(float[2,3,3] x) => (float[2] y) { d = Det(x) y = Neg(d) }"
+    model = load_text(text, tmp_path, opset=22)
+    version = parser_steps()["tensorrt_rtx"]
+    said = f"TensorRT-RTX imports 1 Det by a plug-in or not at all (tensorrt_rtx {version})"
+    assert said == not_imported(model, PAIR, ["tensorrt", "tensorrt-rtx"])
+    assert "" == not_imported(model, PAIR, ["tensorrt", "onnxruntime"])
+    assert {"SwiGLU", "LinearAttention"} <= {*parser_steps()["no_importer"]}
+    assert {*parser_steps()["no_importer"]} <= {*parser_steps()["not_parsed"]}
 
 
 @pytest.mark.parametrize("target", TARGETS)

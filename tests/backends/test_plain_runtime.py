@@ -59,7 +59,7 @@ def agrees(
     np.testing.assert_allclose(expected, found, rtol=0, atol=ROUNDING * largest)
 
 
-@examples(30)
+@examples(15)
 @given(proto=layout_models())
 def test_sessions_are_plain_onnx_runtimes(proto: onnx.ModelProto) -> None:
     """A session gives what ONNX Runtime gives for the file, whatever layouts it changes."""

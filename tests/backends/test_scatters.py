@@ -52,7 +52,7 @@ def scatter(kind: str, attributes: str, folder: Path) -> Model:
     )
 
 
-@examples(40)
+@examples(20)
 @given(
     st.sampled_from(("ScatterElements", "ScatterND")),
     st.integers(-2, 1),
@@ -89,7 +89,7 @@ def test_a_scatter_stores_after_each_value(
     np.testing.assert_array_equal(expected, found)
 
 
-@examples(25)
+@examples(12)
 @given(st.integers(1, 3), st.integers(0, 12), st.integers(0, 2), st.integers(0, 2**31))
 def test_slices_of_any_rank_are_stored_one_by_one(
     depth: int, count: int, width: int, seed: int

@@ -72,7 +72,7 @@ def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
     return load_text(f"(float[4] x) => (float[4] y) {{\n{lines}\n}}", folder)
 
 
-@examples(40)
+@examples(20)
 @given(
     proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
     pair=st.sampled_from(PAIRS),

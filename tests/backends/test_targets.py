@@ -151,7 +151,7 @@ def test_eight_bits_store_nothing_in_between(tmp_path: Path) -> None:
     assert 2 == len(distinct(model, Pair(low="int8", high="fp16"), TARGETS))
 
 
-@examples(40)
+@examples(20)
 @given(
     st.sets(st.integers(0, 5)),
     st.floats(-1.0, 3.5),

@@ -26,7 +26,7 @@ def nearest(array: NDArray[np.float32]) -> NDArray[np.float64]:
     return rounded
 
 
-@examples(100)
+@examples(50)
 @example(np.array([1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 0, 1 + 2**-23], np.float32))
 @given(arrays(np.float32, (5,), elements=FLOATS.filter(lambda x: abs(x) < 1e38 or x != x)))
 def test_values_are_rounded_to_nearest_even(array: NDArray[np.float32]) -> None:

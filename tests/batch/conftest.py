@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -75,20 +76,54 @@ Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Return what writes a jobs file beside the models `a.onnx` and `b.onnx`, and returns it."""
-    tiny.write_model(tmp_path / "a.onnx")
-    tiny.write_model(tmp_path / "b.onnx", 2.0)
-    np.savez(tmp_path / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
-    (tmp_path / "checks.py").write_text(CHECKS)
+def filled(folder: Path) -> Write:
+    """Put models, inputs and checks into a folder; return what writes a jobs file beside them."""
+    tiny.write_model(folder / "a.onnx")
+    tiny.write_model(folder / "b.onnx", 2.0)
+    np.savez(folder / "inputs.npz", **tiny.samples()[0])  # type: ignore[arg-type]
+    (folder / "checks.py").write_text(CHECKS)
 
     def write_jobs(text: str) -> Path:
-        path = tmp_path / "jobs.toml"
+        path = folder / "jobs.toml"
         path.write_text(HEAD + text)
         return path
 
     return write_jobs
+
+
+def of(folder: Path, *more: str) -> Sequence[str]:
+    """Return the command for the jobs file in a folder, whose batch goes to `out`."""
+    words = ["batch", str(folder / "jobs.toml"), "--out", str(folder / "out")]
+    return [sys.executable, "-m", "precision_bisect", *words, *more]
+
+
+def ended(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Run the batch to its end, in this process; its jobs have their own."""
+    words = of(folder, *more)
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as said:
+        code = main(words[PROGRAM:])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what writes a jobs file beside the models `a.onnx` and `b.onnx`, and returns it."""
+    return filled(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
+    """Return how a batch ended whose first job fails a gate, for all to read.
+
+    It was moved since: the last of `args` is where it is.
+    """
+    folder = tmp_path_factory.mktemp("gated")
+    filled(folder)(
+        '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n[[job]]\nmodel = "b.onnx"\n'
+    )
+    ran = ended(folder)
+    ran.args = [str((folder / "out").rename(folder / "moved"))]
+    return ran
 
 
 @pytest.fixture
@@ -104,22 +139,10 @@ def loader(tmp_path: Path) -> Callable[..., None]:
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     """Return what gives the command for the jobs file, whose batch goes to `out`."""
-
-    def of(*more: str) -> Sequence[str]:
-        words = ["batch", str(tmp_path / "jobs.toml"), "--out", str(tmp_path / "out")]
-        return [sys.executable, "-m", "precision_bisect", *words, *more]
-
-    return of
+    return partial(of, tmp_path)
 
 
 @pytest.fixture
-def run(command: Command) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+def run(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Return what runs the batch to its end, in this process; its jobs have their own."""
-
-    def ended(*more: str) -> "subprocess.CompletedProcess[str]":
-        words = command(*more)
-        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as said:
-            code = main(words[PROGRAM:])
-        return subprocess.CompletedProcess(words, code, out.getvalue(), said.getvalue())
-
-    return ended
+    return partial(ended, tmp_path)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from precision_bisect.commandline.arguments.command_flags import BatchOptions
@@ -64,13 +65,19 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     assert not (tmp_path / "out" / "broken.log").exists()
     assert ["b: found, 4 of 20 kept", "written to "] == [told[3][:22], told[4][:11]]
     assert ran.stderr.startswith("[1/4] segfault begins; ")
-    assert ran.stderr.splitlines()[-1].startswith("[4/4] b: found, 4 of 20 kept, after")
+    assert ran.stdout.splitlines()[-2].startswith("b: found, 4 of 20 kept, after")
 
 
 LOADERS = {
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (Segmentation fault)"),
-    "exits": ("raise SystemExit(0)", "load_data() in exits.py failed: 0; run it on its own first"),
-    "raises": ("raise KeyError('a\\nb')", "load_data() in raises.py failed: 'a\\nb'; run it on"),
+    "exits": (
+        "raise SystemExit(0)",
+        "load_data() in exits.py failed: 0 (SystemExit in exits.py, line ",
+    ),
+    "raises": (
+        "raise KeyError('a\\nb')",
+        "load_data() in raises.py failed: 'a\\nb' (KeyError in raises.py, line ",
+    ),
     "works": ("pass", ""),
     "works_too": ("pass", ""),
 }
@@ -174,26 +181,46 @@ def test_resume_runs_only_what_is_left(write: Write, run: Run, tmp_path: Path) -
     write(A + B + "max-trials = 60\n")
     resumed = run("--resume")
     assert 0 == resumed.returncode, resumed.stderr
-    assert "[1/2] a: found, 4 of 20 kept" in resumed.stderr
-    assert "; not run again\n[2/2] b begins" in resumed.stderr
+    first, second, _ = resumed.stdout.splitlines()
+    assert first.startswith("a: found, 4 of 20 kept") and first.endswith("; not run again")
+    assert second.startswith("b: found, 4 of 20 kept")
+    assert resumed.stderr.startswith("[2/2] b begins") and "found" not in resumed.stderr
     assert "resuming after" in (tmp_path / "out" / "b.log").read_text()
     assert before == (tmp_path / "out" / "a" / "result.json").stat()
     assert [("found", 4)] * 2 == rows(tmp_path, "status", "kept")
 
 
 def test_a_job_that_has_changed_is_refused(write: Write, run: Run, tmp_path: Path) -> None:
-    """With another tolerance, or a model written anew: its run stays, and its line says why."""
-    write("max-trials = 1\n" + A + "tol = 1e-2\n" + B)
+    """With another tolerance its run stays, and its line says why."""
+    write("max-trials = 1\n" + A + "tol = 1e-2\n")
     assert 3 == run().returncode
     former = (tmp_path / "out" / "a" / "result.json").read_bytes()
-    write("max-trials = 1\n" + A + "tol = 2e-2\n" + B)
-    (tmp_path / "b.onnx").write_bytes((tmp_path / "a.onnx").read_bytes())
+    write("max-trials = 1\n" + A + "tol = 2e-2\n")
     ran = run("--resume")
     assert 2 == ran.returncode, ran.stderr
     assert former == (tmp_path / "out" / "a" / "result.json").read_bytes()
-    for status, message in rows(tmp_path, "status", "message"):
-        assert "failed" == status
-        assert "cannot resume" in message
+    ((status, message),) = rows(tmp_path, "status", "message")
+    assert "failed" == status and "cannot resume" in message
+
+
+def test_a_model_that_has_changed_is_searched_again(
+    write: Write, run: Run, tmp_path: Path
+) -> None:
+    """A night goes on with all others as they are; one that was only copied anew is the same."""
+    write(A + B)
+    assert 0 == run().returncode
+    for name in "ab":
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(path.read_bytes())
+    other = onnx.load(tmp_path / "b.onnx")
+    other.graph.node[0].name += "_renamed"
+    onnx.save(other, tmp_path / "b.onnx")
+    ran = run("--resume")
+    assert 0 == ran.returncode, ran.stderr
+    assert "b: the model has changed, so it is searched again\n" in ran.stderr
+    assert "a: the model" not in ran.stderr
+    assert "_renamed" in (tmp_path / "out" / "b" / "layers.json").read_text()
+    assert [("found", 4)] * 2 == rows(tmp_path, "status", "kept")
 
 
 def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path) -> None:
@@ -247,7 +274,7 @@ def test_no_plan_is_exit_code_one(write: Write, run: Run, tmp_path: Path) -> Non
     assert [("not_precision", 1, None)] == rows(tmp_path, "status", "exit_code", "kept")
     resumed = run("--resume")
     assert 1 == resumed.returncode
-    assert "not run again" in resumed.stderr
+    assert "not run again" in resumed.stdout
 
 
 def test_a_run_that_is_there_already_is_refused(write: Write, run: Run, tmp_path: Path) -> None:

@@ -20,21 +20,20 @@ from precision_bisect.commandline.batch.batch_record import (
 from precision_bisect.commandline.main import main
 
 Write = Callable[[str], Path]
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Ran = subprocess.CompletedProcess[str]
+Run = Callable[..., Ran]
 
-GATED = '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n'
 B = '[[job]]\nmodel = "b.onnx"\n'
 HOSTILE = "a | b <script>\x00`*_[x](y)$z$\ud800&amp;"
 
 
-def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
+def test_a_failed_gate_says_why(gated: Ran) -> None:
     """In the lines, in batch.json, in both summaries, and by the exit code."""
-    write(GATED + B)
-    ran = run()
+    ran = gated
     assert 1 == ran.returncode, ran.stderr
     why = "the answer keeps 4 layers, --max-kept is 1"
     assert f": {why}; see " in ran.stdout.splitlines()[0]
-    out = tmp_path / "out"
+    out = Path(ran.args[-1])
     first, second = json.loads((out / "batch.json").read_text())["jobs"]
     assert ("found", 1, why, 4) == tuple(
         first[key] for key in ("status", "exit_code", "message", "kept")
@@ -48,8 +47,11 @@ def test_a_failed_gate_says_why(write: Write, run: Run, tmp_path: Path) -> None:
     suite = ElementTree.parse(out / JUNIT).getroot()
     assert ("2", "1", "0") == tuple(suite.get(key) for key in ("tests", "failures", "errors"))
     failed, held = suite
-    assert why == failed[0].get("message")
-    assert ("b", 0) == (held.get("name"), len(held))
+    assert why == failed.find("failure").get("message")  # type: ignore[union-attr]
+    assert ("b", None) == (held.get("name"), held.find("failure"))
+    told = {each.get("name"): each.get("value") for each in held[0]}
+    assert ("found", "4", "20") == (told["status"], told["kept"], told["candidates"])
+    assert told["log"] == str(out / "b.log") and told["log"] in str(held.findtext("system-out"))
 
 
 def job(name: str, state: str, code: int | None, message: str = "") -> Job:
@@ -75,16 +77,17 @@ def test_untrusted_text_stays_text() -> None:
     assert "a \\| b &lt;script&gt;\ufffd\\`\\*\\_\\[x\\]\\(y\\)\\$z\\$\ufffd&amp;amp;" in row
     suite = ElementTree.fromstring(junit(batch).encode())
     assert ("1", "1") == (suite.get("errors"), suite.get("skipped"))
-    assert "a | b <script>\ufffd`*_[x](y)$z$\ufffd&amp;" == suite[0][0].get("message")
+    error = suite[0].find("error")
+    assert error is not None and "a | b <script>\ufffd`*_[x](y)$z$\ufffd&amp;" == error.get(
+        "message"
+    )
 
 
 def test_two_batches_are_compared_by_job(
-    write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gated: Ran, write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A batch is the same as itself, also where it was moved; other answers are exit code 1."""
-    write(GATED + B)
-    assert 1 == run().returncode
-    before = (tmp_path / "out").rename(tmp_path / "before")
+    before = Path(gated.args[-1])
     assert 0 == main(["compare", str(before), str(before)])
     assert ["gated: the same 4 kept", "b: the same 4 kept"] == (
         capsys.readouterr().out.splitlines()
@@ -94,7 +97,7 @@ def test_two_batches_are_compared_by_job(
     assert 1 == main(["compare", str(before), str(tmp_path / "out")])
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("b: 4 -> 2 kept (0 added, 2 removed), error ")
-    assert ["new: no result before", "gated: no result after"] == [second, third]
+    assert ["new: no such job before", "gated: no such job after"] == [second, third]
     assert 1 == main(["compare", str(before), str(tmp_path / "out"), "--json"])
     told = json.loads(capsys.readouterr().out)
     assert ["b", "new", "gated"] == [each["name"] for each in told["jobs"]]

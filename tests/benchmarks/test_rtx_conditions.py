@@ -5,14 +5,14 @@ from typing import Any
 
 import onnx
 import pytest
-from engines import rtx_conditions
+from engines.operator_models import cases_by_operator, newer_operators, with_constants
+from engines.rtx_conditions import RESULT, Row, conditions
 
+from engines import rtx_conditions
 from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
 from precision_bisect.graphs.interface import AT_THE_BORDER
-from precision_bisect.graphs.typed.layout import NO_BF16, NOT_PARSED
-from zoo.networks import ROOT
-
-RESULT = ROOT / "benchmarks" / "results" / "rtx_conditions.json"
+from precision_bisect.graphs.typed.layout import NOT_PARSED
+from precision_bisect.settings.targets import parser_conditions
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +22,15 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-def test_the_pinned_operators_are_those_that_fail(rows: list[dict[str, Any]]) -> None:
-    """Every operator that fails in a form is pinned for that, and no other one is."""
-    failed: dict[bool, set[str]] = {True: set(), False: set()}
-    for row in rows:
-        for form, why in row["forms"].items():
-            if why:
-                failed[rtx_conditions.FORMS[form].low == "bf16"].add(row["operator"])
-    assert AT_THE_BORDER | NOT_PARSED == failed[False]
-    assert AT_THE_BORDER | NOT_PARSED | NO_BF16 | {WITHOUT_KERNEL["bf16"]} == failed[True]
+def test_the_tool_reads_what_the_builds_showed(rows: list[dict[str, Any]]) -> None:
+    """What fails in a form is in the product's data; what only the builder lacks is its own."""
+    read, found = parser_conditions(), conditions([Row(**row) for row in rows])
+    assert [read[name] for name in ("refused", "at_the_border")] == [
+        found[name] for name in ("refused", "at_the_border")
+    ]
+    failed = {row["operator"] for row in rows if any(row["forms"].values())}
+    told = {*read["refused"]["bf16"], *read["at_the_border"], WITHOUT_KERNEL["bf16"]}
+    assert told == failed
 
 
 def test_what_is_written_is_built(rows: list[dict[str, Any]]) -> None:
@@ -42,17 +42,17 @@ def test_every_newer_operator_is_in_the_result(rows: list[dict[str, Any]]) -> No
     """Operators of the installed onnx with a newer version and a case with FP32 are all there."""
     if onnx.__version__ not in json.loads(RESULT.read_text(encoding="utf-8"))["versions"]:
         pytest.skip("the result is of another onnx")
-    newer = rtx_conditions.newer_operators().keys() & rtx_conditions.cases_by_operator().keys()
+    newer = newer_operators().keys() & cases_by_operator().keys()
     assert newer == {row["operator"] for row in rows}
 
 
-@pytest.mark.parametrize("operator", sorted(AT_THE_BORDER | NOT_PARSED))
+@pytest.mark.parametrize("operator", sorted({*AT_THE_BORDER, *NOT_PARSED["fp16"]}))
 def test_the_result_is_what_builds_show(rows: list[dict[str, Any]], operator: str) -> None:
     """Of what is pinned in FP16 the first case is built again, with and without the pins."""
     pytest.importorskip("tensorrt_rtx")
     first = next(row for row in rows if row["operator"] == operator)
-    name, case, values = rtx_conditions.cases_by_operator()[operator][0]
-    alone, fed = rtx_conditions.with_constants(case, values, whole=True)
+    name, case, values = cases_by_operator()[operator][0]
+    alone, fed = with_constants(case, values, whole=True)
     assert (name, fed) == (first["case"], first["fed"])
     assert rtx_conditions.one(alone, "low", pins=False) == first["forms"]["low"] != ""
     assert rtx_conditions.one(alone, "low", pins=True) == ""

@@ -91,7 +91,7 @@ def test_overflow_is_believed_of_other_layers_by_a_poor_emulator() -> None:
     assert (np.isinf(true) & np.isinf(seen)).sum() < 10
 
 
-@examples(40)
+@examples(20)
 @given(data=st.data(), structure=st.sampled_from(["A", "B", "C", "CL"]))
 def test_keeping_more_never_hurts_where_that_is_claimed(
     data: st.DataObject, structure: str

@@ -121,6 +121,7 @@ CASES: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "no inputs file": (nothing, INPUTS, "no such file or folder"),
     "broken npz": (file("in.npz", b"PK\3\4junk"), INPUTS, "cannot read in.npz"),
     "zero tolerance": (nothing, ["model.onnx", "--tol", "0"], "not above zero"),
+    "copies without end": (nothing, ["model.onnx", "--copies", "1000000000"], "above 10000"),
     "no number": (nothing, ["model.onnx", "--tol", "small"], "cannot read 'small'"),
     "no model": (nothing, ["--tol", "1"], "model"),
     "unknown flag": (nothing, ["model.onnx", "--tolerance", "1"], "--tolerance"),

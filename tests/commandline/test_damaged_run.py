@@ -4,7 +4,7 @@ import copy
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from math import inf
 from pathlib import Path
@@ -161,27 +161,20 @@ def changed(told: Any, way: tuple[Any, ...]) -> Iterator[Any]:
         yield found
 
 
-@pytest.mark.parametrize("way", list(places(plain_json.plain(FINDINGS))), ids=str)
-def test_a_diagnosis_is_told_whole_or_refused(
-    way: tuple[Any, ...], run: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "command"), [(DIAGNOSIS, ("explain", "-v")), (STATUS, ("status",))]
+)
+def test_a_file_is_told_whole_or_refused(
+    name: str, command: Sequence[str], run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever value is another, or gone, nothing is told that is not there."""
-    for told in changed(plain_json.plain(FINDINGS), way):
-        (run / DIAGNOSIS).write_text(json.dumps(told), encoding="utf-8")
-        code = main(["explain", str(run), "-v"])
-        said = capfd.readouterr()
-        assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1)
-
-
-def test_a_status_is_told_whole_or_refused(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """So is what a run tells while it goes on."""
-    whole = plain_json.read_object(run / STATUS)
+    """Whichever value of a diagnosis or a status is another, or gone, nothing else is told."""
+    whole = plain_json.read_object(run / name)
     for way in places(whole):
         for told in changed(whole, way):
-            (run / STATUS).write_text(json.dumps(told), encoding="utf-8")
-            code = main(["status", str(run)])
+            (run / name).write_text(json.dumps(told), encoding="utf-8")
+            code = main([command[0], str(run), *command[1:]])
             said = capfd.readouterr()
-            assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1)
+            assert (code, said.err) == (0, "") or (code, said.err.count("\n")) == (2, 1), way
 
 
 def test_json_is_read_as_deep_as_a_run_writes_it(tmp_path: Path) -> None:

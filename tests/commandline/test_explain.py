@@ -156,7 +156,7 @@ def test_halving_finds_what_trying_every_layer_finds(model: Path, tmp_path: Path
     prepared = prepare(options, ignore, tmp_path)
     with reopened(prepared, tmp_path / "ledger.sqlite", Budget(), ignore) as driver:
         everything, worst = (driver.run(worst_layers(prepared, count)) for count in (20, 4))
-    assert set(prepared.model.table.names) == {name for name, _ in everything}
+    assert set(prepared.case.model.table.names) == {name for name, _ in everything}
     errors = dict(everything)
     assert worst == everything[:4]
     assert set(tiny.KEPT) == {name for name in errors if errors[name] > 1e-2}

@@ -136,6 +136,7 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
     assert result["kept"]
 
 
+@pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize(
     "library",
     ["onnxruntime_pybind11_state", *nightly("_multiarray_umath")],

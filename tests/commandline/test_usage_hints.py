@@ -37,6 +37,12 @@ from precision_bisect.settings.reading import named_path
         (["m.onnx", "--trt-min-shapes", "x:[1,3]"], "write --min-shapes"),
         (["m.onnx", "--precisionConstraints=obey"], "write --typing weak, which constrains"),
         (["m.onnx", "--saveEngine=a.plan", "-o", "b"], "write --keep-engines, --out DIR"),
+        (["m.onnx", "--verbose", "--best"], "write -v, --ladder int8,fp16,fp32"),
+        (["m.onnx", "--noTF32", "--nodes_to_exclude", "a"], "TF32 is off without --tf32, --keep"),
+        (["m.onnx", "--timingCacheFile=a"], "each run folder has a timing cache"),
+        (["m.onnx", "--batch-size", "8"], "write --input-shapes NAME:8x3x224x224"),
+        (["m.onnx", "--check-error-stat", "mean"], "write --metric max, mean or quantile"),
+        (["m.onnx", "-v", "-q"], "-q and -v exclude each other; choose one"),
         (["show", "run", "--loadInputs=x:a.bin"], "see precision-bisect show --help"),
         (["m.onnx", "--backend", "trt"], "did you mean tensorrt?"),
         (["m.onnx", "--backend", "cpu"], "see precision-bisect --help"),
@@ -107,7 +113,9 @@ def test_help_is_of_everyday_flags(
     short, whole = shown["--help"], shown["--help-all"]
     assert "--tol T" in short and "--inputs PATH" in short and "exit codes" in short
     assert "--workspace" not in short and "--certify" not in short
-    assert max(map(len, short.splitlines())) <= 80
+    assert max(map(len, short.splitlines())) <= 80 and len(short.splitlines()) <= 45
+    everyday = ("--check", "--image-size", "--target", "--keep", "--threads", "-v, ", "-q, ")
+    assert all(flag in short for flag in everyday)
     assert "--workspace" in whole and "--certify" in whole and "exit codes" in whole
     assert 2 * len(short) < len(whole)
 

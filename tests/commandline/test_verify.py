@@ -325,9 +325,9 @@ def test_an_engine_that_does_not_run_is_no_fault_of_the_plan(tmp_path: Path) -> 
     sessions = TypedSessions(writer, opener, tmp_path / "typed")
     result = read_finished(run, model)
     with SessionEngine(sessions.open(Plan.all_high(2)), "cpu") as engine:
-        evidence, _, facts = seen(engine, model, result)
-        assert ((), None) == (evidence.honours, facts)
-        assert "a look into it failed: " in evidence.notes[-1]
+        built = seen(engine, model, result)
+        assert ((), None) == (built.evidence.honours, built.facts)
+        assert "a look into it failed: " in built.evidence.notes[-1]
         with pytest.raises(BackendFailure):
             looked_into(engine, model, result)
 

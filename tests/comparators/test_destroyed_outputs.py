@@ -49,6 +49,7 @@ PADDED: Mapping[str, Callable[[Generator], NDArray[Any]]] = {
     "boxes": lambda rng: boxes(rng, int(rng.integers(1, 60)), float(rng.choice([0, -1]))),
     "ctc": lambda rng: np.eye(6, dtype=np.float32)[np.r_[rng.integers(1, 6, 3), [0] * 30]][None],
     "embeddings": lambda rng: np.r_[rng.normal(size=(3, 16)), np.zeros((20, 16))].astype("f"),
+    "iou": lambda rng: rng.integers(1, 6, (1, 9, 9)) * rng.integers(0, 2, (1, 9, 9)),
     "perplexity": lambda rng: np.r_[rng.normal(0, 3, (3, 9)), np.zeros((20, 9))].astype("f"),
     "ssim": lambda rng: np.pad(rng.random((1, 1, 12, 12)), [(0, 0), (0, 0), (9, 9), (9, 9)]),
     "top1": lambda rng: np.r_[rng.normal(size=(3, 9)), np.zeros((60, 9))].astype("f"),
@@ -80,7 +81,7 @@ def references(draw: st.DrawFn, name: str) -> list[Sample]:
 
 @pytest.mark.parametrize("name", READY_MADE)
 @given(data=st.data())
-@examples(40)
+@examples(20)
 def test_zeros_fail_or_the_check_is_refused(name: str, data: st.DataObject) -> None:
     """A reference turned into zeros never passes a check that a run begins with."""
     reference = data.draw(references(name))
@@ -114,7 +115,7 @@ def test_classes_that_weigh_nothing_beside_padding_are_refused(padding: int, sco
 
 
 @given(seed=st.integers(0, 2**32), real=st.integers(1, 60), padding=st.sampled_from([0.0, -1.0]))
-@examples(60)
+@examples(30)
 def test_padding_weighs_nothing(seed: int, real: int, padding: float) -> None:
     """Boxes have the error that they have without padding, also where that is noisy; 8 px fail."""
     rng = np.random.default_rng(seed)
@@ -136,7 +137,7 @@ def test_padding_weighs_nothing(seed: int, real: int, padding: float) -> None:
     padding=st.sampled_from([0.0, -1.0]),
     classes=st.sampled_from([1, 2, 80]),
 )
-@examples(20)
+@examples(10)
 def test_boxes_of_each_class_count(columns: str, seed: int, padding: float, classes: int) -> None:
     """Whatever columns stand beside the boxes and fill them up, those of no class may be lost."""
     rng = np.random.default_rng(seed)
@@ -174,7 +175,7 @@ def test_no_channel_or_image_is_destroyed(shape: tuple[int, ...], seed: int, rat
 
 
 @given(seed=st.integers(0, 2**32), ranges=st.lists(st.floats(-4, 4), min_size=1, max_size=4))
-@examples(40)
+@examples(20)
 def test_an_image_is_judged_by_its_own_range(seed: int, ranges: list[float]) -> None:
     """Beside others, in a batch or as samples, it has the error that it has alone."""
     rng = np.random.default_rng(seed)

@@ -24,7 +24,7 @@ from precision_bisect.trial import Verdict
 Array = NDArray[Any]
 ORDERED: tuple[str, ...] = ("elementwise", "max", "mean", "quantile")
 SIGNAL_FIRST: tuple[str, ...] = ("psnr", "snr")
-MANY = examples(40)
+MANY = examples(20)
 
 
 def judge(

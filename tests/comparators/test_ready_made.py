@@ -64,6 +64,7 @@ FITTING: Mapping[str, Sequence[NDArray[Any]]] = {
     "boxes": [rows(20)[None], rows(20, seed=1)[None]],
     "ctc": [softmax(models.normal(2, 12, 9)), softmax(models.normal(2, 12, 9, seed=1))],
     "embeddings": [models.normal(4, 16), models.normal(4, 16, seed=1)],
+    "iou": [models.normal(1, 6, 9, 9), models.normal(1, 6, 9, 9, seed=1)],
     "perplexity": [models.normal(1, 8, 30), models.normal(1, 8, 30, seed=1)],
     "ssim": [IMAGE, IMAGE[::-1]],
     "top1": [models.normal(16, 10), models.normal(16, 10, seed=1)],
@@ -118,6 +119,8 @@ MOVED = np.array([[1, 0, 11, 10, 0.5]], np.float32)
         ("ctc", LINES[[0, 1, 2, 2, 3, 0]][None], LINES[[0, 1, 2, 2, 4, 0]][None], 1 / 3),
         # Blank is the last: 1 2 against 1.
         ("ctc", LINES[[4, 1, 2, 4]][:, None], LINES[[4, 1, 4, 4]][:, None], 1.0),
+        # Of class 1 one of two places, of class 2 the one and another; 3 is nobody's.
+        ("iou", np.array([[1, 2, 2, 3]]), np.array([[1, 1, 2, 2]]), 1 - (1 / 2 + 1 / 3) / 2),
         ("embeddings", np.array([[1, 0], [0, 2.0]]), np.array([[1, 0], [1, 1.0]]), 1 - 0.5**0.5),
         ("embeddings", np.zeros((2, 3)), np.ones((2, 3)), 1.0),
         # Constant images have no structure: luminance alone, with C1 of their own value.

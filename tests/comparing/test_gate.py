@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_run_that_was_cut_off_keeps_its_own_code(found: Path, tmp_path: Path) 
     ("flags", "says"),
     [
         (["--max-kept", "-1"], "--max-kept -1 is below 0"),
-        (["--baseline", "nowhere.json"], "nowhere.json does not exist"),
+        (["--baseline", "."], "result.json does not exist"),
     ],
 )
 def test_bad_limits_end_before_the_search(
@@ -81,6 +82,41 @@ def test_bad_limits_end_before_the_search(
     assert 2 == main([str(found.parent / "m.onnx"), "--out", str(out), *flags])
     assert says in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_model_without_a_baseline_is_new(
+    found: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One warning; there is nothing yet that it could break."""
+    assert 0 == again(found, "--baseline", "nowhere.json")
+    assert "warning: there is no baseline nowhere.json: the answer is new" in (
+        capsys.readouterr().err
+    )
+
+
+def test_services_are_told_of_a_single_run(
+    found: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """JUnit has the counts, GitHub an annotation and a row of the summary; errors, too."""
+    summary, junit = tmp_path / "summary.md", tmp_path / "junit.xml"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    flags = ["--junit", str(junit), "--github"]
+    assert 1 == again(found, "--max-kept", "3", *flags)
+    why = "the answer keeps 4 layers, --max-kept is 3"
+    assert f"::error title=precision-bisect::{why}\n" in capsys.readouterr().err
+    (case,) = ElementTree.parse(junit).getroot()
+    failure = case.find("failure")
+    assert failure is not None and why == failure.get("message")
+    assert "4" in [each.get("value") for each in case.iter("property")]
+    assert all(f"`{layer}`" in summary.read_text() for layer in tiny.KEPT)
+    assert 0 == again(found, *flags)
+    assert "::notice title=precision-bisect::m.onnx: found, 4 of 20" in capsys.readouterr().err
+    assert 2 == again(found, "--reference", "nowhere", *flags)
+    (case,) = ElementTree.parse(junit).getroot()
+    assert case.find("error") is not None
 
 
 def test_a_baseline_of_other_types_is_refused(

@@ -1,22 +1,23 @@
 """The cause of each textbook failure is named, with its evidence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from advice_cases import case_for
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
-from precision_bisect.precisions import LowName, Pair
+from precision_bisect.precisions import LowName
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
+from precision_bisect.settings.targets import TargetChoice, TargetName
 
 Figures = dict[str, Any]
 ADDED: Figures = {"what": "Add inside", "largest": 80000.0}
@@ -40,17 +41,13 @@ def found_in(
     feeds: list[Sample],
     low: LowName = "fp16",
     drop_errors: Mapping[str, float] | None = None,
-    targets: Sequence[TargetName] = DEFAULT_TARGETS,
+    target: TargetChoice = "auto",
 ) -> list[Finding]:
     """Diagnose every layer, each as kept."""
     question = Question(
-        model=model,
-        pair=Pair(low=low, high="fp32"),
+        case=case_for(model, feeds, low=low, target=target),
         kept=model.table.names,
-        samples=feeds,
         drop_errors=drop_errors or {},
-        threads=1,
-        targets=targets,
     )
     return list(diagnose(question)[0].layers)
 
@@ -121,7 +118,7 @@ def test_a_mean_whose_sum_overflows(
     text = "(float[a, b] x) => (float[a, 1] y) { y = ReduceMean<axes = [-1]>(x) }"
     model = load_text(text, tmp_path)
     feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)}]
-    (found,) = found_in(model, feeds, targets=[target])
+    (found,) = found_in(model, feeds, target=target)
     assert ("overflow" if evidence else "rounding") == found.cause
     assert shows(found, **evidence)
     assert (target == "onnxruntime") == (found.figures["largest_sum"] is not None)
@@ -134,7 +131,7 @@ def test_steps_that_are_rounded_inside_are_told(target: TargetName, tmp_path: Pa
     """Where the engine stores them, and nowhere else."""
     text = "(float[a, 64] x) => (float[a, 64] y) { y = Elu(x) }"
     feeds: list[Sample] = [{"x": np.full((2, 64), -1.234, np.float32)}]
-    (found,) = found_in(load_text(text, tmp_path), feeds, targets=[target])
+    (found,) = found_in(load_text(text, tmp_path), feeds, target=target)
     assert found.cause == "rounding"
     assert shows(found, steps=target == "onnxruntime")
 
@@ -162,7 +159,7 @@ def test_what_is_lost_between_steps_is_the_cause(
     model = load_text(f"(float[2,8] x) => (float[2,8] y) {text}", tmp_path, opset=18)
     array = np.zeros((2, 8), np.float32)
     array[:, 0] = x
-    found = found_in(model, [{"x": array}], targets=[target])[-1]
+    found = found_in(model, [{"x": array}], target=target)[-1]
     stored = targets in ("all", target)
     assert stored == shows(found, **evidence)
     assert found.cause == (cause if stored else "rounding")
@@ -192,7 +189,7 @@ def test_a_sum_is_that_of_the_sample_with_the_largest_mean(tmp_path: Path) -> No
     model = load_text(text, tmp_path)
     pairs = [((1, 64), 1.0), ((1, 4), 3000.0)]
     feeds: list[Sample] = [{"x": np.full(shape, value, np.float32)} for shape, value in pairs]
-    (found,) = found_in(model, feeds, targets=["onnxruntime"])
+    (found,) = found_in(model, feeds, target="onnxruntime")
     assert ("rounding", 12000.0) == (found.cause, found.figures["largest_sum"])
 
 
@@ -320,13 +317,7 @@ def test_a_model_that_does_not_run_low_has_causes(tmp_path: Path) -> None:
     feeds: list[Sample] = [
         {"x": np.ones((4099, 2), np.float32), "i": np.array([4099, 1, 2, 3], np.float32)}
     ]
-    question = Question(
-        model=model,
-        pair=Pair(low="fp16", high="fp32"),
-        kept=model.table.names,
-        samples=feeds,
-        threads=1,
-    )
+    question = Question(case=case_for(model, feeds), kept=model.table.names)
     found = diagnose(question)[0]
     assert {"indices"} == {one.cause for one in found.layers}
     assert "node_of_y" in found.stopped

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import precision_bisect
+from advice_cases import case_for
 from models import OVERFLOW, load_text, normal, parse, save
 from precision_bisect.explaining.diagnosis import instrument as instruments
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
@@ -35,7 +36,7 @@ SPREAD = (
 def explain(model: Model, *feeds: Sample, kept: list[str] | None = None) -> Findings:
     """Diagnose these layers, or all, as kept."""
     names = list(model.table.names) if kept is None else kept
-    question = Question(model=model, pair=PAIR, kept=names, samples=feeds, threads=1)
+    question = Question(case=case_for(model, feeds), kept=names)
     return diagnose(question)[0]
 
 
@@ -81,7 +82,7 @@ def test_values_alone_explain_where_rounding_is_spread(tmp_path: Path) -> None:
     model = load_text(TWO_WAYS, tmp_path)
     names = list(model.table.names)
     feeds = [{"x": np.full(4, 1.0, np.float32)}]
-    asked = Question(model=model, pair=PAIR, kept=names, samples=feeds, threads=1)
+    asked = Question(case=case_for(model, feeds), kept=names)
     each, values = diagnose(asked)[0], diagnose(replace(asked, brief=True))[0]
     assert any(one.hurts for one in each.layers)
     assert not any(one.hurts for one in values.layers)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from advice_cases import case_for
 from effort import examples
 from ladder_model import OUTLIERS, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
@@ -38,14 +39,9 @@ def found_in(
     pair = Pair(low=low, high="fp32")
     model = pin_formless(model, pair)
     options = Options(model=model.path, low=low, calibration=calibration, threads=1)
-    question = Question(
-        model=model,
-        pair=pair,
-        kept=list(model.table.names),
-        samples=feeds,
-        threads=1,
-        scales=scales_for(model, pair, feeds, options),
-    )
+    scales = scales_for(model, pair, feeds, options)
+    case = case_for(model, feeds, scales=scales, low=low)
+    question = Question(case=case, kept=list(model.table.names))
     return list(diagnose(question)[0].layers)
 
 
@@ -137,7 +133,7 @@ def test_a_weight_is_held_by_channel(tmp_path: Path) -> None:
     assert found.figures["flushed_share"] < 0.1
 
 
-@examples(60)
+@examples(30)
 @given(
     values=hnp.arrays(np.float32, (5, 4), elements=st.floats(-1e4, 1e4, width=32)),
     scale=st.floats(2.0**-10, 2.0**10, width=32),

@@ -128,7 +128,7 @@ SHAPES: list[tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]]] = [
 ]
 
 
-@examples(60)
+@examples(30)
 @given(st.sampled_from(SHAPES), st.randoms(use_true_random=False))
 def test_products_add_up_to_what_the_operator_gives(
     case: tuple[str, dict[str, Any], tuple[int, ...], tuple[int, ...]], chance: Any

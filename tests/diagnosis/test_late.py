@@ -42,7 +42,7 @@ def found(prepared: Prepared, *, late: bool) -> Explained:
         late=late,
     )
     with reopened(prepared, prepared.work / f"{late}.sqlite", Budget(), ignore) as driver:
-        return explained(prepared, driver, answer)
+        return driver.run(explained(prepared, driver, answer))
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -69,6 +69,22 @@ def test_a_stored_sum_beyond_the_range_keeps_its_mean_alone(tmp_path: Path) -> N
         assert names == [str(model.table.names[i]) for i in (found.indices if found else ())]
 
 
+@pytest.mark.parametrize(("largest", "count"), [(1000, 0), (1e6, 6)])
+def test_a_kernel_leaves_the_range_as_a_whole(largest: float, count: int, tmp_path: Path) -> None:
+    """Squares inside ONNX Runtime's norm are not stored; what enters it keeps all of it."""
+    text = """(float[2, 4] x) => (float[2, 4] y) <float two = {2}, float e = {1},
+      float[4] w = {1, 1, 1, 1}> { s = Neg(x) p = Pow(s, two)
+      v = ReduceMean<axes = [-1]>(p) a = Add(v, e) r = Sqrt(a) q = Div(s, r) y = Mul(q, w) }"""
+    model = load_text(text, tmp_path)
+    sample: Sample = {"x": np.array([[1, 2, 3, largest]] * 2, np.float32)}
+    plans = {
+        target: leaving(model, PAIR, [sample], {}, targets=[target])[0]
+        for target in ("onnxruntime", "tensorrt")
+    }
+    assert count == len((plans["onnxruntime"] or Plan.of(())).kept - {0})
+    assert plans["tensorrt"]
+
+
 def test_an_input_beyond_the_range_counts(tmp_path: Path) -> None:
     """What reads such an input cannot have it low."""
     assert ["node_of_y"] == kept(

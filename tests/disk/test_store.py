@@ -90,7 +90,7 @@ def test_logs_count_and_the_oldest_go(tmp_path: Path) -> None:
     assert [] == names(tmp_path / ENGINES)
 
 
-@examples(25)
+@examples(12)
 @given(
     cap=st.integers(1, 12),
     trials=st.lists(st.tuples(st.integers(1, 255), st.booleans(), st.integers(0, 3)), max_size=12),

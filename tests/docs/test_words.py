@@ -14,6 +14,9 @@ DOCS_WORDS = 14_000
 CHANGELOG_LINES = 60
 MADE = ("reference.md", "symptoms.md")
 """The pages that scripts write of what the commands say."""
+TABLES = sorted((REPO / "docs" / "engines").glob("*.md"))
+"""The tables that `benchmarks/engines` writes: only text outside of them is for reading."""
+TABLE_WORDS = 110
 
 PAGES = [
     REPO / "README.md",
@@ -84,9 +87,18 @@ def test_readme_is_read_in_minutes() -> None:
 
 
 def test_the_pages_are_few_words() -> None:
-    """The pages of docs/ have at most 14,000 words, the generated ones apart."""
+    """The pages of docs/ have at most 14,000 words, the generated ones and docs/engines apart."""
     pages = [path for path in (REPO / "docs").glob("*.md") if path.name not in MADE]
     assert sum(words(path) for path in pages) <= DOCS_WORDS
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_generated_tables_say_little_more(path: Path) -> None:
+    """A page of docs/engines is made of data beside it, and has at most 110 words of text."""
+    text = path.read_text(encoding="utf-8")
+    assert path.with_suffix(".json").is_file() and "Generated on " in text
+    prose = (block for is_cell, block in blocks(text) if not is_cell)
+    assert sum(map(length, prose)) <= TABLE_WORDS
 
 
 def test_the_changelog_is_short() -> None:

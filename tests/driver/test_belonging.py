@@ -12,14 +12,13 @@ import pytest
 
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.runs.belonging import RUN, holds_exports, is_run
+from precision_bisect.runs.belonging import RUN, holds_exports, is_run, own_files
 from precision_bisect.runs.runfolder import (
     ENGINES,
     LEDGER,
     LOCK,
     LOGS,
     MIXED_MODEL,
-    OWN_FILES,
     OWNER,
     REPORT,
     RESULT,
@@ -27,7 +26,7 @@ from precision_bisect.runs.runfolder import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NAMES = [*OWN_FILES, LOCK, OWNER, f"{LOGS}/app.log", f"{ENGINES}/big.plan"]
+NAMES = [*own_files(), LOCK, OWNER, f"{LOGS}/app.log", f"{ENGINES}/big.plan"]
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -63,6 +62,7 @@ def search(place: Path, out: Path, *more: str) -> int:
     return main([str(each) for each in (place / "tiny.onnx", *asked)])
 
 
+SHORT = ("--max-trials", "1")
 SEARCHES = ((), ("--overwrite",), ("--resume",), ("--ladder", "bf16,fp16,fp32"))
 
 
@@ -132,7 +132,7 @@ def test_a_result_or_a_ledger_makes_a_folder_ours(left: str, searched: Path, pla
     for name in {RESULT, LEDGER} - {left}:
         (out / name).unlink()
     assert is_run(out)
-    assert 0 == search(place, out, "--overwrite")
+    assert 3 == search(place, out, "--overwrite", *SHORT)
 
 
 @pytest.mark.parametrize("ledger", sorted(GOLDEN.glob("*.sqlite")), ids=lambda path: path.name)
@@ -176,7 +176,7 @@ def test_a_run_that_was_killed_before_its_first_record_goes_on(place: Path) -> N
         out = place / how
         ran = subprocess.run([sys.executable, "-c", script, str(out), how], check=False)
         assert code == ran.returncode
-        assert 0 == search(place, out, "--resume")
+        assert 3 == search(place, out, "--resume", *SHORT)
         assert not (out / OWNER).exists()
 
 

@@ -121,7 +121,7 @@ def test_it_is_written_as_documented() -> None:
     ]
     keys += ["limit", "minimal_at_limit", "minimal_by_forecasts"]
     assert keys == list(written)
-    inner = ["layer", "needed", "needed_at_limit", "error", "how", "fails_on", "reason"]
+    inner = ["layer", "needed", "needed_at_limit", "error", "how", "fails_on", "reason", "status"]
     assert [inner] * 3 == [list(entry) for entry in written["evidence"]]
     assert ["dropped", None, None] == [entry["how"] for entry in written["evidence"]]
 

@@ -57,7 +57,7 @@ def prepared(folder: Path, oracle: Oracle, **options: Any) -> Prepared:
         **options,
     )
     made = prepare(asked, ignore, folder)
-    engine = Skewed(oracle, made.reference[0])
+    engine = Skewed(oracle, made.case.reference[0])
     return replace(made, backend=engine, here=engine, emulator=engine)
 
 
@@ -72,8 +72,8 @@ def run(folder: Path, oracle: Oracle, **options: Any) -> tuple[Result, list[Tria
             trials.append(Trial(proposal=event.proposal, outcome=event.outcome))
 
     asked = prepared(folder, oracle, **options)
-    limits = Budget(max_trials=asked.options.max_trials)
-    result = run_prepared(asked, observe, limits, RunFolder(asked.options.folder))
+    limits = Budget(max_trials=asked.case.options.max_trials)
+    result = run_prepared(asked, observe, limits, RunFolder(asked.case.options.folder))
     assert result.to_json() == json.loads((folder / "run" / "result.json").read_text())
     return result, trials
 
@@ -138,7 +138,7 @@ def test_forecasts_certify_where_they_save_builds(tmp_path: Path) -> None:
     assert "full" == replace(asked, emulator=None).certify
     assert "full" == prepared(tmp_path, oracles.monotone(CULPRITS), certify="full").certify
     for mode in (None, "forecasts"):
-        options = replace(asked.options, certify=mode)
+        options = replace(asked.case.options, certify=mode)
         assert "full" == prepare(options, ignore, tmp_path).certify
 
 

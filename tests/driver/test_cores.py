@@ -52,9 +52,11 @@ def test_a_run_settles_the_threads_once(asked: int, threads: int, tmp_path: Path
     # The first sample warms up.
     options = Options(model=model, inputs=tiny.samples(4), tol=1e-2, threads=asked)
     loaded = load_run(options, ignore, tmp_path)
-    assert loaded.options.threads == threads
-    assert len(loaded.reference) == 4
-    assert all(np.isfinite(array).all() for each in loaded.reference for array in each.values())
+    assert loaded.case.options.threads == threads
+    assert len(loaded.case.reference) == 4
+    assert all(
+        np.isfinite(array).all() for each in loaded.case.reference for array in each.values()
+    )
 
 
 @pytest.mark.parametrize(("threads", "workers", "shared"), [(8, 1, 8), (8, 4, 5), (1, 4, 1)])

@@ -1,4 +1,4 @@
-"""Trials that lose their process in a row end a run; with others between them they do not."""
+"""Trials that lose their process in a row end a run, and so does a search without an end."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample, Search
+from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.driver import MOST_LOST, CrashLoop
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
 from simulated import Simulated, driver_of
@@ -52,3 +53,32 @@ def test_a_streak_ends_the_run(tmp_path: Path) -> None:
     """As many in a row, however the run began."""
     with pytest.raises(CrashLoop, match=f"{MOST_LOST} trials in a row ended as crashed"):
         considered(tmp_path, [None, HANG, *[CRASH] * MOST_LOST, None])
+
+
+@pytest.mark.parametrize("batch", [(), (Proposal(plan=Plan.of(())),)], ids=["nothing", "one plan"])
+def test_a_search_that_asks_for_nothing_new_ends(
+    tmp_path: Path, batch: Sequence[Proposal]
+) -> None:
+    """Neither trials nor seconds are spent so: without a bound of its own it would never end."""
+
+    def asked() -> Search[None]:
+        while True:
+            yield tuple(batch)
+
+    driver, ledger = driver_of(tmp_path, Simulated(lambda plan, feed: 0.1))
+    with ledger, pytest.raises(BudgetSpent, match="choose another --strategy"):
+        driver.run(asked())
+
+
+def test_a_search_that_asks_again_for_all_it_knows_goes_on(tmp_path: Path) -> None:
+    """A ranking is asked for again by each step that needs it, whatever the number of layers."""
+
+    def asked() -> Search[int]:
+        for _ in range(4):
+            for number in range(1500):
+                yield (Proposal(plan=Plan.of([number])),)
+        return 1
+
+    driver, ledger = driver_of(tmp_path, Simulated(lambda plan, feed: 0.1))
+    with ledger:
+        assert 1 == driver.run(asked())

@@ -81,7 +81,7 @@ def test_an_engine_that_is_worse_than_predicted_tightens_the_limit(tmp_path: Pat
     assert searched[0].outcome.passed
 
 
-@examples(50)
+@examples(25)
 @given(
     culprits=st.sets(st.integers(0, SIZE - 1), min_size=1, max_size=4),
     predicted=st.sets(st.integers(0, SIZE - 1), max_size=4),

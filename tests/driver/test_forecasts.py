@@ -339,7 +339,7 @@ def test_a_search_that_forecasts_have_misled_is_made_again(tmp_path: Path) -> No
     assert all(driver.outcome_of(drop, SampleSet.JUDGED) for drop in drops)
 
 
-@examples(10)
+@examples(6)
 @given(after=st.integers(1, 30), wrong=st.sets(st.integers(0, SIZE - 1), max_size=3))
 def test_a_run_cut_anywhere_goes_on_the_same(after: int, wrong: set[int]) -> None:
     """Resumed from the ledger it makes the same trials, and comes to the same end."""

@@ -356,7 +356,7 @@ def session(folder: Path, batches: Batches, workers: int, trouble: Trouble, most
     return driver
 
 
-@examples(60)
+@examples(30)
 @given(
     batches=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=6), min_size=1, max_size=4),
     workers=st.lists(st.integers(1, 4), min_size=1, max_size=4),

@@ -60,8 +60,8 @@ def test_no_forecast_where_none_is_needed(
     path = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=path, inputs=tiny.samples(), tol=tol, threads=1, backend="emulated")
     prepared = prepare(replace(options, out=tmp_path / "run"), ignore, tmp_path)
-    made = partial(EmulatedBackend, prepared.model, threads=1)
-    engines = Engines(prepared.model, threads=1)
+    made = partial(EmulatedBackend, prepared.case.model, threads=1)
+    engines = Engines(prepared.case.model, threads=1)
     run = replace(
         prepared,
         backend=engines,
@@ -76,7 +76,7 @@ def test_no_forecast_where_none_is_needed(
         if isinstance(event, TrialsEnded):
             searched.append({*asked})
 
-    result = run_prepared(run, observe, Budget(), RunFolder(run.options.folder))
+    result = run_prepared(run, observe, Budget(), RunFolder(run.case.options.folder))
     # Advice is tried on what forecasts, too, once the search has ended.
     assert [used] == searched
     assert result.status is (Status.FOUND if used else Status.NOTHING_TO_KEEP)

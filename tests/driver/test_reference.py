@@ -47,7 +47,7 @@ def warned(folder: Path, model: Path, sample: Mapping[str, NDArray[np.float32]])
     loaded = load_run(options, events.append, folder)
     warnings = [event.message for event in events if isinstance(event, Warned)]
     assert list(loaded.remarks) == warnings
-    assert loaded.optimised is not bool(warnings)
+    assert loaded.case.optimised is not bool(warnings)
     return warnings
 
 
@@ -127,7 +127,7 @@ def test_steps_of_int8_make_fp32_differ(tmp_path: Path) -> None:
         events: list[Event] = []
         loaded = load_run(Options(model=model, inputs=samples, threads=1), events.append, tmp_path)
         remarks = [each for each in loaded.remarks if "FP32 itself differs by " in each]
-        assert (said, True) == (len(remarks), loaded.optimised)
+        assert (said, True) == (len(remarks), loaded.case.optimised)
 
 
 def test_random_numbers_are_no_difference(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     loaded = load_run(options, events.append, tmp_path)
     told = "'y' is declared as (1, 5) and comes as (1, 4): exports leave it open"
     assert [told] == [event.message for event in events if isinstance(event, Warned)]
-    assert (None, None) == loaded.model.outputs[0].shape
-    onnx.checker.check_model(loaded.model.proto, full_check=True)
+    assert (None, None) == loaded.case.model.outputs[0].shape
+    onnx.checker.check_model(loaded.case.model.proto, full_check=True)
     result = tiny.search(options.model, tmp_path / "run", inputs=options.inputs, tol=1e-2)
     assert result.deployment is not None and result.deployment.recheck is not None
     assert "not_judged" == result.deployment.recheck.outcome

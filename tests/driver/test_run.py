@@ -12,6 +12,7 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.errors import ExitCode, RunFolderError
+from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.monitoring.events import Event, TrialStarted
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
@@ -74,12 +75,13 @@ def test_the_answer_is_certified(whole: Result) -> None:
 
 
 def test_resuming_a_finished_run_evaluates_nothing(model: Path, tmp_path: Path) -> None:
-    """A run that is complete gives the same result again without a trial."""
+    """A run that is complete gives the same result again without a trial; its time adds up."""
     first = tiny.search(model, tmp_path)
     started, observer = interrupting()
     again = tiny.search(model, tmp_path, resume=True, observer=observer)
     assert facts(again) == facts(first)
     assert started == []
+    assert again.wall_s > first.wall_s
 
 
 @pytest.mark.parametrize("step", [7, *nightly(1)])
@@ -125,7 +127,7 @@ def test_a_run_cut_short_before_a_plan_passed_has_no_answer(model: Path, tmp_pat
     result = tiny.search(model, tmp_path, observer=observer)
     assert (result.status, result.exit_code) == (Status.INTERRUPTED, ExitCode.INTERRUPTED)
     assert (result.kept, result.rungs, result.error) == ([], [], None)
-    assert not any((tmp_path / name).exists() for name in EXPORTS)
+    assert not any((tmp_path / name).exists() for name in (*EXPORTS, *exported_texts()))
     assert json.loads((tmp_path / "status.json").read_text())["best"] is None
 
 
@@ -146,14 +148,15 @@ def test_ctrl_c_anywhere_is_continued(
 ) -> None:
     """Ctrl-C during every so many trials writes the best so far and loses but that trial.
 
-    Once there is an answer it cuts only the curve short.
+    Once there is an answer it cuts only short what completes and explains it.
     """
     results: list[Result] = []
     total = 0
     while not results or results[-1].status is Status.INTERRUPTED:
         started, observer = interrupting(each)
         results.append(tiny.search(model, tmp_path, resume=True, observer=observer))
-        # The trial that was cut off is tried again; what explains an answer still comes after it.
+        # The trial that was cut off is tried again, and no other is begun after it.
+        assert len(started) <= each
         total += len(started) - (len(started) >= each)
     started, observer = interrupting()
     completed = tiny.search(model, tmp_path, resume=True, observer=observer)

@@ -9,7 +9,8 @@ import pytest
 
 import tiny
 from precision_bisect.errors import RunFolderError
-from precision_bisect.runs.runfolder import LEDGER, OWN_FILES, RESULT, RunFolder
+from precision_bisect.runs.belonging import own_files
+from precision_bisect.runs.runfolder import LEDGER, RESULT, RunFolder
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
             RunFolder(path)
 
 
-PLANTED = [*OWN_FILES, ".lock", ".owner.json", "logs", "engines", "rung-1-fp16", "point-3"]
+PLANTED = [*own_files(), ".lock", ".owner.json", "logs", "engines", "rung-1-fp16", "point-3"]
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -54,8 +54,8 @@ def test_outcomes_do_not_depend_on_it(count: int, tmp_path: Path) -> None:
     serial = Evaluator(
         backend=prepared.here,
         emulator=prepared.here,
-        comparator=prepared.comparator,
-        samples=prepared.sets,
+        comparator=prepared.case.comparator,
+        samples=prepared.case.sets,
         keep=tmp_path,
     )
     rng = random.Random(count)

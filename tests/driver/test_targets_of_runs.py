@@ -118,7 +118,9 @@ def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:
     prepared = prepare(options, ignore, work)
     with reopened(prepared, work / "ledger.sqlite", Budget(max_time_s=0), ignore) as driver:
         kept, low = (
-            driver.run_to_end(other_targets(prepared, driver.cases, plan, SampleSet.JUDGED))
+            driver.run(
+                driver.to_end(other_targets(prepared, driver.cases, plan, SampleSet.JUDGED))
+            )
             for plan in (Plan.all_high(3), Plan.of(()))
         )
         assert not driver.every_trial

@@ -14,6 +14,7 @@ from precision_bisect.commandline.export_command import export
 from precision_bisect.exports.write import write_exports
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis
+from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import MIXED_MODEL, RunFolder
 
 EVIDENCE = 'reaches 1e5; <script>"\n\u2265'
@@ -55,12 +56,18 @@ def test_kept_layers_carry_their_diagnosis(tmp_path: Path) -> None:
     assert expected == metadata(written(tmp_path, 10))
 
 
-def test_the_model_says_what_judged_it(tmp_path: Path) -> None:
-    """A run's model, and the one that `export` writes again, have the run's fingerprint."""
-    result = tiny.search(tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run")
-    export(tmp_path / "tiny.onnx", tmp_path / "run", tmp_path / "again", {})
-    for folder in ("run", "again"):
-        told = onnx.load(tmp_path / folder / MIXED_MODEL).metadata_props
+def test_a_run_and_export_write_the_same(searched: Path, tmp_path: Path) -> None:
+    """The run's fingerprint, and the causes that it found: `export` takes both from the result."""
+    result = read_saved(searched / "run").result
+    export(searched / "tiny.onnx", searched / "run", tmp_path, {})
+    first = (searched / "run" / MIXED_MODEL).read_bytes()
+    said = layers_of(onnx.load_from_string(first))
+    for found in result.diagnosis:
+        assert found.evidence == said[found.layer]["precision_bisect.evidence"]
+    assert tiny.KEPT == [found.layer for found in result.diagnosis]
+    assert first == (tmp_path / MIXED_MODEL).read_bytes()
+    for folder in (searched / "run", tmp_path):
+        told = onnx.load(folder / MIXED_MODEL).metadata_props
         (run,) = [json.loads(each.value) for each in told if each.key == "precision_bisect.run"]
         assert json.loads(json.dumps(result.fingerprint)) == run
         assert {"precision-bisect", "onnxruntime"} <= run["versions"].keys()
@@ -88,16 +95,3 @@ def test_runtimes_read_it(ir_version: int, tmp_path: Path, parse_rtx: Parse) -> 
     onnx.checker.check_model(model, full_check=True)
     onnxruntime.InferenceSession(tmp_path / MIXED_MODEL, providers=["CPUExecutionProvider"])
     assert 4 <= parse_rtx(model).num_layers
-
-
-def test_a_run_and_export_write_the_same(tmp_path: Path) -> None:
-    """The causes that a search finds are in the model, and `export` takes them from the result."""
-    path = tiny.write_model(tmp_path / "tiny.onnx")
-    result = tiny.search(path, tmp_path / "run")
-    first = (tmp_path / "run" / MIXED_MODEL).read_bytes()
-    said = layers_of(onnx.load_from_string(first))
-    for found in result.diagnosis:
-        assert found.evidence == said[found.layer]["precision_bisect.evidence"]
-    assert tiny.KEPT == [found.layer for found in result.diagnosis]
-    export(path, tmp_path / "run", tmp_path / "again", {})
-    assert first == (tmp_path / "again" / MIXED_MODEL).read_bytes()

@@ -144,7 +144,7 @@ def in_bodies(held: Parsed, proto: onnx.ModelProto) -> set[str]:
 
 
 @given(data=st.data())
-@examples(25)
+@examples(12)
 def test_all_weak_exports_say_what_a_search_marks(rtx: Flavour, data: st.DataObject) -> None:
     """Nested If, Loop and Scan: string, script and marks agree, layer by layer of the parser."""
     proto = Maker(data).model()
@@ -170,7 +170,7 @@ def test_all_weak_exports_say_what_a_search_marks(rtx: Flavour, data: st.DataObj
 
 
 @given(data=st.data())
-@examples(25)
+@examples(12)
 def test_names_that_do_not_tell_nodes_apart_are_refused(rtx: Flavour, data: st.DataObject) -> None:
     """Empty or doubled names, bodies included: no weak export; a search marks the same layers."""
     proto = Maker(data).model()

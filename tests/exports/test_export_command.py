@@ -13,6 +13,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import write_gain
 from precision_bisect.graphs.load import load_model
 from precision_bisect.precisions import Pair
+from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,
@@ -37,18 +38,18 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from tiny import KEPT, search, write_model
 
 KEEPS_BOTH = "every layer stays FP32"
-WRITTEN = sorted({*EXPORTS} - {MIXED_DATA, TORCH_AUTOCAST, FP32_MODEL, FP32_DATA})
+EVERY = {*EXPORTS, *exported_texts()}
+WRITTEN = sorted(EVERY - {MIXED_DATA, TORCH_AUTOCAST, FP32_MODEL, FP32_DATA})
 
 
 def test_a_finished_run_is_exported_beside_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without paths it reads the model's default run folder and writes there."""
-    monkeypatch.chdir(tmp_path)
-    path = write_model(tmp_path / "tiny.onnx")
-    run = Path("tiny.onnx.precision-bisect")
-    search(path, run)
-    for name in {*EXPORTS}.difference(JUDGING):
+    monkeypatch.chdir(finished.parent)
+    path, run = Path("tiny.onnx"), Path("tiny.onnx.precision-bisect")
+    finished.rename(run)
+    for name in EVERY.difference(JUDGING):
         (run / name).unlink(missing_ok=True)
     said = export(path, None, None, {}).to_text()
     assert said.splitlines()[0] == f"written to {run}"
@@ -126,7 +127,7 @@ def test_nothing_is_written_where_every_layer_stays(tmp_path: Path) -> None:
     assert sorted({*WRITTEN, TORCH_AUTOCAST}) == sorted(exported.reasons)
     assert all(KEEPS_BOTH in (reason or "") for reason in exported.reasons.values())
     for folder in (run, tmp_path / "again"):
-        assert not any((folder / name).exists() for name in EXPORTS)
+        assert not any((folder / name).exists() for name in EVERY)
 
 
 def test_every_layer_in_sixteen_bits_is_written(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Pinned
 from precision_bisect.runs.runfolder import RESULT
 from run_folders import result_of
-from tiny import KEPT, search, write_model
+from tiny import KEPT
 
 NAMES = ["a", "b", "c"]
 
@@ -52,19 +52,17 @@ def reading(path: Path, fields: Any) -> Finished:
     return read_finished(path, model())
 
 
-def test_a_finished_run_is_read(tmp_path: Path) -> None:
+def test_a_finished_run_is_read(searched: Path) -> None:
     """What the search wrote is read from the file as from its folder."""
-    path = write_model(tmp_path / "tiny.onnx")
-    search(path, tmp_path / "run")
-    loaded = load_model(path)
-    from_file = read_finished(tmp_path / "run" / RESULT, loaded)
-    assert from_file == read_finished(tmp_path / "run", loaded)
+    loaded = load_model(searched / "tiny.onnx")
+    from_file = read_finished(searched / "run" / RESULT, loaded)
+    assert from_file == read_finished(searched / "run", loaded)
     assert (tuple(KEPT), "fp16", "fp32") == (
         from_file.kept,
         from_file.pair.low,
         from_file.pair.high,
     )
-    assert (Status.FOUND, tmp_path / "run" / RESULT) == (from_file.result.status, from_file.path)
+    assert (Status.FOUND, searched / "run" / RESULT) == (from_file.result.status, from_file.path)
 
 
 def test_kept_layers_come_in_network_order(tmp_path: Path) -> None:

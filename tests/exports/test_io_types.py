@@ -191,7 +191,7 @@ def test_other_processes_round_the_same(tmp_path: Path) -> None:
     options = Options(model=path, inputs=tiny.samples(), engine=HALF, out=tmp_path / "run")
     prepared = prepare(options, ignore, tmp_path)
     sent = pickle.loads(pickle.dumps(prepared.spec)).made(tmp_path).model
-    assert sent.interface == prepared.model.interface
+    assert sent.interface == prepared.case.model.interface
     assert ({"x"}, True) == ({*sent.interface.inputs}, sent.rounds_ends)
 
 

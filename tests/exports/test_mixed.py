@@ -14,6 +14,7 @@ from precision_bisect.exports.export import Export
 from precision_bisect.exports.write import not_as_planned, remove_exports, write_exports
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
+from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
     EXPORTS,
@@ -38,7 +39,7 @@ def test_pinned_layers_stay_high_everywhere(tmp_path: Path) -> None:
     pinned = export.model.table.pinned({names[2]: "because"})
     export = replace(export, model=replace(export.model, table=pinned))
     reasons = write_exports(RunFolder(tmp_path), export)
-    assert {TORCH_AUTOCAST} == {*filter(reasons.get, EXPORTS)}
+    assert {TORCH_AUTOCAST} == {*filter(reasons.get, reasons)}
     assert {"a", "c"} == mixed_selects(tmp_path / MIXED_MODEL, list(names))
     assert "a:fp32,c:fp32" == (tmp_path / "layerPrecisions.txt").read_text()
     assert "a\\Z\nc\\Z\n" == (tmp_path / "autocast-exclude.txt").read_text()
@@ -100,7 +101,7 @@ def test_stale_exports_do_not_survive(tmp_path: Path) -> None:
     """A file that cannot be written any more is gone; so are all after a run without answer."""
     onnx.save(chain(["", "b"]), tmp_path / "model.onnx")
     folder = RunFolder(tmp_path / "run")
-    for name in (*EXPORTS, RESULT, LEDGER):
+    for name in (*EXPORTS, *exported_texts(), RESULT, LEDGER):
         folder.write(name, "stale")
     reasons = dict(write_exports(folder, export_of(tmp_path / "model.onnx", ["node_of_t1"])))
     left = {RESULT, LEDGER, *JUDGING, *(name for name, why in reasons.items() if why is None)}

@@ -134,7 +134,7 @@ def test_an_input_that_gives_a_shape_is_built_for_its_values(tmp_path: Path) -> 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     given=st.dictionaries(st.sampled_from("abc"), st.tuples(SIZES, SIZES), max_size=3),
     sampled=st.fixed_dictionaries({name: st.lists(SIZES, min_size=1) for name in "abc"}),

@@ -133,7 +133,7 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:
     assert "cannot read" in refused(other)
 
 
-@examples(30)
+@examples(15)
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.booleans())
 def test_damaged_archives(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int, cut: bool

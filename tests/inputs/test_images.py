@@ -17,6 +17,7 @@ from PIL import Image
 
 from effort import examples
 from models import load_text
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import InputError, PrecisionBisectError, UsageError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.inputs.input_files import read_samples
@@ -58,7 +59,7 @@ def refused(path: Path, signature: str = NCHW, **flags: Any) -> PrecisionBisectE
     return caught.value
 
 
-@examples(30)
+@examples(15)
 @given(
     layout=st.sampled_from(["nchw", "nhwc"]),
     channels=st.sampled_from(["rgb", "bgr"]),
@@ -143,6 +144,77 @@ def test_sizes_that_the_model_leaves_open(tmp_path: Path) -> None:
     (sample,) = opened(path, wide, image_size=(8, 6)).placed.values()
     assert (1, 3, 6, 8) == sample["image"].shape
     assert "makes 6 channels" in refused(path, layout="nhwc").message
+
+
+def test_letterbox_and_crop(tmp_path: Path) -> None:
+    """One keeps the whole image between borders, the other its middle; both keep the ratio."""
+    path = folder_of(tmp_path, Image.new("RGB", (12, 4), (9, 9, 9)))
+    for value in (114, 0, 255):
+        given: dict[str, Any] = {} if value == 114 else {"pad_value": value}
+        (sample,) = opened(path, resize="letterbox", **given).placed.values()
+        expected = np.full((HEIGHT, WIDTH), value, np.float32)
+        expected[1:3] = 9
+        np.testing.assert_array_equal(np.stack([expected] * 3)[None], sample["image"])
+    raw = pixels(4, 12, 3)
+    source = opened(folder_of(tmp_path, Image.fromarray(raw)), resize="crop")
+    (sample,) = source.placed.values()
+    np.testing.assert_array_equal(raw[:, 3:9].transpose(2, 0, 1), sample["image"][0])
+    assert [] == source.remarks
+    assert "--pad-value is of --resize letterbox" in refused(path, pad_value=3).message
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("unit", 0, 1),
+        ("inception", 0.5, 0.5),
+        ("imagenet", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    ],
+)
+def test_normalizations_by_name(name: str, mean: Any, std: Any, tmp_path: Path) -> None:
+    """They are what torchvision and timm do; the run's record has their numbers."""
+    raw = pixels(HEIGHT, WIDTH, 3)
+    path = folder_of(tmp_path, Image.fromarray(raw))
+    source = opened(path, normalize=name)
+    (sample,) = source.placed.values()
+    expected = ((raw / 255 - mean) / std).transpose(2, 0, 1).astype(np.float32)
+    np.testing.assert_allclose(expected, sample["image"][0], rtol=1e-6)
+    assert (None, 1 / 255) == (source.options.normalize, source.options.scale)
+    assert "--normalize sets --scale" in refused(path, normalize=name, mean=(1.0,)).message
+
+
+def test_patterns_and_a_folder_for_each_class(tmp_path: Path) -> None:
+    """Images lie as data sets have them; a folder whose name is a pattern is a folder."""
+    model = load_text(NCHW, tmp_path)
+    for name in ("cats/1.png", "dogs/1.png", "dogs/2.png"):
+        place = tmp_path / "[val]" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels(HEIGHT, WIDTH, 3)).save(place)
+        np.savez(place.with_suffix(".npz"), image=np.zeros((1, 3, HEIGHT, WIDTH), np.float32))
+    for pattern, count in (("[val]", 3), ("?val?/*/1.png", 2), ("?val?/**/*.npz", 3)):
+        path = tmp_path / pattern
+        source = open_source(Options(model=model.path, inputs=path), path, model)
+        assert count == len(source.placed)
+    assert "holds no samples" in refused(tmp_path / "*.jpg").message
+
+
+def test_a_size_that_fits_the_strides_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Halved twice and enlarged again, an image must have sides of multiples of 4."""
+    monkeypatch.chdir(tmp_path)
+    body = (
+        "(float[1, 3, H, W] x) => (float[1, 3, H2, W2] y) <float[4] s = {1, 1, 2, 2}> {"
+        " a = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)"
+        " b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)"
+        ' u = Resize(b, "", s) y = Add(a, u) }'
+    )
+    load_text(body, tmp_path)
+    folder_of(tmp_path, Image.fromarray(pixels(20, 20, 3)))
+    command = ["model.onnx", "--inputs", "photos", "--normalize", "unit", "--image-size"]
+    assert 2 == main([*command, "14x6"])
+    assert "--image-size 16x8 was tried and fits: multiples of 4" in capsys.readouterr().err
+    assert 2 != main([*command, "16x8"])
 
 
 @pytest.mark.parametrize("shape", ["1, 4, 8, 8", "1, 3, 0, 8", "3, 8", "1, 3, 8, 8, 8"])
@@ -268,7 +340,7 @@ def test_images_that_are_not_read(
     assert caught.value.hint
 
 
-@examples(50)
+@examples(25)
 @given(
     place=st.integers(0, 10**6), value=st.integers(0, 255), kind=st.sampled_from(["PNG", "JPEG"])
 )

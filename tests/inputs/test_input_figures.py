@@ -125,7 +125,7 @@ def test_of_many_samples_and_inputs_some_are_told() -> None:
 def test_what_a_user_sees_of_a_folder_of_photos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was read and how is one line, a wrong scale another, and other flags end a resume."""
+    """Pixels need a scale, what was read and how is one line, and other flags end a resume."""
     monkeypatch.chdir(tmp_path)
     load_text(f"{IMAGE} {{ r = Relu(x) y = Sqrt(r) }}", tmp_path)
     Path("photos").mkdir()
@@ -133,17 +133,22 @@ def test_what_a_user_sees_of_a_folder_of_photos(
         pixels = photo(255, seed)["x"].reshape(4, 4, 3).astype(np.uint8)
         Image.fromarray(pixels).save(f"photos/{seed}.png")
     command = ["model.onnx", "--inputs", "photos", "--channels", "bgr", "--resume"]
+    assert ExitCode.USAGE == main(command)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "values from 0 to 255" in line and "give --normalize imagenet" in line
+    assert not Path("model.onnx.precision-bisect").exists()
+    command += ["--scale", "1"]
     assert ExitCode.OK == main(command)
     said = capsys.readouterr().err
     assert (
         "Read 2 samples from photos: x float32 (1, 3, 4, 4), 0 to 255, mean 127; images of 4x4 "
         "(width x height), nchw, bgr (if training had the other order: --channels rgb)\n" in said
     )
-    assert "give --scale 1/255, and --mean and --std as in training\n" in said
     assert ExitCode.OK == main(command)
     assert "Found" not in capsys.readouterr().err
     for changed, told in (
         (["--scale", "1/255"], "--scale was 1.0, now 0.00392"),
+        (["--resize", "crop"], "--resize was stretch, now crop"),
         (["--mean", "100,101,102"], "--mean was 0.0,0.0,0.0, now 100.0,101.0,102.0"),
         (["--channels", "rgb"], "--channels was bgr, now rgb"),
     ):

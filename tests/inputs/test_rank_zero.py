@@ -103,10 +103,10 @@ def test_all_that_is_prepared_are_arrays(tmp_path: Path) -> None:
     prepared = prepare(given, ignore, tmp_path)
     assert prepared.here is not None
     with prepared.here.build(prepared.problem.beyond_range() or pytest.fail()) as engine:
-        computed = [engine.run(sample) for sample in prepared.samples]
+        computed = [engine.run(sample) for sample in prepared.case.samples]
     arrays = [
         array
-        for sample in (*prepared.samples, *prepared.reference, *computed)
+        for sample in (*prepared.case.samples, *prepared.case.reference, *computed)
         for array in sample.values()
     ]
     assert {np.ndarray} == {type(array) for array in arrays}
@@ -159,7 +159,7 @@ def test_every_command_takes_them(
     model = rank_zero.write_model(tmp_path)
     inputs = rank_zero.write_samples(tmp_path / "inputs", rank_zero.samples())
     prepared = prepare(Options(model=model, inputs=inputs), ignore, tmp_path)
-    rank_zero.write_samples(tmp_path / "outputs", prepared.reference)
+    rank_zero.write_samples(tmp_path / "outputs", prepared.case.reference)
     (tmp_path / "jobs.toml").write_text(f'[[job]]\nmodel = "{model}"\ninputs = "inputs"\n')
     assert 0 == command(model, inputs)
 

@@ -69,7 +69,7 @@ def test_folders_of_raw_files(tmp_path: Path) -> None:
     assert "write --inputs a:FILE,ids:FILE" in refused(folder / "a_0.bin", tmp_path)
 
 
-@examples(50)
+@examples(25)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     unknown=st.sets(st.integers(0, 3)),
@@ -133,7 +133,7 @@ def test_what_is_not_read_gets_a_loader(
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@examples(30)
+@examples(15)
 @given(
     name=NAMES,
     dtype=st.sampled_from(["float", "float16", "bfloat16", "int64", "bool", "string"]),

@@ -180,7 +180,7 @@ values = st.recursive(
 
 
 @given(values)
-@examples(30)
+@examples(15)
 def test_any_json_gives_layers(value: Any) -> None:
     """JSON of any other shape gives the layers that can be read, or none."""
     for text in (json.dumps(value), json.dumps({"Layers": value}), json.dumps(value)[:-1]):

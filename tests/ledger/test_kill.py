@@ -1,12 +1,13 @@
 """A search killed anywhere goes on where it was: nothing lost, nothing twice, the same answer."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import tiny
-from warm_processes import Forked
 
 KILLS = (1, 5, 6, 7, 12, 8, 9, 5, 10, 6, 4, 8, 7, 6, 10, 6)
 """At which of its own events each process dies. A trial has three (started, evaluated, finished),
@@ -15,12 +16,13 @@ twice."""
 
 
 ALL_HIGH = "fffff"
+HERE = Path(__file__).parents[1]
 
 
 def run(folder: Path, model: Path, kill_at: int) -> int:
     """Search in a process of its own and return how it ended."""
     words = [str(each) for each in (model, folder / "run", folder / "log", kill_at)]
-    return Forked("tiny", words).wait()
+    return subprocess.run([sys.executable, "-m", "tiny", *words], cwd=HERE).returncode
 
 
 def answer(folder: Path) -> dict[str, Any]:

@@ -56,14 +56,14 @@ def survives(data: bytes) -> None:
             assert "\n" not in error.one_line()
 
 
-@examples(30)
+@examples(15)
 @given(cut=st.integers(0, len(healthy())))
 def test_any_truncation_is_a_model_or_an_error(cut: int) -> None:
     """A file cut anywhere loads or is refused."""
     survives(healthy()[:cut])
 
 
-@examples(75)
+@examples(37)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(healthy()) - 1), st.integers(0, 255)), min_size=1, max_size=3
@@ -83,7 +83,7 @@ def test_names_that_are_no_text(name: bytes) -> None:
     survives(healthy().replace(name, b"\xf0" * len(name)))
 
 
-@examples(20)
+@examples(10)
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")

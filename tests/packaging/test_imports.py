@@ -5,6 +5,8 @@ import subprocess
 import sys
 from ast import literal_eval
 
+import pytest
+
 HEAVY = {
     "PIL",
     "argcomplete",
@@ -14,7 +16,6 @@ HEAVY = {
     "msgspec",
     "numpy",
     "onnx",
-    "onnx_ir",
     "onnxruntime",
     "optuna",
     "polygraphy",
@@ -59,6 +60,7 @@ def test_no_heavy_module_is_loaded() -> None:
     assert {} == {what: packages for what, packages in heavy.items() if packages}
 
 
+@pytest.mark.usefixtures("cold")
 def test_help_is_instant() -> None:
     """The quickest of five starts of --help takes less than 0.5 processor seconds, all in all.
 

@@ -43,7 +43,7 @@ def by_operators(
     return run_as_written(proto, {"x": values})[name]
 
 
-@examples(60)
+@examples(30)
 @given(
     values=hnp.arrays(np.float32, (3, 5), elements=FLOATS),
     scales=hnp.arrays(np.float32, (3,), elements=SCALES),
@@ -59,7 +59,7 @@ def test_activations_equal_the_operators(
     np.testing.assert_array_equal(expected, fake_quantized(values, scale.along(2), kind))
 
 
-@examples(60)
+@examples(30)
 @given(
     weight=hnp.arrays(np.float32, (4, 3), elements=FLOATS),
     axis=st.sampled_from((0, 1)),

@@ -19,7 +19,6 @@ from precision_bisect.backends.trtexec.trtexec_results import LOG_END, trouble
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, RefusedError
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Sample
@@ -66,7 +65,7 @@ def backend(
         spec.name: [tuple(n for n in spec.shape or () if isinstance(n, int))]
         for spec in model.inputs
     }
-    task = BackendTask(options=asked, samples=samples, shapes=shapes, work=work, scales=Scales())
+    task = BackendTask(options=asked, samples=samples, shapes=shapes, work=work)
     return backend_plugin("remote").make(task)(model)
 
 

@@ -1,6 +1,6 @@
 """Functions and classes of the caller in the place of names, in the Python API."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from precision_bisect.api import FindOptions
 from precision_bisect.options import Options
 from precision_bisect.plugins import STRATEGIES, load
 from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.runs.monitoring.events import Event, TrialFinished
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import Verdict
 
@@ -95,7 +96,10 @@ def fails(*_: object, **__: object) -> float:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"check": fails}, "test_api_objects.fails failed: an odd error"),
+        (
+            {"check": fails},
+            "failed: an odd error (LookupError in test_api_objects.py, line ",
+        ),
         ({"check": lambda found, wanted: "text"}, "returned str, which is no float"),
         ({"check": 3}, "check cannot be 3; give a name, or a function or class"),
         ({"metric": fails}, f"the metric {__name__}.fails cannot be made: LookupError"),
@@ -116,3 +120,108 @@ def test_objects_that_do_not_fit_are_errors_of_ours(
         precision_bisect.find(model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", **options)
     assert said in str(refusal.value)
     assert refusal.value.hint
+
+
+class Searching:
+    """What a strategy must have, but a search."""
+
+    name, assumption, minimal, largest = "odd", "none", False, None
+
+
+class Junk(Searching):
+    """Yields what is no proposal."""
+
+    def search(self, problem: object) -> Any:
+        """Ask for a number."""
+        yield 3
+
+
+class Nothing(Searching):
+    """Has no search at all."""
+
+    def search(self, problem: object) -> Any:
+        """Return what is no generator."""
+
+
+class Planless(Searching):
+    """Ends without a plan."""
+
+    def search(self, problem: object) -> Any:
+        """Yield nothing."""
+        yield ()
+
+
+class Stops(Searching):
+    """Ends as a generator would."""
+
+    def search(self, problem: object) -> Any:
+        """Raise what ends generators."""
+        raise StopIteration
+        yield ()
+
+
+def stop(_: object) -> None:
+    """Raise what ends a generator around in silence."""
+    raise StopIteration
+
+
+def samples() -> Iterator[Sample]:
+    """Yield one sample, and fail."""
+    yield SAMPLE
+    raise LookupError("no more")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strategy": Junk}, "the strategy odd yields no tuple of proposals"),
+        ({"strategy": Nothing}, "the strategy odd failed: TypeError"),
+        ({"strategy": Planless}, "the strategy odd ended with no plan"),
+        ({"strategy": Stops}, "the strategy odd failed: RuntimeError"),
+        ({"observer": stop}, "the observer failed: StopIteration"),
+        ({"inputs": samples()}, "inputs failed: LookupError: no more"),
+        ({"out": "a\0b"}, "give a path"),
+        ({"max_time": "10x"}, "write 90, 90s, 15m or 8h"),
+        ({"max_time": "10m", "max_time_s": 3.0}, "max_time and max_time_s are one"),
+    ],
+)
+def test_whatever_is_called_its_errors_are_ours(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """With a hint, and with the exception itself as the cause."""
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(precision_bisect.PrecisionBisectError) as caught:
+        given = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **options}
+        precision_bisect.find(model, **given)
+    assert said in str(caught.value) and caught.value.hint
+
+
+def test_a_bare_array_and_texts_of_units(tmp_path: Path) -> None:
+    """One input needs no name, and a time is written as the flag's."""
+    model = save(parse(OVERFLOW), tmp_path)
+    for inputs in (SAMPLE["x"], [SAMPLE["x"]], iter([SAMPLE["x"]])):
+        result = precision_bisect.find(
+            model, inputs=inputs, tol=0.2, out=tmp_path / "run", overwrite=True, max_time="10m"
+        )
+        assert result.kept
+    picture = tmp_path / "curve.svg"
+    result.plot().save(picture)
+    assert picture.read_text().startswith("<svg") and "save" in repr(result.plot())
+
+
+def test_an_interrupt_is_raised_with_what_was_found(tmp_path: Path) -> None:
+    """A cell that is interrupted ends the cells behind it, too; the run folder stands."""
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, TrialFinished):
+            raise KeyboardInterrupt
+
+    model = save(parse(OVERFLOW), tmp_path)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        precision_bisect.find(
+            model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", observer=interrupt
+        )
+    assert isinstance(caught.value, precision_bisect.SearchInterrupted)
+    assert isinstance(caught.value.result, Result)
+    assert "interrupted" == caught.value.result.status
+    assert "interrupted" == precision_bisect.load(tmp_path / "run").status

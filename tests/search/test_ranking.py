@@ -64,6 +64,18 @@ def test_the_last_layers_are_ranked_too() -> None:
     assert not told.shared
 
 
+@pytest.mark.parametrize("size", [40, SIZE])
+def test_layers_of_one_kernel_are_ranked_together(size: int) -> None:
+    """A part of a kernel says nothing of the whole, and each has its share of that error."""
+    kernel, core = (6, 7, 8, 11), (7, 8)
+    told, plans = ranked(replace(oracles.problem(size), together=[kernel, core]), 1.0)
+    low = [frozenset(range(size)) - plan.kept for plan in plans]
+    assert frozenset(kernel) in low
+    assert all(not group & {*kernel} or group >= {*kernel} for group in low)
+    assert [0.5] * len(kernel) == [told.scores[layer] for layer in kernel]
+    assert {*kernel} == {*told.shared}
+
+
 def test_a_ranking_takes_no_longer_than_the_builds_that_it_saves() -> None:
     """Forecasts that are dearer than builds are for blocks alone, in a search and after it."""
     asked = replace(oracles.problem(SIZE), builds=True)

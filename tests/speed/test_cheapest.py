@@ -47,7 +47,7 @@ def problems(draw: st.DrawFn) -> tuple[CostGraph, list[float]]:
     return chain_of(high, cast), draw(st.lists(errors, min_size=size, max_size=size))
 
 
-@examples(60)
+@examples(30)
 @given(problem=problems(), limit=st.sampled_from([0.0, 0.2, 0.6, 1.5]), seed=st.integers(0, 9))
 def test_nothing_cheaper_is_allowed(
     problem: tuple[CostGraph, list[float]], limit: float, seed: int

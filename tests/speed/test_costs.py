@@ -215,7 +215,7 @@ def graphs(draw: st.DrawFn) -> CostGraph:
     return CostGraph(tuple(high_ms), tuple(draw(st.lists(value, max_size=12))))
 
 
-@examples(200)
+@examples(100)
 @given(st.data(), graphs())
 def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostGraph) -> None:
     """The quick way and the plain way agree."""
@@ -225,7 +225,7 @@ def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostG
     assert expected == pytest.approx(graph.gain(kept, instead), abs=1e-9)
 
 
-@examples(50)
+@examples(25)
 @given(graphs())
 def test_keeping_a_layer_is_never_free(graph: CostGraph) -> None:
     """Each has a cost above zero, and as many costs as layers there are."""

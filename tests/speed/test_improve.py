@@ -326,7 +326,7 @@ def outcome_of(drawn: tuple[list[float], CostGraph, float, float]) -> tuple[Endi
     return ending, list(driver.trials)
 
 
-@examples(25)
+@examples(12)
 @given(cases())
 def test_an_answer_passed_and_is_fast_enough_and_no_slower(
     drawn: tuple[list[float], CostGraph, float, float],

@@ -115,15 +115,15 @@ def clocked(folder: Path, samples: int = 1, holdout: int = 0, **limits: Any) -> 
         backend="emulated",
     )
     made = prepare(options, ignore, folder)
-    connected = cost_graph(made.model, {"x": (1, 8)})
+    connected = cost_graph(made.case.model, {"x": (1, 8)})
     values = [replace(value, cast_ms=0.01) for value in connected.values]
     graph = CostGraph((0.05,) * connected.size, values)
     assert made.here is not None
     clocked = Clocked(made.here, Clock(graph, base=0.1, noise=0.002))
+    # The emulator alone has no latency to limit.
+    case = replace(made.case, options=replace(options, backend="auto", **limits))
     return replace(
-        made,
-        # The emulator alone has no latency to limit.
-        options=replace(options, backend="auto", **limits),
+        made.with_case(case),
         backend=clocked,
         here=clocked,
         graph=graph,
@@ -132,7 +132,7 @@ def clocked(folder: Path, samples: int = 1, holdout: int = 0, **limits: Any) -> 
 
 def finish(prepared: Prepared, budget: Budget | None = None) -> Result:
     """Run what was prepared."""
-    folder = RunFolder(prepared.options.folder)
+    folder = RunFolder(prepared.case.options.folder)
     return run_prepared(prepared, ignore, budget or Budget(), folder)
 
 
@@ -218,7 +218,7 @@ def test_progress_tells_the_speed(tmp_path: Path) -> None:
         sentences.append(sentence(progress))
 
     prepared = clocked(tmp_path, min_speedup=2.0)
-    folder = RunFolder(prepared.options.folder)
+    folder = RunFolder(prepared.case.options.folder)
     run_prepared(prepared, observe, Budget(), folder)
     assert any("times as fast as all high" in s for s in sentences)
 

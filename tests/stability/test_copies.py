@@ -122,19 +122,19 @@ def test_each_draw_and_each_copy_is_another_and_always_the_same() -> None:
 
 def test_without_a_float_input_each_layer_has_a_factor() -> None:
     """The samples and their reference stay as they are."""
-    (feed,), reference = copies_of(layers=3).make(SampleSet.JUDGED, 1, 0)
+    (feed,), (reference,) = copies_of(layers=3).make(SampleSet.JUDGED, 1, 0)
     assert (3,) == feed[FACTORS].shape
     assert FEEDS[0]["x"] is feed["x"]
-    assert FEEDS is reference
+    assert FEEDS[0] is reference
 
 
 def judged(
-    errors: list[float], proposal: Proposal, allowed: int = 0
+    errors: list[float], proposal: Proposal, allowed: int = 0, samples: int = 1
 ) -> tuple[Verdict | None, float | None, Stability | None]:
     """Return verdict, error and stability of a plan with these errors, the samples' first."""
     told = iter(errors)
     backend = Simulated(lambda plan, feed: next(told))
-    sets = {SampleSet.JUDGED: ([{"x": np.ones(1)}], [{"y": np.zeros(1)}])}
+    sets = {SampleSet.JUDGED: ([{"x": np.ones(1)}] * samples, [{"y": np.zeros(1)}] * samples)}
     evaluator = Evaluator(
         backend=backend,
         emulator=backend,
@@ -179,6 +179,22 @@ def test_a_certificate_stops_at_the_first_copy_that_fails() -> None:
     short, long = (judged([0.5, 1.5, 1.5, 1.5, 1.5], asked)[2] for asked in (certificate, DRAWN))
     assert short is not None and long is not None
     assert (1, 1, 2, 2) == (short.copies, short.failed, long.copies, long.failed)
+
+
+def test_further_copies_are_of_the_samples_that_may_decide() -> None:
+    """The second of three is far below the others, so three copies go without it."""
+    first = [0.5, 0.1, 0.4]
+    copied = [0.5, 0.1, 0.4, *[0.5, 0.4] * 2, 0.3, 1.5]
+    verdict, error, stability = judged([*first, *copied], DRAWN, samples=3)
+    assert (Verdict.FAIL, 1.5) == (verdict, error)
+    assert stability is not None and (4, 1) == (stability.copies, stability.failed)
+
+
+@pytest.mark.parametrize("copied", [[0.5, 0.2, 0.4], [0.5, 0.0, 0.4]])
+def test_no_sample_is_left_out_that_may_come_near(copied: list[float]) -> None:
+    """It has doubled on the first copy, or has no figure of which the law speaks."""
+    errors = [0.5, 0.1, 0.4, *copied, *[0.5, 0.1, 0.4] * 3]
+    assert (Verdict.PASS, 0.5) == judged(errors, DRAWN, samples=3)[:2]
 
 
 def test_copies_that_hold_do_not_excuse_the_samples() -> None:

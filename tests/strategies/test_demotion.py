@@ -57,7 +57,7 @@ def test_a_limit_whose_square_is_no_float(limit: float) -> None:
     assert 3 in Simulation(8, broken).run(Guided().search(problem)).kept
 
 
-@examples(40)
+@examples(20)
 @given(
     errors=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=20),
     share=st.floats(0.05, 0.95),

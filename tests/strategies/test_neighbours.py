@@ -81,7 +81,7 @@ def test_the_other_half_of_a_pair_is_looked_for_beside_it(workers: int) -> None:
     asked = replace(oracles.problem(SIZE), builds=True, workers=workers)
     builds = dict.fromkeys((False, True), 0)
     for pairs in builds:
-        for seed in range(6):
+        for seed in range(3):
             found = culprits(seed, pairs=pairs)
             engine, emulator = oracles.monotone(found), oracles.monotone(found[:6])
             simulation = Simulation(SIZE, engine, emulator=emulator)

@@ -35,8 +35,8 @@ EVERY: dict[str, Callable[[], Strategy]] = {
 }
 MINIMAL = [make for make in EVERY.values() if make().minimal]
 LARGE = [make for make in MINIMAL if make().largest is None]
-FEW = examples(20)
-FEWER = examples(6, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(12)
+FEWER = examples(4, suppress_health_check=[HealthCheck.too_slow])
 
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
@@ -153,7 +153,7 @@ def test_pass_fail_alone_finds_the_culprits(
 
 
 @given(any_oracle(8))
-@examples(40)
+@examples(20)
 def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
     """Nothing smaller than what the exhaustive search keeps passes."""
     size, oracle = drawn
@@ -163,7 +163,7 @@ def test_exhaustive_finds_a_minimum(drawn: tuple[int, Oracle]) -> None:
 
 
 @given(culprits(60))
-@examples(60)
+@examples(30)
 def test_prefix_finds_the_shortest_end(drawn: tuple[int, frozenset[int]]) -> None:
     """With a monotone oracle, no shorter prefix or suffix of the network passes."""
     size, needed = drawn

@@ -17,7 +17,7 @@ from precision_bisect_strategies.guided import Guided
 from textbook import quickxplain
 
 LAYERS = 2000
-SEEDS = 8
+SEEDS = 4
 CULPRITS = frozenset((17, 402, 403, 1111, 1999))
 
 

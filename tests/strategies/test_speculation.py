@@ -38,7 +38,7 @@ def needed_by(oracle: Oracle, size: int, search: Search[Plan]) -> tuple[Plan, li
 
 
 @given(st.integers(2, 30), st.integers(0, 1000), st.floats(0.1, 0.9))
-@examples(60)
+@examples(25)
 def test_the_searches_are_those_of_the_papers(size: int, seed: int, share: float) -> None:
     """One worker tries, in the same order, the plans that the recursive algorithms try."""
     rng = random.Random(seed)

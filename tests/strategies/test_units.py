@@ -73,7 +73,7 @@ def test_where_neighbours_seldom_act_together_pairs_apart_are_not_believed() -> 
 
 
 @given(st.integers(0, 10_000), st.floats(0.0, 2.0))
-@examples(30)
+@examples(15)
 def test_units_never_cross_blocks(seed: int, spread: float) -> None:
     """However unlike the layers of a block are alone, units are of one block each, in order."""
     rng = random.Random(seed)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,13 @@ from precision_bisect.settings.targets import parser_steps
 
 pytest.importorskip("tensorrt_rtx", reason="pip install tensorrt_rtx")
 
-from engines import rtx_steps
+from engines.operator_models import REAL_SIZES, Case, all_cases, written_cases
 
+from engines import rtx_steps
 from models import save
 
 
-def check(cases: Iterable[rtx_steps.Case], folder: Path) -> set[str]:
+def check(cases: Iterable[Case], folder: Path) -> set[str]:
     """Compare each case, which parser, table and emulator must agree on; return the operators."""
     table, seen = parser_steps(), set()
     for case in cases:
@@ -51,23 +51,22 @@ def installed() -> bool:
 @pytest.mark.skipif(not installed(), reason="the table is of another version of tensorrt_rtx")
 def test_operators_of_many_layers_are_as_the_parser_writes_them(tmp_path: Path) -> None:
     """In each form of opsets 11 to 28, with constants and without."""
-    seen = check(rtx_steps.written_cases(), tmp_path)
-    assert seen == {label.split()[0] for label in rtx_steps.MORE}
+    seen = check(written_cases(), tmp_path)
+    assert seen == {label.split()[0] for label in REAL_SIZES}
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not installed(), reason="the table is of another version of tensorrt_rtx")
 def test_all_operators_are_as_the_parser_writes_them(tmp_path: Path) -> None:
     """Every operator of the standard that takes floats, in every case that ONNX has of it."""
-    cases = chain(rtx_steps.written_cases(), rtx_steps.standard_cases())
-    seen = check(cases, tmp_path)
+    seen = check(all_cases(), tmp_path)
     assert seen == parser_steps()["operators"].keys()
 
 
 @pytest.mark.parametrize(("label", "word"), [("LogSoftmax", "steps"), ("Gemm", "fused")])
 def test_the_builder_decides_what_is_one_operation(label: str, word: str) -> None:
     """A Softmax and its logarithm are named one by one; a product takes its bias along."""
-    case = next(case for case in rtx_steps.written_cases() if case.op_type == label)
+    case = next(case for case in written_cases() if case.op_type == label)
     parsed = rtx_steps.parse(case.model)
     assert not isinstance(parsed, str)
     names = rtx_steps.kernels(parsed)

@@ -76,7 +76,7 @@ def layers_of_nodes(rtx: Flavour, operators: Sequence[str]) -> list[int]:
 
 @given(data=st.data())
 @example(data=None)
-@examples(30)
+@examples(15)
 def test_layers_go_with_the_node_they_were_made_for(
     rtx: Flavour, data: st.DataObject | None
 ) -> None:

@@ -39,7 +39,7 @@ def types_of_nodes(held: Parsed, names: set[str]) -> dict[str, set[str]]:
 
 
 @given(proto=random_models(WiderMaker, OPERATORS), choose=st.randoms(use_true_random=False))
-@examples(20)
+@examples(10)
 def test_marks_are_the_typed_graph(
     rtx: Flavour, proto: onnx.ModelProto, choose: random.Random
 ) -> None:

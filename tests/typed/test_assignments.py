@@ -74,7 +74,7 @@ def check_forms(model: Model, pair: Pair, plan: Plan, typed: onnx.ModelProto) ->
             assert len(sources[node.name].input) == len(node.input)
 
 
-@examples(25)
+@examples(12)
 @given(
     proto=random_models(WiderMaker, KINDS),
     pair=st.sampled_from(PAIRS),

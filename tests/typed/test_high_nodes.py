@@ -46,7 +46,7 @@ def by_types(writer: TypedWriter, plan: Plan, low: LowName) -> list[str]:
     ]
 
 
-@examples(60)
+@examples(30)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),

@@ -14,7 +14,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour, refused_by_every_parser
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend, refusals
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.typed.layout import NO_BF16, NOT_PARSED
+from precision_bisect.graphs.typed.layout import NOT_PARSED
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import HALF_NAMES, HalfName, Pair
@@ -144,7 +144,7 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize("op", sorted(NO_BF16 - {"GRU"}))
+@pytest.mark.parametrize("op", sorted({*NOT_PARSED["bf16"]} - {"GRU", *NOT_PARSED["fp16"]}))
 def test_the_parser_refuses_these_in_bf16(rtx: Flavour, tmp_path: Path, op: str) -> None:
     """What has no form in BF16 for TensorRT's sake is refused by a real parser."""
     settings = "<kernel_shape = [2, 2]>" if op == "LpPool" else ""
@@ -156,7 +156,7 @@ def test_the_parser_refuses_these_in_bf16(rtx: Flavour, tmp_path: Path, op: str)
 def test_the_parser_refuses_these_in_sixteen_bits(rtx: Flavour, tmp_path: Path) -> None:
     """ONNX has them in both types since opset 28, and no file has them so."""
     for low, kind in LOWS:
-        for op in sorted(NOT_PARSED):
+        for op in NOT_PARSED["fp16"]:
             body = f"(float[2, 4] x) => (float[2, 4] y) {{ c = Cast<to = {kind}>(x)"
             low_body = f"{body} d = {op}(c) y = Cast<to = 1>(d) }}"
             assert refusals(rtx, save(parse(low_body, opset=28, ir=14), tmp_path))

@@ -63,7 +63,7 @@ def as_written(model: Model, writer: TypedWriter, plan: Plan) -> Plan:
     return Plan.of({*plan.kept, *map(model.table.names.index, writer.not_low)})
 
 
-@examples(40)
+@examples(20)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -85,7 +85,7 @@ def test_every_plan_means_what_the_emulator_means(
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} of {plan}")
 
 
-@examples(25)
+@examples(12)
 @given(
     proto=random_models(WiderMaker, WIDER_KINDS),
     low=st.sampled_from(HALF_NAMES),
@@ -110,7 +110,7 @@ def test_the_all_high_plan_changes_nothing(
         np.testing.assert_array_equal(array, wanted[name])
 
 
-@examples(25)
+@examples(12)
 @given(
     proto=random_models(WiderMaker, (*ROUNDED_ONCE, *FOLLOWERS, *MOVERS)),
     low=st.sampled_from(HALF_NAMES),

@@ -51,7 +51,7 @@ def changed(sample: Sample, share: float, seed: int) -> Sample:
 
 
 @given(data=st.data())
-@examples(80)
+@examples(40)
 def test_what_is_near_is_one_sample(data: st.DataObject) -> None:
     """In any order, by any number, of any size: the first of each stands for all of them."""
     kind = data.draw(st.sampled_from(["floats", "pixels", "tokens", "text"]))
@@ -96,7 +96,7 @@ def test_a_slow_drift_is_many_samples() -> None:
 
 
 @given(near=st.lists(st.integers(0, 9), min_size=2, max_size=40), seed=st.integers(0, 9))
-@examples(60)
+@examples(30)
 def test_no_sample_is_on_both_sides(near: list[int], seed: int) -> None:
     """Of those held out none is like one that may choose, and so many distinct ones are."""
     new = Distinct([*range(len(near))], [near.index(each) for each in near])

@@ -7,10 +7,10 @@ import pytest
 from precision_bisect import find
 from zoo.networks import prepare
 
+pytestmark = pytest.mark.models
 pytest.importorskip("torch", reason="pip install --group models")
 
 
-@pytest.mark.models
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "where", "cause"),

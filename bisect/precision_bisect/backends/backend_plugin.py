@@ -59,14 +59,15 @@ class BackendTask:
 
     `samples` are all feeds of the run, by input name; of a finished run only their `shapes` are
     known. `work` is an empty folder for files. `scales` are those of everything that some plan
-    quantizes. `timed` tells that latencies decide: then every plan is built as it is deployed.
+    quantizes, if anything. `timed` tells that latencies decide: then every plan is built as it is
+    deployed.
     """
 
     options: Options
     samples: Sequence[Sample] = ()
     shapes: SampleShapes | None = None
     work: Path
-    scales: Scales
+    scales: Scales = NO_SCALES
     timed: bool = False
 
     def shapes_for(self, model: Model) -> SampleShapes:

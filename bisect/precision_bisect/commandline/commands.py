@@ -215,7 +215,9 @@ def doctor_command(parsed: Namespace) -> int:
 
 
 def batch_command(parsed: Namespace) -> int:
+    from precision_bisect.commandline.batch.batch_record import written_line
     from precision_bisect.commandline.batch.batch_run import as_shell, dry_run, run_batch
+    from precision_bisect.runs.monitoring.events import ignore
 
     options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:
@@ -227,9 +229,15 @@ def batch_command(parsed: Namespace) -> int:
         if planned.interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.USAGE if failed else ExitCode.OK
-    batch = run_batch(options, tell)
-    sys.stdout.write(batch.to_json() if parsed.json else batch.to_text(options.folder))
+    batch = run_batch(options, tell, ignore if parsed.json else _show)
+    sys.stdout.write(batch.to_json() if parsed.json else written_line(options.folder))
     return batch.exit_code
+
+
+def _show(line: str) -> None:
+    """Print a line at once: a night is long."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def show_command(parsed: Namespace) -> int:

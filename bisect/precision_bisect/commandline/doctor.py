@@ -26,18 +26,14 @@ from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
 from precision_bisect.machine.plain_files import whole, written
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.belonging import logs, matching, refuse_replacing
+from precision_bisect.runs.belonging import exported_texts, logs, matching, refuse_replacing
 from precision_bisect.runs.runfolder import (
-    AUTOCAST,
     EVENTS,
-    LAYER_PRECISIONS,
     LAYERS,
     LOGS,
-    POLYGRAPHY_SCRIPT,
     RESULT,
     RUNG_FOLDER,
     STATUS,
-    TORCH_AUTOCAST,
     TRTEXEC,
     VERIFIED,
     VERIFIED_ENGINE,
@@ -170,8 +166,7 @@ LARGEST = 16 * 2**20
 MOST_LOGS = 50
 _ROOT = "precision-bisect-bundle"
 _SUFFIXES = (".tar.gz", ".tgz")
-_EXPORTS = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, TORCH_AUTOCAST)
-_NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS, *_EXPORTS)
+_NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS)
 _PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -261,7 +256,7 @@ def _of_run(run: Path) -> dict[str, str]:
 
 def _members(run: Path) -> Iterator[str]:
     """Yield the names, inside the folder, of files that may go with it."""
-    yield from _NAMES
+    yield from (*_NAMES, *exported_texts())
     for folder in (run, *matching(run, RUNG_FOLDER)):
         linked = (folder / LOGS).is_symlink() or (folder != run and folder.is_symlink())
         for path in [] if linked else logs(folder)[-MOST_LOGS:]:

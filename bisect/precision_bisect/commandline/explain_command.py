@@ -42,8 +42,10 @@ def explain(options: Options, layers: Sequence[str], worst: int, observer: Obser
             named.extend(_named(layers, {layer.name: layer.module for layer in table.candidates}))
 
         prepared = prepare(options, observer, work, check)
-        if low := [name for name in prepared.model.table.names if name in prepared.model.in_low]:
-            of = counted(len(prepared.model.table.names), "layer")
+        if low := [
+            name for name in prepared.case.model.table.names if name in prepared.case.model.in_low
+        ]:
+            of = counted(len(prepared.case.model.table.names), "layer")
             message = (
                 f"explained in its FP32 form: the file computes {len(low)} of {of} in 16 bits"
             )
@@ -64,7 +66,7 @@ def _explained(
     prepared: Prepared, driver: Driver, layers: Sequence[str], errors: Mapping[str, float]
 ) -> Findings:
     findings, watched = diagnose(question(prepared, layers))
-    advised = with_advice(prepared, driver, findings, watched)
+    advised = driver.run(with_advice(prepared, driver, findings, watched))
     with_errors = [
         replace(finding, figures={**finding.figures, "alone_error": errors.get(finding.layer)})
         for finding in advised.layers

@@ -2,13 +2,14 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.commandline.internal_errors import complain, internal_errors
-from precision_bisect.errors import ExitCode
+from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.machine.stopping import turn_away
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
@@ -69,13 +70,20 @@ def search(parsed: Namespace, options: Options) -> int:
     finished = parsed.on_finish
     if finished is not None:
         check_command(finished)
+    from precision_bisect.commandline.ci_reports import report_to_services
     from precision_bisect.plugins import REPORTS, leave_page, load
     from precision_bisect.runs.comparing.gate import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
+    if gate.missing is not None:
+        complain(f"warning: there is no baseline {gate.missing}: the answer is new")
+    tell_services = partial(
+        report_to_services, options, junit_file=parsed.junit, github=parsed.github
+    )
 
-    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
-    with Interruptible(report) as watched, ExitStack() as last:
+    telling = {"explain": parsed.explain_search, "quiet": parsed.quiet}
+    report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, **telling)
+    with Interruptible(report) as watched, ExitStack() as last, _errors_told(tell_services):
         with report, internal_errors(options.folder):
             from precision_bisect.api import run
 
@@ -88,7 +96,10 @@ def search(parsed: Namespace, options: Options) -> int:
                 report.conclude(result, options.model)
         if parsed.json:
             _print(result.to_text())
-    code = _held_against(gate, result)
+    code, objections = _held_against(gate, result)
+    for objection in objections:
+        complain(objection)
+    tell_services(result, code, objections)
     if code == ExitCode.OK:
         from precision_bisect.runs.results.chosen_point import kept_at
 
@@ -106,19 +117,27 @@ def _print(text: str) -> None:
         turn_away(sys.stdout)
 
 
-def _held_against(gate: "Gate", result: "Result") -> int:
-    """Return the exit code of a run, once its answer was held against what may be kept.
+@contextmanager
+def _errors_told(tell_services: Callable[..., None]) -> Iterator[None]:
+    """Have services know of an error that ends a run, too."""
+    try:
+        yield
+    except PrecisionBisectError as error:
+        tell_services(None, error.exit_code, [error.one_line()])
+        raise
+
+
+def _held_against(gate: "Gate", result: "Result") -> tuple[ExitCode, Sequence[str]]:
+    """Return the exit code of a run, once its answer was held against what may be kept, and why.
 
     A curve that was asked for is all that there is to be.
     """
     if result.curve and not result.rungs and result.status is Status.STOPPED:
-        return ExitCode.OK
+        return ExitCode.OK, ()
     if result.exit_code is not ExitCode.OK:
-        return result.exit_code
+        return result.exit_code, ()
     objections = list(gate.objections(result))
-    for objection in objections:
-        complain(objection)
-    return ExitCode.NO_PLAN if objections else ExitCode.OK
+    return ExitCode.NO_PLAN if objections else ExitCode.OK, objections
 
 
 def _call(command: Sequence[str], result: Path) -> None:

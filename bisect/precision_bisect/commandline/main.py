@@ -7,14 +7,20 @@ standard library are imported before a command really starts.
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from os import _exit  # a script that still runs has another one
 from typing import NoReturn
 
-from precision_bisect.commandline.arguments.parser import close_matches
-from precision_bisect.commandline.arguments.run_flags import USAGE, run_parser, to_options
+from precision_bisect.commandline.arguments.parser import Parser, close_matches
+from precision_bisect.commandline.arguments.run_flags import (
+    USAGE,
+    from_config,
+    run_parser,
+    to_options,
+)
 from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
 from precision_bisect.commandline.job import TOO_EARLY, search
@@ -66,12 +72,21 @@ def _dispatch(arguments: Sequence[str]) -> int:
     first = arguments[0]
     if first in COMMANDS:
         parser, command = COMMANDS[first]
-        return command(parser().read(arguments[1:]))
+        return command(_read(parser(), arguments[1:]))
     if first == "run":
         return _run(arguments[1:])
     if first.isalpha() and not os.path.lexists(first):
         _refuse_command(first, arguments[1:])
     return _run(arguments)
+
+
+def _read(parser: Parser, arguments: Sequence[str]) -> Namespace:
+    """Return the arguments, with what a configuration file adds, which is said."""
+    parsed = parser.read(arguments)
+    added = from_config(parser, parsed)
+    if added:
+        tell(f"From the configuration file: {shlex.join(added)}")
+    return parser.read([*added, *arguments]) if added else parsed
 
 
 def _refuse_command(word: str, rest: Sequence[str]) -> None:
@@ -89,7 +104,7 @@ def _refuse_command(word: str, rest: Sequence[str]) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parsed = run_parser().read(arguments)
+    parsed = _read(run_parser(), arguments)
     return search(parsed, to_options(parsed))
 
 

@@ -43,6 +43,7 @@ class Export:
     `shapes` are those that the samples of the run had, by input; `run` is the fingerprint of it.
     `modules` of PyTorch hold the plan whole, as a trial has shown; none where none was tried.
     `folder` is where the files will lie, `no_mixed` why there is no typed model, None if there is.
+    With `seal` ONNX Runtime opens the typed model by its defaults.
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Export:
     modules: Sequence[str] = ()
     folder: Path = Path()
     no_mixed: str | None = None
+    seal: bool = False
 
     @property
     def needs_fp32_form(self) -> bool:
@@ -71,9 +73,7 @@ class Export:
     @property
     def plan(self) -> Plan:
         """The plan that keeps `kept`."""
-        wanted = frozenset(self.kept)
-        names = self.model.table.names
-        return Plan.of(i for i, name in enumerate(names) if name in wanted)
+        return self.model.table.plan_of(self.kept)
 
     @cached_property
     def precisions(self) -> Mapping[LayerName, PrecisionName]:

@@ -17,7 +17,7 @@ from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
-from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, modules_around
+from precision_bisect.layer_table import LayerName, modules_around
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
@@ -87,6 +87,7 @@ class Finished:
             shapes=self.shapes,
             run=self.result.fingerprint,
             modules=self.modules,
+            seal="onnxruntime" in self.options.targets,
         )
 
     @property
@@ -102,10 +103,10 @@ class Finished:
 
     def with_pinned(self, model: Model) -> Model:
         """Return the model with the layers pinned that were no candidates of the last search."""
-        model = replace(model, table=model.table.asking(self.asked))
+        table = model.table.asking(self.asked)
         for name, precision in self.fixed.items():
-            model = pin(model, {name: FIXED_BY_RUNG}, Form(stored=precision))
-        return pin(pin_formless(model, self.pair), self.pinned)
+            table = table.on_rung({name}, Form(stored=precision))
+        return pin(pin_formless(replace(model, table=table), self.pair), self.pinned)
 
 
 def read_finished(path: Path, model: Model, point: str | None = None) -> Finished:

@@ -54,7 +54,7 @@ class Feeds:
 
     Without `samples` it takes those that are `stored` beside the file, if any are. `known` tells
     that ONNX Runtime runs the given model here, so that it has all operators. `large` is as of
-    `open_file`.
+    `open_file`, and so is `by_defaults`.
     """
 
     samples: Sequence[Sample] | None = None
@@ -63,6 +63,7 @@ class Feeds:
     threads: int = 0
     known: bool = True
     large: bool = False
+    by_defaults: bool = False
 
     def save(self, work: Path) -> None:
         """Have the process find this in its folder."""
@@ -83,7 +84,7 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
     """
     use_custom_ops(feeds.custom_ops)
     try:
-        session = open_file(path, feeds.threads, large=feeds.large)
+        session = open_file(path, feeds.threads, large=feeds.large, by_defaults=feeds.by_defaults)
     except LacksKernel as error:
         raise NotRun(f"ONNX Runtime's CPU lacks a kernel: {error}") from error
     except ModelError as error:

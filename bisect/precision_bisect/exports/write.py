@@ -63,7 +63,7 @@ def mixed_model(export: Export) -> TypedGraph:
     """Return the typed model of a plan. Raises NotWritable where there is none."""
     try:
         writer = TypedWriter(export.model, export.pair, export.scales)
-        typed = writer.write(export.plan, export.settings.guard_islands)
+        typed = writer.write(export.plan, export.settings.guard_islands, seal=export.seal)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
     for name in not_as_planned(export, typed):

@@ -22,15 +22,16 @@ from precision_bisect.graphs.graph import (
 from precision_bisect.graphs.lowtypes import LOW_TYPES, LowType
 from precision_bisect.graphs.types import infer_elem_types, round_trip
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import parser_conditions
 
 FLOAT = onnx.TensorProto.FLOAT
 _BY_TYPE = {low.onnx_type: low for low in LOW_TYPES.values()}
 IO_PREFIX = "precision_bisect/io"
-AT_THE_BORDER = frozenset(["TensorScatter"])
+AT_THE_BORDER = frozenset[str](parser_conditions()["at_the_border"])
 """Operators that share the memory of an input of the network with an output of it.
 
-TensorRT-RTX 1.7.1 builds them with no Cast between their first input and that of the network, and
-none behind them (benchmarks/results/rtx_conditions.md).
+TensorRT's parser takes them with no Cast between their first input and that of the network, and
+none behind them.
 """
 
 

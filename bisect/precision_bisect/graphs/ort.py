@@ -9,7 +9,7 @@ FP32 (x=300: x*x/300 gives 300 there, and inf on any device that computes FP16).
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -232,35 +232,41 @@ def output_types(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) ->
 
 
 def write_optimised(
-    proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], path: Path
+    proto: onnx.ModelProto,
+    weights: Mapping[str, NDArray[Any]],
+    path: Path,
+    disabled: Collection[str] = (),
 ) -> None:
     """Write what the optimizer makes of a graph on the CPU, its fusions included; nothing is run.
 
-    Raises ModelError for a model that it cannot load.
+    It does without the `disabled` optimizers. Raises ModelError for a model that it cannot load.
     """
     options = session_options()
     options.add_session_config_entry(*_UNPACKED)
     # Above this level come layouts of the CPU's own.
     options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
-    _open(_checked(proto, weights), options, ON_CPU)
+    _open(_checked(proto, weights), options, ON_CPU, disabled)
 
 
 class LacksKernel(Exception):
     """ONNX Runtime knows the operators of a file, and its CPU provider not in these types."""
 
 
-def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.InferenceSession":
+def open_file(
+    path: Path, threads: int, *, large: bool, by_defaults: bool = False
+) -> "onnxruntime.InferenceSession":
     """Return a session of the CPU provider over a file as it is, whatever its types.
 
     That of a `large` one rewrites nothing, which would take the weights in FP32 as well. Nor does
-    that of a file which the optimizer breaks: it fuses neighbours of two types into one node.
-    Raises LacksKernel, and ModelError for what does not open otherwise.
+    that of a file which the optimizer breaks, as it fuses neighbours of two types into one node,
+    unless it has to open `by_defaults`. Raises LacksKernel, and ModelError for what does not open
+    otherwise.
     """
     ort = runtime()
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-    for as_it_is in (True,) if large else (False, True):
+    for as_it_is in (True,) if large else (False,) if by_defaults else (False, True):
         options = session_options()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
@@ -273,7 +279,7 @@ def open_file(path: Path, threads: int, *, large: bool) -> "onnxruntime.Inferenc
         except NoKernel as error:
             raise LacksKernel(ort_message(error)) from error
         except Exception as error:  # onnxruntime's classes share no base but Exception
-            if as_it_is:
+            if as_it_is or by_defaults:
                 why = ort_message(error).removeprefix(f"Load model from {path} failed:")
                 raise ModelError(why, "export it again") from error
         else:
@@ -360,7 +366,7 @@ def _leave_as_it_is(options: Any) -> None:
 
 
 def _open(
-    graph: CheckedGraph, options: Any, providers: Providers
+    graph: CheckedGraph, options: Any, providers: Providers, disabled: Collection[str] = ()
 ) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
     ort = runtime()
@@ -383,6 +389,7 @@ def _open(
             options,
             providers=list(providers),
             enable_fallback=0,
+            disabled_optimizers=set(disabled),
         )
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
+_PACKAGE = Path(__file__).parents[1]
 _RUNNING = threading.RLock()
 _exit = os._exit
 _may_exit = False
@@ -85,12 +87,27 @@ def running_script(path: Path | None) -> Iterator[None]:
         except BaseException as error:
             if _is_interrupt(error):
                 raise
-            raise ScriptFailed(first_line(error)) from error
+            raise ScriptFailed(_told(error)) from error
         finally:
             setattr(os, "_exit", former)  # noqa: B010 - as above
             for folder in folders:
                 if folder in sys.path:
                     sys.path.remove(folder)
+
+
+def _told(error: BaseException) -> str:
+    """Return what an error says, its type, and the line of the user's code that it comes from."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not Path(frame.filename).is_relative_to(_PACKAGE)
+    ]
+    said, kind = first_line(error), type(error).__name__
+    # Below it may be a library that the code calls.
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = [f"in {Path(own[-1].filename).name}, line {own[-1].lineno}"] if own else []
+    details = [*([kind] if kind != said else []), *where]
+    return f"{said} ({' '.join(details)})" if details else said
 
 
 def _raise_exit(here: int, status: int) -> NoReturn:

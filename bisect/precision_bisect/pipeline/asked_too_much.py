@@ -33,14 +33,14 @@ class AskedLow:
 
     @property
     def names(self) -> frozenset[LayerName]:
-        low = self.loaded.options.pairs[0].low_form
+        low = self.loaded.case.options.pairs[0].low_form
         return frozenset(
-            name for name, form in self.loaded.model.table.asked.items() if form == low
+            name for name, form in self.loaded.case.model.table.asked.items() if form == low
         )
 
     def prepared(self) -> Prepared:
         """Return the search over these layers alone. Raises as `assemble` does."""
-        options, table = self.loaded.options, self.loaded.model.table
+        options, table = self.loaded.case.options, self.loaded.case.model.table
         lowest, highest = options.pairs[0], options.pairs[-1]
         layers = tuple(
             replace(layer, exclusion=None, detail="", fixed=None)
@@ -49,7 +49,7 @@ class AskedLow:
             for layer in table.layers
         )
         model = replace(
-            self.loaded.model,
+            self.loaded.case.model,
             table=LayerTable(layers).asking(dict.fromkeys(table.names, highest.high_form)),
         )
         options = replace(
@@ -69,7 +69,8 @@ class AskedLow:
             out=self.work,
         )
         self.work.mkdir()
-        loaded = replace(self.loaded, options=options, model=model, begun_with=frozenset())
+        case = replace(self.loaded.case, options=options, model=model)
+        loaded = replace(self.loaded, case=case, begun_with=frozenset())
         return assemble(loaded, ignore, self.work, executor=self.executor)
 
     def blamed(self, prepared: Prepared, ended: Ending, error: float | None) -> Ending:
@@ -80,7 +81,7 @@ class AskedLow:
         # Cut off, it has not shown that the model holds with these layers high.
         if ended.plan is None and ended.status is not Status.INFEASIBLE:
             return Ending(status=ended.status, message=ended.message)
-        options, names = self.loaded.options, prepared.model.table.names
+        options, names = self.loaded.case.options, prepared.case.model.table.names
         which = f"the {counted(len(self.names), 'layer')} of --low-only"
         if ended.status is Status.FOUND and ended.plan is not None:
             named = [printable(names[i]) for i in ended.plan.indices]

@@ -66,7 +66,7 @@ def _drawn(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> 
         problem = prepared.problem
         if problem.builds and not (problem.as_deployed or problem.timed):
             yield from _timed(driver, curve, plan)
-    elif prepared.options.until == "curve" and curve.passing is not None:
+    elif prepared.case.options.until == "curve" and curve.passing is not None:
         yield from complete(curve, curve.passing, curve.tried[curve.passing])
 
 
@@ -135,7 +135,7 @@ def _ranked(driver: Driver) -> bool:
 
 def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
     """Return the names of the culprits in network order; [] if there are none."""
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     return [] if curve.culprits is None else [str(names[i]) for i in curve.culprits.indices]
 
 
@@ -150,7 +150,7 @@ def charted(
         return Charted()
     answer = None if ending.status is Status.STOPPED else plan
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     together = curve.tried[curve.culprits]
     return Charted(
         curve=[_point(driver, point, names, ending) for point in curve.points(answer, outcome)],

@@ -22,7 +22,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import judged_elsewhere
+from precision_bisect.pipeline.elsewhere import Elsewhere, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -30,7 +30,6 @@ from precision_bisect.pipeline.explanation import (
     explained_in_time,
 )
 from precision_bisect.pipeline.exported import exported_plan, within_limits
-from precision_bisect.pipeline.fastest import plan_to_deploy
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -56,18 +55,14 @@ from precision_bisect.pipeline.judged_answer import (
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
-from precision_bisect.runs.results.other_targets import (
-    InnerSum,
-    InputRange,
-    OnTargets,
-    WithTf32,
-)
+from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.runs.results.result import Inputs, Pinned, Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Unseen
@@ -105,9 +100,7 @@ class _Explanation:
     leaving: Plan | None = None
     promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: Charted = field(default_factory=Charted)
-    other_targets: Sequence[OnTargets] = ()
-    tf32: WithTf32 | None = None
-    ranges: Sequence[InputRange] = ()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
     born: Plan = field(default_factory=lambda: Plan.of(()))
     sums: Sequence[InnerSum] = ()
     hidden: Sequence[str] = ()
@@ -124,28 +117,31 @@ def conclude(
     folder: RunFolder,
     *,
     part: bool = False,
-) -> Result:
+) -> Search[Result]:
     """Return the result of a run with this ending, and write the run folder's files.
+
+    What is judged beside the answer explains it, and tells what it comes to elsewhere.
 
     If it is a `part` of a larger run, nothing is written and nothing explained.
     """
+    case = prepared.case
     answer = judged_answer(prepared, driver, ending)
     run = _Ended(prepared, driver, ending, budget, folder, answer)
-    options = deployed_session(prepared.options.engine, answer.final.opening)
+    options = deployed_session(case.options.engine, answer.final.opening)
     explanation = _Explanation(
-        findings=Findings(low=prepared.options.low),
+        findings=Findings(low=case.options.low),
         written=Written(reason="", deployment=Deployment.by(options)),
     )
     if part:
         return _result(run, explanation, None)
-    _explain(run, explanation)
+    yield from _explain(run, explanation)
     result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, explanation: _Explanation) -> None:
+def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
@@ -154,13 +150,16 @@ def _explain(run: _Ended, explanation: _Explanation) -> None:
     chart = explanation.chart
     exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
     explanation.leaving = answer = plan if ending.status.answers else None
-    engine, opening, deploy = prepared.options.engine, run.answer.final.opening, ending.deploy
+    engine, opening, deploy = prepared.case.options.engine, run.answer.final.opening, ending.deploy
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
         engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
-    opened_so = replace(prepared, options=replace(prepared.options, engine=engine))
-    judge = judge_of(prepared, prepared.comparator, deployed_session(engine, opening))
+    leaving = explanation.leaving
+    opened_so = prepared.with_case(
+        replace(prepared.case, options=replace(prepared.case.options, engine=engine))
+    )
+    judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
@@ -179,18 +178,16 @@ def _explain(run: _Ended, explanation: _Explanation) -> None:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explained = explained_in_time(prepared, run.driver, subject, budget)
+            explaining = explained_in_time(prepared, run.driver, subject, budget)
+            explained = yield from run.driver.to_end(explaining)
             explanation.findings = explained.findings
         explanation.findings = explanation.findings.of_answer(
             run.answer.kept, answered=plan is not None
         )
         with until(budget.overdue):
-            if (leaving := explanation.leaving) is not None:
-                explanation.other_targets, explanation.tf32, explanation.ranges = (
-                    run.driver.run_to_end(
-                        judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
-                    )
-                )
+            if leaving is not None:
+                judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
+                explanation.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 explanation.born = born_inside(prepared, leaving, late=budget.late)
                 explanation.sums = sums_inside(prepared, leaving, late=budget.late)
@@ -215,7 +212,8 @@ def _explainable(run: _Ended) -> bool:
 def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Result:
     """Return the result: each field says where it comes from."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
-    options, backend, table = prepared.options, prepared.backend, prepared.model.table
+    case = prepared.case
+    options, backend, table = case.options, prepared.backend, case.model.table
     judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
     explaining = sum(t.proposal.phase is Phase.EXPLANATION for t in driver.every_trial)
     # Without an emulator beside it the backend has forecast, too.
@@ -232,14 +230,14 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         target=options.target if backend.emulated else None,
         low=options.low,
         high=options.high,
-        tolerance=tolerance_of(prepared.comparator),
+        tolerance=tolerance_of(case.comparator),
         error=answer.error,
         error_max=answer.error_max,
         noise_floor=answer.noise_floor,
         stability=answer.stability,
         promises_of=explanation.promises_of,
-        other_targets=explanation.other_targets,
-        tf32=explanation.tf32,
+        other_targets=explanation.elsewhere.targets,
+        tf32=explanation.elsewhere.tf32,
         output_errors=errors_by_output(driver, answer.plan, answer.samples),
         unseen=unseen,
         layers_total=len(table.layers),
@@ -266,7 +264,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         unresolved=without_verdict(judged),
         builds=builds,
         evaluations=len(driver.every_trial) - builds,
-        wall_s=round(run.budget.elapsed_s(), 3),
+        wall_s=round(run.budget.wall_s(), 3),
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
@@ -277,7 +275,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         honoured_layers=run.answer.final.honours,
         pinned=[
             Pinned(layer=layer, reason=reason)
-            for layer, reason in pinned_layers(prepared.model, prepared.pair.low_form).items()
+            for layer, reason in pinned_layers(case.model, case.pair.low_form).items()
         ],
         unknown_to=prepared.unknown_to,
         notes=_notes(run, explanation),
@@ -286,14 +284,14 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         advice=_advised(explanation.findings, answer),
         inputs=Inputs(
             synthetic=options.inputs is None,
-            samples=len(prepared.sets.feeds),
-            distinct=len({*prepared.sets.new.near}),
+            samples=len(case.sets.feeds),
+            distinct=len({*case.sets.new.near}),
         ),
-        input_ranges=explanation.ranges,
+        input_ranges=explanation.elsewhere.ranges,
         inner_sums=explanation.sums,
         hidden_rows=explanation.hidden,
         fingerprint=prepared.fingerprint,
-        options=told_options(prepared.request),
+        options=told_options(prepared.loaded.request),
         message=_message(run, explanation.findings, interface),
         out=run.folder.path,
     )
@@ -301,26 +299,26 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
 
 def _deploy(run: _Ended) -> PlanToDeploy | None:
     """Return the plan to deploy, with what runs low in it; None where there is none."""
-    prepared, deployable = run.prepared, run.ending.deploy
-    plan = plan_to_deploy(run.ending, prepared.model.table.names)
-    if plan is None or deployable is None:
+    deploy = run.ending.deploy
+    if deploy is None:
         return None
-    return replace(plan, low_share=_low_share(prepared, deployable.plan))
+    return replace(deploy.record, low_share=_low_share(run.prepared, deploy.plan))
 
 
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     """Return what runs low in an answer, None without one, and where the file does not tell."""
     if plan is None:
         return None
-    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+    case = prepared.case
+    shapes = {name: array.shape for name, array in case.samples[0].items()}
     with suppress(Exception):  # whatever a file holds, the answer stands
-        return running_low(prepared.model, prepared.pair, plan, shapes)
+        return running_low(case.model, case.pair, plan, shapes)
     return None
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:
     """Return the modules of the kept layers by PyTorch's names; none where the model has none."""
-    model = run.prepared.model
+    model = run.prepared.case.model
     modules = {layer.name: layer.module for layer in model.table.candidates}
     return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
 
@@ -328,13 +326,14 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
     trials = run.driver.trials
     leaving = explanation.leaving or run.answer.plan
-    verdict_remarks = (dropped_remark(trials), decided_remark(run.prepared.comparator, trials))
+    comparator = run.prepared.case.comparator
+    verdict_remarks = (dropped_remark(trials), decided_remark(comparator, trials))
     return [
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
         *sums_remarks(explanation.sums),
         *hidden_remarks(explanation.hidden),
-        *run.prepared.remarks,
+        *run.prepared.loaded.remarks,
         *filter(None, verdict_remarks),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
@@ -361,23 +360,24 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
 def _unseen(run: _Ended, plan: Plan | None) -> Unseen | None:
     """Return the promise of a plan, with the estimate that was asked for."""
     prepared, deploy = run.prepared, run.ending.deploy
+    case = prepared.case
     if plan is None:
         return None
-    case = deploy.case if deploy is not None and deploy.plan == plan else ""
-    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == case]
-    risk, limit = prepared.options.risk, prepared.comparator.tolerance
-    calibrated = bool(prepared.scales.activations)
-    unseen = promised(trials, plan, prepared.sets, calibrated=calibrated)
+    name = deploy.case if deploy is not None and deploy.plan == plan else ""
+    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == name]
+    risk, limit = case.options.risk, case.comparator.tolerance
+    calibrated = bool(case.scales.activations)
+    unseen = promised(trials, plan, case.sets, calibrated=calibrated)
     if unseen is None or risk is None:
         return unseen
-    estimate = replace(estimated(trials, plan, limit, risk), selecting=selecting(prepared.model))
+    estimate = replace(estimated(trials, plan, limit, risk), selecting=selecting(case.model))
     return replace(unseen, estimate=estimate)
 
 
 def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
-    if ending.status is Status.NOTHING_TO_KEEP and run.prepared.model.table.asked:
+    if ending.status is Status.NOTHING_TO_KEEP and run.prepared.case.model.table.asked:
         return "every layer that no flag settles can run low within the tolerance"
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
         parts = [ending.spread, ending.message]
@@ -393,7 +393,7 @@ def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str
         return "; ".join(part for part in parts if part)
     what = "the budget ended" if ending.status is Status.BUDGET_EXHAUSTED else ending.status.value
     why = f" ({ending.message})" if ending.message else ""
-    low = run.prepared.options.low.upper()
+    low = run.prepared.case.options.low.upper()
     return (
         f"{what} during the {run.driver.phase}{why}; "
         f"no plan has passed yet that runs a layer in {low}"

@@ -39,6 +39,7 @@ from precision_bisect.runs.results.endings import (
 from precision_bisect.search.certificate.certifying import certify
 from precision_bisect.search.certificate.judged_trials import JudgedTrials, noting
 from precision_bisect.search.certificate.sparing import misled, sparing
+from precision_bisect.search.combinators import searched_by
 from precision_bisect.search.limits_and_noise import below_noise, noise_between, repeated, within
 from precision_bisect.search.luck import grounded
 from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
@@ -273,7 +274,7 @@ class _Steps(NamedTuple):
         if course.modules is not None:
             search = searched_by_module(problem, strategy, course.modules)
         else:
-            search = strategy.search(problem) if passing is None else given(passing)
+            search = searched_by(strategy, problem) if passing is None else given(passing)
         # Where speed counts, plans that fail are timed, too.
         spared = mode == "forecasts" and problem.speed is None
         if spared:

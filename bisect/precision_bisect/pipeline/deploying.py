@@ -87,21 +87,23 @@ def deploying(
     With `check` a fresh process judges the model meanwhile; that of a plan that has `passed` must
     pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
     """
+    case = prepared.case
     if answer is None:
         remove_exports(folder)
         yield lambda diagnosis: Written(reason="the run has no answer")
         return
     export = Export(
-        model=prepared.model,
+        model=case.model,
         kept=answer.kept,
         point=answer.point,
-        pair=prepared.pair,
-        settings=prepared.options.engine,
-        scales=prepared.scales,
+        pair=case.pair,
+        settings=case.options.engine,
+        scales=case.scales,
         diagnosis=(),
-        shapes=sample_shapes(prepared.model, prepared.sets.feeds),
+        shapes=sample_shapes(case.model, case.sets.feeds),
         run=prepared.fingerprint,
         modules=answer.modules,
+        seal="onnxruntime" in case.options.targets,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
@@ -113,7 +115,7 @@ def deploying(
         if deployed.deployment is not None and check:
             expected = None
             if passed:
-                expected = Expected(reference=prepared.reference, comparator=prepared.comparator)
+                expected = Expected(reference=case.reference, comparator=case.comparator)
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
@@ -169,8 +171,8 @@ def deployed_session(settings: EngineSettings, opening: Opening | None = None) -
 def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions) -> Judge:
     """Return the judge of the run's answer where it is deployed."""
     return Judge(
-        samples=prepared.samples,
-        reference=prepared.reference,
+        samples=prepared.case.samples,
+        reference=prepared.case.reference,
         limits=_limits(comparator),
         backend=prepared.backend.name,
         options=options,
@@ -185,14 +187,16 @@ def _check(
     Only this opens them by themselves, as they are deployed. `stored` tells whether samples are
     beside the model.
     """
-    options = prepared.options
+    case = prepared.case
+    options = case.options
     feeds = Feeds(
-        samples=prepared.samples,
+        samples=case.samples,
         stored=stored,
         custom_ops=options.engine.ort_custom_ops,
         threads=options.threads,
-        known=prepared.runs,
-        large=total_bytes(prepared.model.weights) > LARGE_BYTES,
+        known=prepared.loaded.runs,
+        large=total_bytes(case.model.weights) > LARGE_BYTES,
+        by_defaults="onnxruntime" in options.targets,
     )
     return Check(
         folder.path,
@@ -251,7 +255,7 @@ def costing(
 def _not_worth(prepared: Prepared, latencies: Mapping[str, float | None], budget: Budget) -> str:
     """Return why nothing is profiled, "" where it is."""
     low, kept = latencies.get("all_low"), latencies.get("kept")
-    if prepared.options.elsewhere:
+    if prepared.case.options.elsewhere:
         return "engines are built elsewhere"
     if budget.late:
         return "the time was spent"
@@ -268,10 +272,11 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     is ended. It raises what goes wrong there.
     """
     # Imported here: loky and psutil are for runs that need them.
+    case = prepared.case
     from precision_bisect.execution import child
     from precision_bisect.execution.slot import Death, Limits, Slot
 
-    spec, gpus = prepared.work / "profiled.spec", prepared.options.gpus
+    spec, gpus = prepared.work / "profiled.spec", case.options.gpus
     prepared.spec.save(spec)
     slot = Slot(
         spec=spec,
@@ -282,11 +287,11 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     )
 
     def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
-        limits = Limits(time_s=limit_s, memory_mib=prepared.options.trial_memory_mib)
+        limits = Limits(time_s=limit_s, memory_mib=case.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
-        model = prepared.model
-        writer = TypedWriter(model, prepared.pair, prepared.scales)
-        shapes = {name: array.shape for name, array in prepared.samples[0].items()}
+        model = case.model
+        writer = TypedWriter(model, case.pair, case.scales)
+        shapes = {name: array.shape for name, array in case.samples[0].items()}
         graph = prepared.graph or cost_graph(model, shapes)
         return island_costs(writer, graph, plan, (answer, low), latency)
 

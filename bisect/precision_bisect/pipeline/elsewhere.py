@@ -40,9 +40,9 @@ _Affected = Mapping[LayerName, Inside]
 class Elsewhere(NamedTuple):
     """What an answer comes to on other targets, with TF32, and at the ends of inputs' ranges."""
 
-    targets: Sequence[OnTargets]
-    tf32: WithTf32 | None
-    ranges: Sequence[InputRange]
+    targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
+    ranges: Sequence[InputRange] = ()
 
 
 def judged_elsewhere(
@@ -64,9 +64,10 @@ def other_targets(
     if not prepared.backend.emulated:
         return []
     affected = {
-        target: Semantics(prepared.model, target).affected(prepared.pair) for target in TARGETS
+        target: Semantics(prepared.case.model, target).affected(prepared.case.pair)
+        for target in TARGETS
     }
-    own = [affected[target] for target in prepared.options.targets]
+    own = [affected[target] for target in prepared.case.options.targets]
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, effects in affected.items():
         if target in prepared.unknown_to:
@@ -109,22 +110,29 @@ def _beside(
 
 
 def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
-    return evaluator(prepared, _made(prepared, replace(prepared.options, target=target)))
+    options = replace(prepared.case.options, target=target)
+    return evaluator(prepared, _emulator(prepared, options, few=True))
+
+
+def _emulator(prepared: Prepared, options: Options, **how: bool) -> Backend:
+    case = prepared.case
+    factors = prepared.copies is not None and not can_change(case.samples)
+    return forecaster(case.model, options, case.scales, factors=factors, **how)
 
 
 def _made(prepared: Prepared, options: Options) -> Backend:
     """Return the backend in this process, with other options."""
     # A folder of its own: the run's backend may be building files in its own.
     work = prepared.work / "beside"
-    chosen = choose_backend(options, prepared.samples, work, scales=prepared.scales)
-    return chosen.make(prepared.model)
+    chosen = choose_backend(options, prepared.case.samples, work, scales=prepared.case.scales)
+    return chosen.make(prepared.case.model)
 
 
 def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]:
     """Return what a target stores inside the layers that run low."""
-    names = prepared.model.table.names
-    kept = {names[i] for i in plan.indices if prepared.options.high == "fp32"}
-    ops = {layer.name: layer.op_type for layer in prepared.model.table.layers}
+    names = prepared.case.model.table.names
+    kept = {names[i] for i in plan.indices if prepared.case.options.high == "fp32"}
+    ops = {layer.name: layer.op_type for layer in prepared.case.model.table.layers}
     counts = Counter((ops[name], inside) for name, inside in affected.items() if name not in kept)
     return [Stored(op_type=op, inside=inside, layers=n) for (op, inside), n in counts.items()]
 
@@ -134,11 +142,11 @@ def has_tf32(prepared: Prepared) -> bool:
 
     The emulator predicts that, an engine computes it.
     """
-    engine, backend = prepared.options.engine, prepared.backend
-    if engine.tf32 != "auto" or prepared.options.high != "fp32":
+    engine, backend = prepared.case.options.engine, prepared.backend
+    if engine.tf32 != "auto" or prepared.case.options.high != "fp32":
         return False
     own = "use_tf32" in engine.ort_options or backend.name not in TF32_BY_DEFAULT
-    return (backend.emulated or not own) and bool(products(prepared.model))
+    return (backend.emulated or not own) and bool(products(prepared.case.model))
 
 
 def products(model: Model) -> frozenset[int]:
@@ -158,11 +166,12 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
 
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
-            engine = replace(prepared.options.engine, tf32="on")
-            options = replace(prepared.options, engine=engine, workers=1)
+            engine = replace(prepared.case.options.engine, tf32="on")
+            options = replace(prepared.case.options, engine=engine, workers=1)
             here = prepared.here and _made(prepared, options)
-            case = replace(prepared, options=options, here=here, work=work)
-            return stack.enter_context(evaluators(case, options.folder)).evaluate
+            deployed = replace(prepared, here=here, work=work)
+            deployed = deployed.with_case(replace(prepared.case, options=options))
+            return stack.enter_context(evaluators(deployed, options.folder)).evaluate
 
         emulated = prepared.backend.emulated
         cases.add(TF32, partial(_in_tf32, prepared) if emulated else on_engine)
@@ -218,10 +227,7 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 def _in_tf32(prepared: Prepared) -> Evaluator:
     copies = prepared.copies
-    factors = copies is not None and not can_change(prepared.samples)
-    backend = forecaster(
-        prepared.model, prepared.options, prepared.scales, factors=factors, tf32=True
-    )
+    backend = _emulator(prepared, prepared.case.options, tf32=True)
     if copies is not None:
         # This decides nothing, and is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)

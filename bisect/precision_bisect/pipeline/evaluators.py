@@ -48,7 +48,7 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
         # Forecasts pass the executor by: the emulator is on this machine, and needs no child.
         if backend is None and emulator is not None:
             forecasts = evaluator(prepared, emulator)
-            if prepared.options.forecast_on == "cuda":
+            if prepared.case.options.forecast_on == "cuda":
                 evaluate = _on_gpu(prepared, folder, workers.evaluate, forecasts, stack)
             else:
                 evaluate = forecasting(workers.evaluate, forecasts)
@@ -75,12 +75,12 @@ def evaluator(
     return Evaluator(
         backend=backend,
         emulator=prepared.emulator or backend,
-        comparator=prepared.comparator,
-        samples=prepared.sets,
-        keep=prepared.options.folder,
+        comparator=prepared.case.comparator,
+        samples=prepared.case.sets,
+        keep=prepared.case.options.folder,
         engines=prepared.engines,
         stopwatch=stopwatch or Stopwatch(),
-        at_once=prepared.at_once,
+        at_once=prepared.case.at_once,
         copies=prepared.copies,
     )
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from precision_bisect.explaining.advice.advise import advised
-from precision_bisect.explaining.advice.case import DiagnosedModel
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
@@ -175,27 +175,28 @@ class Explained(NamedTuple):
 
 def explained_in_time(
     prepared: Prepared, driver: Driver, answer: Answer, budget: Budget
-) -> Explained:
+) -> Search[Explained]:
     """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
     if not budget.late:
         with suppress(Stopped), until(lambda: budget.late):
-            return explained(prepared, driver, answer)
+            return (yield from explained(prepared, driver, answer))
     with suppress(Stopped), until(budget.overdue):
-        return explained(prepared, driver, replace(answer, late=True))
-    return Explained(Findings(low=prepared.options.low))
+        return (yield from explained(prepared, driver, replace(answer, late=True)))
+    return Explained(Findings(low=prepared.case.options.low))
 
 
-def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
+def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Explained]:
     """Explain the kept layers, the near misses and the culprits, and advise by trials.
 
     The answer stands without an explanation: where explaining fails, nothing is found. Raises
     Stopped where the time ends.
     """
+    case = prepared.case
     near = near_misses(
-        [str(name) for name in prepared.model.table.names],
+        [str(name) for name in case.model.table.names],
         answer.kept,
         answer.trials if answer.found else (),
-        tolerance=prepared.comparator.tolerance,
+        tolerance=case.comparator.tolerance,
         error=answer.error,
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
@@ -211,8 +212,10 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
         findings, watched = diagnose(request)
     except Stopped:
         raise
-    except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
-        return Explained(Findings(low=prepared.options.low))
+    except (KeyboardInterrupt, Exception) as error:  # whatever it is, the search is done
+        if isinstance(error, KeyboardInterrupt):
+            driver.interrupt()
+        return Explained(Findings(low=case.options.low))
     if not answer.found:
         own_findings, others = list(findings.layers), []
     else:
@@ -224,8 +227,8 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Explained:
     findings = replace(findings, layers=own_findings, answered=answer.found)
     if answer.late:
         return Explained(findings, others)
-    with suppress(KeyboardInterrupt, Exception):
-        findings = with_advice(
+    with suppress(Exception), driver.standing():
+        findings = yield from with_advice(
             prepared, driver, findings, watched, answer.trials, answer.allowance
         )
     return Explained(findings, others)
@@ -246,14 +249,15 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
 
 def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Allowance:
     """Return what trying advice may take, after a run with these trials."""
+    case = prepared.case
     count = sum(
-        len(prepared.sets.numbers(trial.proposal.samples))
+        len(case.sets.numbers(trial.proposal.samples))
         * (1 + (stability.copies if stability else 0))
         for trial in trials
         for stability in (trial.outcome.evidence.stability,)
     )
-    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
-    least = LEAST_ADVICE / inference_work(prepared.model, shapes)
+    shapes = {name: array.shape for name, array in case.samples[0].items()}
+    least = LEAST_ADVICE / inference_work(case.model, shapes)
     ends = math.inf
     if budget.max_time_s is not None:
         ends = time.monotonic() + max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s())
@@ -267,40 +271,30 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     allowance: Allowance | None = None,
-) -> Findings:
+) -> Search[Findings]:
     """Return the findings with advice. Raises as loading and running models do."""
+    case = prepared.case
     builds = [trial.outcome.evidence for trial in trials]
-    with tempfile.TemporaryDirectory(dir=prepared.work) as work:
-        advice = advised(
-            DiagnosedModel(
-                model=prepared.model,
-                pair=prepared.pair,
+    try:
+        with tempfile.TemporaryDirectory(dir=prepared.work) as work:
+            diagnosed = DiagnosedModel(
+                case=case,
                 findings=findings,
                 watched=watched,
-                samples=prepared.samples,
-                calibrating=prepared.sets.judging,
-                reference=prepared.reference,
-                comparator=prepared.comparator,
                 work=Path(work),
-                driver=driver,
+                cases=driver.cases,
                 own=prepared.emulator,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
-                threads=prepared.options.threads,
-                at_once=prepared.at_once,
-                scales=prepared.scales,
-                targets=prepared.options.targets,
-                calibration=prepared.options.calibration,
                 variants=Variants(
-                    unseen=prepared.sets.unseen(UNSEEN),
+                    unseen=case.sets.unseen(UNSEEN),
                     copies=prepared.copies,
                     allowance=allowance or Allowance(),
                 ),
-            ),
-        )
-    driver.cases.clear()
-    prepared.rest()
-    return advice
+            )
+            return (yield from advised(diagnosed))
+    finally:
+        prepared.rest()
 
 
 def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
@@ -317,17 +311,8 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
 
 def question(prepared: Prepared, near: Sequence[str]) -> Question:
     """Return what to ask of layers that no answer keeps."""
-    return Question(
-        model=prepared.model,
-        pair=prepared.pair,
-        kept=(),
-        near=near,
-        tensors=squares(prepared.model),
-        samples=prepared.samples,
-        threads=prepared.options.threads,
-        scales=prepared.scales,
-        targets=prepared.options.targets,
-    )
+    case = prepared.case
+    return Question(case=case, kept=(), near=near, tensors=squares(case.model))
 
 
 def squares(model: Model) -> list[str]:
@@ -350,7 +335,7 @@ def worst_layers(prepared: Prepared, count: int) -> Search[list[tuple[str, float
     """
     if prepared.emulator is None:
         raise RuntimeError("this run has no emulator")
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     layers: list[tuple[str, float]] = []
     # Negated: `heapq` gives the smallest first.
     groups = [(-(yield from _error(prepared, range(len(names)))), 0, len(names))]

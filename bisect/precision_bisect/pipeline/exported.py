@@ -3,10 +3,8 @@
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.chart import Charted
-from precision_bisect.pipeline.fastest import plan_to_deploy
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.plan import Plan
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
@@ -17,10 +15,10 @@ def exported_plan(
     prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: Charted
 ) -> tuple[ExportedPoint | None, list[str]]:
     """Return the plan to export, with a remark if the point asked for does not exist."""
-    deploy = plan_to_deploy(ending, prepared.model.table.names)
+    deploy = None if ending.deploy is None else ending.deploy.record
     curve, missing = (chart.curve, chart.culprits), list[str]()
     try:
-        point, kept = kept_at(prepared.options.export_point, answer.kept, deploy, curve)
+        point, kept = kept_at(prepared.case.options.export_point, answer.kept, deploy, curve)
     except UsageError as error:
         missing = [error.one_line()]
         point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
@@ -45,7 +43,6 @@ def within_limits(
         return False
     if exported.point in (DEPLOY, FEWEST):
         return answer.plan is not None and ending.status is not Status.STOPPED
-    names, kept = prepared.model.table.names, frozenset(exported.kept)
-    plan = Plan.of(i for i, name in enumerate(names) if name in kept)
+    plan = prepared.case.model.table.plan_of(exported.kept)
     outcome = driver.judged(plan, answer.samples) or driver.on_copies(plan)
     return outcome is not None and outcome.passed

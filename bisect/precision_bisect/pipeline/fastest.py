@@ -13,19 +13,20 @@ from functools import partial
 
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
+from precision_bisect.options import Objective
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.runs.results.endings import Deployable, Ending
+from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
-from precision_bisect.trial import Outcome, Phase
+from precision_bisect.trial import CaseName, Latency, Outcome, Phase
 
 JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
@@ -40,22 +41,23 @@ FIRST_DRAW = CURVE_DRAW + 4096
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """What plans cost for the samples' batch, the same under TF32, and for a batch so large that
-    launches of kernels do not count; and the bytes of their weights."""
+    launches of kernels do not count; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
     tf32: CostGraph
     full_batch: CostGraph
-    weights: CostGraph
+    instead: Mapping[Objective, CostGraph]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
-    `starts` are further plans that may hold, such as the margin. What was `refuted` is not
-    proposed again.
+    `names` are those of the candidates. `starts` are further plans that may hold, such as the
+    margin. What was `refuted` is not proposed again.
     """
 
+    names: Sequence[LayerName]
     law: Law
     answer: Plan
     outcome: Outcome
@@ -69,24 +71,31 @@ class Rivals:
         alone = dict(zip(self.law.order, self.law.errors, strict=True))
         return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
 
-    def deployable(self, plan: Plan, outcome: Outcome) -> Deployable:
+    def deployable(
+        self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
+    ) -> Deployable:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
         plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
-        everything = range(plain.size)
+        everything, weights = range(plain.size), self.estimates.instead["smallest"]
         high_ms = plain.time(everything) or 1.0
-        return Deployable(
-            plan=plan,
-            outcome=outcome,
+        record = PlanToDeploy(
+            kept=[self.names[i] for i in plan.indices],
+            error=worst(outcome),
+            stability=outcome.evidence.stability,
             time=plain.time(plan.kept) / high_ms,
             answer_time=plain.time(self.answer.kept) / high_ms,
             tf32_time=tf32.time(plan.kept) / high_ms,
             fp32_tf32_time=tf32.time(everything) / high_ms,
             full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
-            weight_bytes=round(self.estimates.weights.time(plan.kept)),
-            answer_weight_bytes=round(self.estimates.weights.time(self.answer.kept)),
-            high_weight_bytes=round(self.estimates.weights.time(everything)),
+            weight_bytes=round(weights.time(plan.kept)),
+            answer_weight_bytes=round(weights.time(self.answer.kept)),
+            high_weight_bytes=round(weights.time(everything)),
+            estimated=latency is None,
+            latency=latency,
+            tf32=bool(case),
         )
+        return Deployable(plan=plan, outcome=outcome, case=case, record=record)
 
 
 def estimates_of(prepared: Prepared) -> Estimates:
@@ -94,24 +103,26 @@ def estimates_of(prepared: Prepared) -> Estimates:
 
     Operators that ONNX Runtime fuses count as one kernel, whatever the target.
     """
-    shapes = {name: array.shape for name, array in prepared.samples[0].items()}
-    graph = partial(cost_graph, prepared.model, shapes, fused=fused_groups(prepared.model))
+    shapes = {name: array.shape for name, array in prepared.case.samples[0].items()}
+    graph = partial(
+        cost_graph, prepared.case.model, shapes, fused=fused_groups(prepared.case.model)
+    )
     return Estimates(
-        plain=graph(tf32=prepared.options.engine.in_tf32),
+        plain=graph(tf32=prepared.case.options.engine.in_tf32),
         tf32=graph(tf32=True),
         full_batch=graph(kernel_ms=0.0),
-        weights=weight_graph(prepared.model),
+        instead={"smallest": weight_graph(prepared.case.model)},
     )
 
 
 def fastest(
-    problem: Problem, rivals: Rivals, *, copies: bool, smallest: bool = False
+    problem: Problem, rivals: Rivals, *, copies: bool, objective: Objective = "fastest"
 ) -> Search[Deployable | None]:
     """Return the plan to deploy, which may be the answer; None without a limit on figures.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
-    answer. Where nothing beats every layer high at the samples' batch, a full one decides. With
-    `smallest` bytes of weights take the place of time.
+    answer. Where nothing beats every layer high at the samples' batch, a full one decides. What
+    the estimates have for the `objective` takes the place of time.
     """
     limit = problem.tolerance
     if limit is None:
@@ -119,34 +130,47 @@ def fastest(
     check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
     outcomes = {rivals.answer: rivals.outcome}
     aim = ROOM * limit
-    costs = rivals.estimates.weights if smallest else _deciding(rivals, aim)
-    for most in (JUDGED - LEARNT, JUDGED):
-        plans = [plan for plan in _candidates(rivals, costs, aim) if plan not in outcomes]
+    costs, plans = _deciding(rivals, aim, objective)
+
+    def judge(plans: Sequence[Plan], most: int) -> Search[float]:
+        """Judge plans until there are `most`; return the factor by which the law has missed."""
         missed = 1.0
-        for plan in plans[: most + 1 - len(outcomes)]:
+        fresh = [plan for plan in plans if plan not in outcomes]
+        for plan in fresh[: most + 1 - len(outcomes)]:
             outcome = yield from check.judge(
                 plan, "a plan of little cost, on copies", phase=Phase.SPEED
             )
             outcomes[plan] = outcome
             error = worst(outcome)
             if error is not None and math.isfinite(error):
-                missed = max(missed, error / (ROOM * limit))
-        # The law's factor is learnt from what it has missed, once.
-        if missed == 1.0:
-            break
-        aim /= missed
+                missed = max(missed, error / aim)
+        return missed
+
+    missed = yield from judge(plans, JUDGED - LEARNT)
+    # The law's factor is learnt from what it has missed, once.
+    if missed > 1.0:
+        yield from judge(_candidates(rivals, costs, aim / missed), JUDGED)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
     return None if best is None else rivals.deployable(best, passing[best])
 
 
-def _deciding(rivals: Rivals, aim: float) -> CostGraph:
-    """Return the costs for the samples' batch if a plan beats every layer high there."""
-    costs = rivals.estimates.plain
+def _deciding(
+    rivals: Rivals, aim: float, objective: Objective
+) -> tuple[CostGraph, Sequence[Plan]]:
+    """Return the costs that decide, and the plans that may be as fast by them.
+
+    They are those of the samples' batch if a plan beats every layer high there.
+    """
+    if objective in rivals.estimates.instead:
+        costs = rivals.estimates.instead[objective]
+        return costs, _candidates(rivals, costs, aim)
+    costs, full_batch = rivals.estimates.plain, rivals.estimates.full_batch
     slowest = (1 - AS_FAST) * costs.time(range(costs.size))
-    plans = [rivals.answer, *_candidates(rivals, costs, aim)]
-    pays = any(costs.time(plan.kept) <= slowest for plan in plans)
-    return costs if pays else rivals.estimates.full_batch
+    plans = _candidates(rivals, costs, aim)
+    if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
+        return costs, plans
+    return full_batch, _candidates(rivals, full_batch, aim)
 
 
 def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
@@ -158,10 +182,10 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
-    plain = rivals.estimates.plain
+    plain, full = rivals.estimates.plain, rivals.estimates.full_batch
     slowest = [
         (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
-        for graph in ((costs,) if costs is rivals.estimates.weights else (costs, plain))
+        for graph in ((costs, plain) if costs is full else (costs,))
     ]
     better = [
         plan
@@ -189,27 +213,3 @@ def figure_of_copies(outcome: Outcome) -> float:
     """Return the largest error over copies, infinity where there is no figure."""
     error = worst(outcome)
     return math.inf if error is None else error
-
-
-def plan_to_deploy(ending: Ending, names: Sequence[LayerName]) -> PlanToDeploy | None:
-    """Return the plan to deploy for a result, by the `names` of the candidates."""
-    deployable = ending.deploy
-    if deployable is None:
-        return None
-    return PlanToDeploy(
-        kept=[names[i] for i in deployable.plan.indices],
-        error=worst(deployable.outcome),
-        stability=deployable.outcome.evidence.stability,
-        time=deployable.time,
-        answer_time=deployable.answer_time,
-        tf32_time=deployable.tf32_time,
-        fp32_tf32_time=deployable.fp32_tf32_time,
-        full_batch_time=deployable.full_batch_time,
-        casts=deployable.casts,
-        weight_bytes=deployable.weight_bytes,
-        answer_weight_bytes=deployable.answer_weight_bytes,
-        high_weight_bytes=deployable.high_weight_bytes,
-        estimated=deployable.latency is None,
-        latency=deployable.latency,
-        tf32=bool(deployable.case),
-    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, takewhile
 
 from precision_bisect.machine.stopping import Stopped
+from precision_bisect.options import Objective
 from precision_bisect.pipeline.chart import latency_of
 from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, products
 from precision_bisect.pipeline.fastest import (
@@ -100,12 +101,11 @@ def deployable_on_engine(
         rivals=rivals,
         limit=limit,
         trial=trial,
-        multiplying=products(prepared.model),
+        multiplying=products(prepared.case.model),
         spent_s=_spent_s(driver.every_trial, trial.case),
         floor=floor,
     )
-    smallest = prepared.options.objective == "smallest"
-    deployable = yield from fastest_on_engine(contest, smallest=smallest)
+    deployable = yield from fastest_on_engine(contest, prepared.case.options.objective)
     if deployable is None:
         return answer_to_deploy(prepared, driver, rivals, samples)
     return deployable if deployable.case else beside_fp32(prepared, driver, deployable, samples)
@@ -115,22 +115,22 @@ def answer_to_deploy(
     prepared: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet
 ) -> Deployable:
     """Return the answer as it was searched, with an engine's time if it has one."""
-    deployable = rivals.deployable(rivals.answer, rivals.outcome)
     latency = latency_of(driver, rivals.answer)
-    return beside_fp32(prepared, driver, replace(deployable, latency=latency), samples)
+    deployable = rivals.deployable(rivals.answer, rivals.outcome, latency=latency)
+    return beside_fp32(prepared, driver, deployable, samples)
 
 
 def beside_fp32(
     prepared: Prepared, driver: Driver, deployable: Deployable, samples: SampleSet
 ) -> Deployable:
     """Return a plan without TF32, its time beside that of FP32 with it, where FP32 holds so."""
-    fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.latency
+    fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record.latency
     baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
     if latency is None or baseline is None or not latency.median_ms:
         return deployable
     high_ms = baseline.median_ms
     speedup = high_ms / latency.median_ms
-    return replace(deployable, latency=replace(latency, baseline_ms=high_ms, speedup=speedup))
+    return deployable.timed(replace(latency, baseline_ms=high_ms, speedup=speedup))
 
 
 def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
@@ -144,11 +144,13 @@ def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
     return sum(trial.outcome.wall_s for trial in takewhile(before, trials))
 
 
-def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Deployable | None]:
+def fastest_on_engine(
+    contest: Contest, objective: Objective = "fastest"
+) -> Search[Deployable | None]:
     """Return the fastest of some plans that hold, None where the engine times none.
 
     The answer is one of them. What the first have shown, of the law's factor and of Casts, counts
-    in the choice of the last. With `smallest` bytes of weights take the place of time.
+    in the choice of the last. What the estimates have for the `objective` takes the place of time.
     """
     rivals, limit = contest.rivals, contest.limit
     answer = rivals.outcome
@@ -180,13 +182,14 @@ def fastest_on_engine(contest: Contest, *, smallest: bool = False) -> Search[Dep
             costs = _corrected(contest.costs, outcomes)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     times = _times(passing)
-    if smallest:
-        times = {plan: rivals.estimates.weights.time(plan.kept) for plan in times}
+    if objective in rivals.estimates.instead:
+        instead = rivals.estimates.instead[objective]
+        times = {plan: instead.time(plan.kept) for plan in times}
     best = chosen(passing, times, limit)
     if best is None:
         return None
-    deployable = rivals.deployable(best, passing[best])
-    return replace(deployable, case=contest.trial.case, latency=passing[best].evidence.latency)
+    latency = passing[best].evidence.latency
+    return rivals.deployable(best, passing[best], case=contest.trial.case, latency=latency)
 
 
 def speedup_of(outcome: Outcome) -> float | None:

@@ -24,7 +24,7 @@ def fp32_search(prepared: Prepared, *, late: bool) -> Fp32Search | None:
 
     If it is `late`, nothing is run to find what overflows there.
     """
-    model = prepared.model
+    model = prepared.case.model
     if not model.in_low:
         return None
     overflows = {} if late else overflowing_in_file(model, prepared.seen())
@@ -33,13 +33,13 @@ def fp32_search(prepared: Prepared, *, late: bool) -> Fp32Search | None:
         types=[low.name for low in LOW_TYPES.values() if low.onnx_type in kinds],
         layers=[str(name) for name in model.table.names if name in model.in_low],
         overflowing=[Overflow(node=node, samples=count) for node, count in overflows.items()],
-        of_samples=len(prepared.samples),
+        of_samples=len(prepared.case.samples),
     )
 
 
 def interface_cost(prepared: Prepared, driver: Driver) -> InterfaceCost | None:
     """Return what the interface costs alone; None where it rounds nothing, or was not tried."""
-    model, low = prepared.model, prepared.options.engine.io_types
+    model, low = prepared.case.model, prepared.case.options.engine.io_types
     if not model.rounds_ends or low == "model":
         return None
     outcome = driver.outcome_of(prepared.everything, searched(driver.trials))
@@ -56,9 +56,9 @@ def interface_cost(prepared: Prepared, driver: Driver) -> InterfaceCost | None:
 def _lost(model: Model, prepared: Prepared) -> Iterator[LostValues]:
     """Yield what inputs lose, and which outputs leave the range: small outputs may well be 0."""
     inputs, outputs = model.interface.inputs, model.interface.outputs
-    ends = [(name, low, prepared.samples) for name, low in inputs.items()]
+    ends = [(name, low, prepared.case.samples) for name, low in inputs.items()]
     ends += [
-        (name, low, prepared.reference) for name, low in outputs.items() if name not in inputs
+        (name, low, prepared.case.reference) for name, low in outputs.items() if name not in inputs
     ]
     for name, low, samples in ends:
         values = np.concatenate([sample[name].ravel() for sample in samples if name in sample])

@@ -184,16 +184,17 @@ def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[In
 
 def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
     """Yield the inputs that are looked at, those first whose range was given."""
-    ranges = prepared.options.ranges
+    case = prepared.case
+    ranges = case.options.ranges
     sized_by_input: dict[str, list[SizedInput]] = {name: [] for name in ranges}
-    for sized in sized_inputs(prepared.model):
+    for sized in sized_inputs(case.model):
         sized_by_input.setdefault(sized.input, []).append(sized)
     for name, some in list(sized_by_input.items())[:MOST_INPUTS]:
-        values = [feed[name] for feed in prepared.samples if feed[name].size]
+        values = [feed[name] for feed in case.samples if feed[name].size]
         if not values:
             continue
         ends = ranges.get(name) or range_by_type(values[0])
-        moved = prepared.samples[:MOST_MOVED_SAMPLES]
+        moved = case.samples[:MOST_MOVED_SAMPLES]
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
         yield _RangedInput(name, values, some, ends, end_samples, tensors)
@@ -205,13 +206,14 @@ _Largest: TypeAlias = Mapping[tuple[str, str], float]
 
 def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:
     """Return how large the tensors are that tell the size of inputs, 0 without samples."""
+    case = prepared.case
     largest = defaultdict[tuple[str, str], float](float)
-    feeds = [("", feed) for feed in prepared.samples]
+    feeds = [("", feed) for feed in case.samples]
     feeds += [(ranged.name, feed) for ranged in inputs for feed in ranged.end_samples]
     tensors = list(dict.fromkeys(tensor for ranged in inputs for tensor in ranged.tensors))
     if not tensors:
         return largest
-    instrument = Instrument(prepared.model, prepared.pair, prepared.options.threads)
+    instrument = Instrument(case.model, case.pair, case.options.threads)
     for values in instrument.shown(tensors, [feed for _, feed in feeds], None):
         where, _ = feeds[values.sample]
         for tensor, array in values.exact.items():
@@ -222,10 +224,10 @@ def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:
 
 def _input_range(prepared: Prepared, ranged: _RangedInput, largest: _Largest) -> InputRange | None:
     """Return what is known of an input without a trial; None where its size does not matter."""
-    half, both = LOW_TYPES.get(prepared.options.low, FP16), ("", ranged.name)
+    half, both = LOW_TYPES.get(prepared.case.options.low, FP16), ("", ranged.name)
     most = {name: max(largest[name, where] for where in both) for name in ranged.tensors}
     operators = [op for op in ranged.sized if _matters(op, _step(most[op.tensor], half))]
-    if not operators and ranged.name not in prepared.options.ranges:
+    if not operators and ranged.name not in prepared.case.options.ranges:
         return None
     chosen = [operator.tensor for operator in operators] or ranged.tensors
     reads, beyond = (max(largest[tensor, where] for tensor in chosen) for where in both)

@@ -21,20 +21,21 @@ def sums_inside(prepared: Prepared, plan: Plan, *, late: bool) -> list[InnerSum]
 
     Engines are asked themselves, and no other type is added in.
     """
-    if not prepared.backend.emulated or prepared.options.low != "fp16" or late:
+    case = prepared.case
+    if not prepared.backend.emulated or case.options.low != "fp16" or late:
         return []
     extremes = prepared.seen()
     if extremes is None:
         return []
     kept = set(plan.kept)
-    low = (name for i, name in enumerate(prepared.model.table.names) if i not in kept)
+    low = (name for i, name in enumerate(case.model.table.names) if i not in kept)
     return inner_sums(
-        prepared.model,
+        case.model,
         extremes,
-        prepared.samples,
+        case.samples,
         frozenset(map(str, low)),
         LOW_TYPES["fp16"].largest,
-        prepared.options.threads,
+        case.options.threads,
     )
 
 
@@ -75,19 +76,20 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
     What only carries a mask of attention is left out. A plan that keeps layers is not looked at:
     its diagnosis tells where they are born.
     """
+    case = prepared.case
     nothing = Plan.of(())
-    large = prepared.problem.large or prepared.options.low not in LOW_TYPES
+    large = prepared.problem.large or case.options.low not in LOW_TYPES
     if plan != nothing or not prepared.backend.emulated or large or late:
         return nothing
     instrument = Instrument(
-        prepared.model,
-        prepared.pair,
-        prepared.options.threads,
-        prepared.scales,
-        targets=prepared.options.targets,
+        case.model,
+        case.pair,
+        case.options.threads,
+        case.scales,
+        targets=case.options.targets,
     )
     try:
-        watched = watched_under(instrument, {}, prepared.samples[:LOOKED_AT], plan)
+        watched = watched_under(instrument, {}, case.samples[:LOOKED_AT], plan)
     except (ModelError, RuntimeError):
         return nothing
     layers = [birth.layer for birth in births(instrument.view, watched)]
@@ -112,12 +114,12 @@ def unfelt(
     if not beyond:
         return []
     keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
-    if marked and prepared.options.export_point == "margin":
+    if marked and prepared.case.options.export_point == "margin":
         keep = "the exported plan keeps them"
     many, first = counted(len(beyond), "layer"), kept_names(prepared, beyond)[0]
     s = "s" if len(beyond) == 1 else ""
     return [
-        f"{many} that run{s} in {prepared.options.low.upper()} leave{s} its range"
+        f"{many} that run{s} in {prepared.case.options.low.upper()} leave{s} its range"
         f"{f' or make{s} NaN or Inf' if born.kept else ''}, {first} first; "
         f"these samples do not feel it, others may: {keep}"
     ]

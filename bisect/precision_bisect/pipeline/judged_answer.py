@@ -151,6 +151,7 @@ class JudgedAnswer:
 
 def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedAnswer:
     """Return the answer of a run with this ending, or its best plan so far."""
+    case = prepared.case
     plan, samples, near_miss = _plan(prepared, driver, ending)
     everything = prepared.everything
     judged = everything if plan is None else plan
@@ -162,14 +163,14 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
     # exactly.
     between = noise_between(driver.outcome_of(everything, began), repeated)
     floor = max(between, _noise_of(stability))
-    names, limit = prepared.model.table.names, prepared.comparator.tolerance
+    names, limit = case.model.table.names, case.comparator.tolerance
     trials = JudgedTrials(
         tolerance=limit,
         size=len(names),
         samples=began,
         copies=on_copies is not None,
         clear=clear_limit(limit, on_copies),
-        allowed=prepared.options.copies_failing,
+        allowed=case.options.copies_failing,
     )
     error = _error(driver, plan, driver.judged(judged, samples) or on_copies, ending)
     return JudgedAnswer(
@@ -190,7 +191,7 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
 
 def kept_names(prepared: Prepared, plan: Plan | None) -> list[LayerName]:
     """Return the names of the layers that a plan keeps; none without a plan."""
-    names = prepared.model.table.names
+    names = prepared.case.model.table.names
     return [] if plan is None else [names[i] for i in plan.indices]
 
 
@@ -205,7 +206,7 @@ def timings(prepared: Prepared, driver: Driver, samples: SampleSet) -> Timings:
     return Timings(
         trials=driver.trials,
         samples=samples,
-        candidates=len(prepared.model.table.candidates),
+        candidates=len(prepared.case.model.table.candidates),
         graph=prepared.graph if prepared.backend.emulated else None,
     )
 
@@ -218,16 +219,17 @@ def _plan(
     And whether that is a near miss, which is better than nothing. The plan that keeps every layer
     is what there was before the search, so it is no best so far.
     """
+    case = prepared.case
     if ending.plan is None and ending.status not in _NO_ANSWER:
         choices = (driver.best(), False), (driver.nearly(), True), (driver.unsteady(), True)
         for best, near_miss in choices:
             if best is None:
                 continue
             samples = best.proposal.samples
-            faster = timings(prepared, driver, samples).best_so_far(prepared.options.speed)
-            use_faster = prepared.options.speed.given and faster is not None
+            faster = timings(prepared, driver, samples).best_so_far(case.options.speed)
+            use_faster = case.options.speed.given and faster is not None
             plan = faster if use_faster else best.proposal.plan
-            if plan is not None and len(plan) < len(prepared.model.table.candidates):
+            if plan is not None and len(plan) < len(case.model.table.candidates):
                 return plan, samples, near_miss
     return ending.plan, ending.samples, False
 
@@ -247,8 +249,8 @@ def _error(
 def _broken(prepared: Prepared, driver: Driver, noise: float) -> Sequence[Break]:
     """Return where monotonicity was seen broken, on the samples alone."""
     trials = JudgedTrials(
-        tolerance=prepared.comparator.tolerance,
-        size=len(prepared.model.table.names),
+        tolerance=prepared.case.comparator.tolerance,
+        size=len(prepared.case.model.table.names),
         samples=searched(driver.trials),
     )
     trials.having(trial for trial in driver.trials if not trial.proposal.draw)
@@ -265,10 +267,11 @@ def _noise_of(stability: Stability | None) -> float:
 
 def _terms(prepared: Prepared, ending: Ending) -> Terms:
     """Return what the certificate may rest on."""
+    case = prepared.case
     untested, uncertified = "not tried", None
-    if prepared.options.until == "culprits":
+    if case.options.until == "culprits":
         uncertified = Uncertified.CULPRITS
-    elif prepared.options.by == "module":
+    elif case.options.by == "module":
         uncertified = Uncertified.MODULES
     elif prepared.certify == "none":
         uncertified = Uncertified.ASKED
@@ -278,14 +281,14 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
         untested = CUT_OFF[ending.status]
     elif ending.found is not None:
         untested = "not tried: changed for speed"
-    elif not prepared.strategy.minimal:
-        untested = f"strategy {prepared.strategy.name} does not certify"
+    elif not prepared.loaded.strategy.minimal:
+        untested = f"strategy {prepared.loaded.strategy.name} does not certify"
     return Terms(
         mode=prepared.certify if uncertified is None else "none",
         untested=untested if uncertified is None else uncertified.value,
         uncertified=uncertified,
         limit=ending.limit,
-        seed=prepared.options.seed,
+        seed=case.options.seed,
     )
 
 
@@ -296,10 +299,11 @@ def asked_layers(table: LayerTable) -> list[Asked]:
 
 def rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
     """Return what computes in each type of the pair; nothing without an answer."""
+    case = prepared.case
     if answer.plan is None:
         return []
-    options = prepared.options
-    counts = Counter(assigned(prepared.model.table, prepared.pair, answer.plan).values())
+    options = case.options
+    counts = Counter(assigned(case.model.table, case.pair, answer.plan).values())
     return [
         Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
         Rung(precision=options.low, layers=None, count=counts[options.low]),

@@ -11,6 +11,7 @@ from precision_bisect.judging.inputs.input_check import (
     figures,
     oddities,
     own_sample,
+    refuse_raw_pixels,
 )
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
@@ -18,7 +19,11 @@ from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Observer, SamplesRead, Warned
 from precision_bisect.settings.flags import flag_name
-from precision_bisect.settings.sample_options import ENGINE_REFERENCE, given_image_flags
+from precision_bisect.settings.sample_options import (
+    ENGINE_REFERENCE,
+    given_image_flags,
+    unnormalized,
+)
 
 
 def refuse_inputs(options: Options, model: Model) -> None:
@@ -78,4 +83,6 @@ def load_samples(
         samples = list(samples)
     path = str(inputs) if isinstance(inputs, Path) else ""
     read = figures(samples, model.inputs, path, source.images)
+    if source.images is not None and unnormalized(options):
+        refuse_raw_pixels(model, read)
     return source.options, samples, read, [*oddities(model, samples, read), *source.remarks]

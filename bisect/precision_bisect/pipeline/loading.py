@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
-from precision_bisect.errors import ModelError, UsageError, counted
+from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import are_packed, use_custom_ops
-from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.taken_branches import layers_inside, take_branches
 from precision_bisect.graphs.weights import in_file, total_bytes
 from precision_bisect.judging.comparators.choose_comparator import (
@@ -32,8 +31,10 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     wide_remark,
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
+from precision_bisect.judging.comparators.task_heads import head_remarks
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.distinct import distinct
+from precision_bisect.judging.inputs.fitting_sizes import with_fitting_size
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.judging.inputs.reference import (
     Reference,
@@ -51,6 +52,7 @@ from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.runs.monitoring.events import Observer, Warned
+from precision_bisect.search.case import Case
 from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
@@ -68,26 +70,18 @@ _REASONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The parts of a run that do not depend on the pair of types.
+    """What a run decides on, and how; nothing of it depends on what builds engines.
 
-    `sets` has the samples with their FP32 outputs, `remarks` are sentences for the report.
-    `request` are the options as they were asked for, of a ladder the whole; `options` are those of
-    this search, and say how many threads ONNX Runtime gets. `at_once` samples are emulated at the
-    same time, which uses the other cores where layers are too small for several threads. One plain
-    inference takes `seconds` on all cores. The reference is that of an `optimised` session or of a
-    plain one. `runs` is False where ONNX Runtime cannot run the model, so that nothing can
-    forecast. The plan to start from keeps `begun_with`.
+    `request` are the options as they were asked for, of a ladder the whole; those of the `case`
+    are those of this search. `remarks` are sentences for the report. One plain inference takes
+    `seconds` on all cores. `runs` is False where ONNX Runtime cannot run the model, so that
+    nothing can forecast. The plan to start from keeps `begun_with`.
     """
 
     request: Options
-    options: Options
-    model: Model
-    sets: SampleSets
-    comparator: Comparator
+    case: Case
     strategy: Strategy
-    optimised: bool = True
     runs: bool = True
-    at_once: int = 1
     seconds: float = 0.0
     begun_with: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
@@ -95,29 +89,22 @@ class Loaded:
     @property
     def weighs_speed(self) -> bool:
         """Whether latencies decide which plan is taken."""
-        return self.options.speed.given or isinstance(self.strategy, WeighsSpeed)
+        return self.case.options.speed.given or isinstance(self.strategy, WeighsSpeed)
 
     @property
-    def samples(self) -> Sequence[Sample]:
-        """The samples that may choose."""
-        return self.sets[SampleSet.JUDGED][0]
-
-    @property
-    def reference(self) -> Sequence[Sample]:
-        """Their FP32 outputs."""
-        return self.sets.reference
-
-    def first_spec(self, scales: Scales) -> EvaluatorSpec:
-        """Return what makes a backend in another process, before the pinned layers are known."""
+    def spec(self) -> EvaluatorSpec:
+        """What makes a backend in another process."""
+        case = self.case
         return EvaluatorSpec(
-            options=self.options.sent,
-            digest=self.model.digest,
-            table=self.model.table,
-            comparator=self.comparator,
-            samples=self.sets.sent(elsewhere=self.options.elsewhere),
-            scales=scales,
-            keep=self.options.folder.absolute(),
+            options=case.options.sent,
+            digest=case.model.digest,
+            table=case.model.table,
+            comparator=case.comparator,
+            samples=case.sets.sent(elsewhere=case.options.elsewhere),
+            scales=case.scales,
+            keep=case.options.folder.absolute(),
             timed=self.weighs_speed,
+            optimised=case.optimised,
         )
 
 
@@ -207,6 +194,7 @@ def load_run(
         *without,
         *declared,
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
+        *head_remarks(options, original, choosing, expected),
         *overlooked_remarks(comparator, expected),
         *odd_remarks,
         *filter(None, (new.remark if options.inputs is not None else "",)),
@@ -217,16 +205,19 @@ def load_run(
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
     threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(sets.pool)))
-    loaded = Loaded(
-        request=request,
+    case = Case(
         options=replace(options, threads=threads),
         model=model,
         sets=sets,
-        optimised=reference.optimised,
-        runs=reference.runs,
         comparator=comparator,
-        strategy=strategy,
+        optimised=reference.optimised,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
+    )
+    loaded = Loaded(
+        request=request,
+        case=case,
+        strategy=strategy,
+        runs=reference.runs,
         seconds=seconds,
         begun_with=known_model.start,
         remarks=[*remarks, *inside],
@@ -314,7 +305,10 @@ def _reference(
     """Return the reference, computed or given; a given one has no copies, which is said."""
     threads = options.threads or usable()
     if outputs is None:
-        return options, find_reference(model, samples, threads), ()
+        try:
+            return options, find_reference(model, samples, threads), ()
+        except InputError as error:
+            raise with_fitting_size(error, model, samples[0]) from error
     reference = given_reference(model, samples, outputs, threads)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
     remarks = [remark] if options.copies else ()
@@ -328,16 +322,16 @@ def _fused(
     # Imported here: few runs fuse.
     from precision_bisect.graphs.fusing.fuse import fuse
 
-    options = loaded.options
-    fused, remark = fuse(loaded.model, loaded.samples, loaded.reference, work)
+    case = loaded.case
+    fused, remark = fuse(case.model, case.samples, case.reference, work)
     model, start, remarks = settled(fused)
     all_remarks = (remark, *remarks)
     for remark in all_remarks:
         observer(Warned(message=remark))
+    options = replace(case.options, model=model.path, out=case.options.folder)
     return replace(
         loaded,
-        options=replace(options, model=model.path, out=options.folder),
-        model=model,
+        case=replace(case, options=options, model=model),
         begun_with=start,
         remarks=[*loaded.remarks, *all_remarks],
     )

@@ -5,7 +5,7 @@ Nothing is written before all of it has been checked.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
 from pathlib import Path
@@ -19,7 +19,12 @@ from precision_bisect.backends.emulation.emulator_plugin import (
     forecaster,
 )
 from precision_bisect.backends.emulation.recurrences import unpredicted
-from precision_bisect.backends.emulation.semantics import as_parsed, own_arithmetic
+from precision_bisect.backends.emulation.semantics import (
+    as_parsed,
+    not_imported,
+    own_arithmetic,
+    whole_kernels,
+)
 from precision_bisect.backends.tensorrt.profiles import shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -51,11 +56,11 @@ from precision_bisect.pipeline.run_fingerprint import fingerprint, hashed
 from precision_bisect.pipeline.whole_modules import Modules
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
-from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Described, Hasty, Problem
 from precision_bisect.runs.ledger.fingerprint import digest_samples
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.runs.runfolder import ENGINES
+from precision_bisect.search.case import Case
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.roofline import KERNEL_MS
@@ -68,68 +73,78 @@ FORECASTS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Loaded):
-    """Everything of a run that exists before its first trial; see `Loaded`, too.
+class Prepared:
+    """Everything of a run that exists before its first trial.
 
-    `options` name the backend. `here` builds plans in this process, None where child processes
-    build. `emulator` forecasts in this process: it is the backend itself where there is no engine,
-    else it takes its memory with the first forecast. None where nothing can forecast.
+    The options of the case that was `loaded` name the backend now. `here` builds plans in this
+    process, None where child processes build. `emulator` forecasts in this process: it is the
+    backend itself where there is no engine, else it takes its memory with the first forecast. None
+    where nothing can forecast.
 
-    `scales` are those of quantized types. `work` is an empty folder for files that nobody needs
-    afterwards. `why` is the reason for the backend. `graph` says what plans cost where speed
-    counts. `beyond_range` and `overflowing` are as in `Problem`. `seen` runs the samples
-    once in FP32. `executor` evaluates the trials.
-    `refer` computes the FP32 outputs of copies. Targets that the operators are `unknown_to` cannot
-    run the model.
+    `work` is an empty folder for files that nobody needs afterwards. `why` is the reason for the
+    backend. `graph` says what plans cost where speed counts. `together`, `beyond_range` and
+    `overflowing` are as in `Problem`. `seen` runs the samples once in FP32. `executor` evaluates
+    the trials. `refer` computes the FP32 outputs of copies. Targets that the operators are
+    `unknown_to` cannot run the model.
     """
 
+    loaded: Loaded
     refer: ReferenceSession
     backend: Described
     here: Backend | None
     emulator: Backend | None
     work: Path
-    scales: Scales
     why: str
     fingerprint: Mapping[str, Any]
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     unknown_to: Sequence[TargetName] = ()
+    together: Sequence[Sequence[int]] = ()
     beyond_range: Callable[[], Plan | None]
     overflowing: Callable[[], Plan | None]
     seen: Callable[[], Extremes | None]
 
     @property
+    def case(self) -> Case:
+        """What the run decides on."""
+        return self.loaded.case
+
+    def with_case(self, case: Case) -> "Prepared":
+        """Return the same over another case."""
+        return replace(self, loaded=replace(self.loaded, case=case))
+
+    @property
     def start(self) -> Plan | None:
         """The plan to start from, None where that keeps no candidate."""
-        names = self.model.table.names
-        kept = [i for i, name in enumerate(names) if name in self.begun_with]
-        return Plan.of(kept) if kept else None
+        plan = self.case.model.table.plan_of(self.loaded.begun_with)
+        return plan if plan else None
 
     @property
     def problem(self) -> Problem:
         """What the strategy may know."""
         return Problem(
-            names=self.model.table.names,
-            modules=self.model.table.modules,
-            tolerance=self.comparator.tolerance,
-            seed=self.options.seed,
+            names=self.case.model.table.names,
+            modules=self.case.model.table.modules,
+            tolerance=self.case.comparator.tolerance,
+            seed=self.case.options.seed,
             builds=not self.backend.emulated,
             as_deployed=not (isinstance(self.backend, Hasty) and self.backend.hasty),
-            workers=self.options.workers,
+            workers=self.case.options.workers,
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,
-            speed=self.options.speed if self.options.speed.given else None,
-            unit=KINDS[self.options.low].unit,
+            speed=self.case.options.speed if self.case.options.speed.given else None,
+            unit=KINDS[self.case.options.low].unit,
             beyond_range=self.beyond_range,
             overflowing=self.overflowing,
             start=self.start,
-            forecast_s=FORECASTS * (self.options.max_time_s or math.inf),
-            large=total_bytes(self.model.weights) > LARGE_BYTES,
+            together=self.together,
+            forecast_s=FORECASTS * (self.case.options.max_time_s or math.inf),
+            large=total_bytes(self.case.model.weights) > LARGE_BYTES,
         )
 
     @property
     def modules(self) -> Modules:
-        return Modules.in_table(self.model.table, self.pair)
+        return Modules.in_table(self.case.model.table, self.case.pair)
 
     @property
     def curve(self) -> Curve:
@@ -137,14 +152,9 @@ class Prepared(Loaded):
         return Curve(problem=self.problem, copies=self.copies is not None)
 
     @property
-    def pair(self) -> Pair:
-        """The types that the plans choose from."""
-        return Pair(low=self.options.low, high=self.options.high)
-
-    @property
     def everything(self) -> Plan:
         """The plan that keeps every layer."""
-        return Plan.all_high(len(self.model.table.candidates))
+        return Plan.all_high(len(self.case.model.table.candidates))
 
     @property
     def baseline(self) -> Plan | None:
@@ -154,43 +164,46 @@ class Prepared(Loaded):
     @property
     def certify(self) -> Certify:
         """How the answer is certified: as asked, but in full where no forecast saves a build."""
-        mode = self.options.certify or "forecasts"
+        mode = self.case.options.certify or "forecasts"
         useless = self.backend.emulated or self.emulator is None
         return "full" if mode == "forecasts" and useless else mode
 
     @property
     def engines(self) -> Path | None:
         """The folder for the engines of all trials; None where they are not kept."""
-        return self.options.folder.absolute() / ENGINES if self.options.keep_engines else None
+        return (
+            self.case.options.folder.absolute() / ENGINES
+            if self.case.options.keep_engines
+            else None
+        )
 
     @property
     def space(self) -> Space:
         """The disks that trials write to, and what one needs."""
-        model = self.model.proto.ByteSize() + total_bytes(self.model.weights)
+        model = self.case.model.proto.ByteSize() + total_bytes(self.case.model.weights)
         times = 0 if self.backend.emulated else MODELS_PER_BUILD.get(self.backend.name, ENGINE)
         least = LEAST_BYTES + times * model
-        return Space((self.options.folder, self.work), least)
+        return Space((self.case.options.folder, self.work), least)
 
     @property
     def copies(self) -> Copies | None:
         """The copies that judge answers in this process; None where there are none."""
         return copies_for(
-            self.options,
-            self.sets,
+            self.case.options,
+            self.case.sets,
             self.refer,
             emulated=self.backend.emulated,
-            layers=len(self.model.table.candidates),
-            at_once=self.at_once,
+            layers=len(self.case.model.table.candidates),
+            at_once=self.case.at_once,
         )
 
     @property
     def spec(self) -> EvaluatorSpec:
         """What makes an evaluator of this run in another process."""
         return replace(
-            self.first_spec(self.scales),
+            self.loaded.spec,
             engines=self.engines,
             baseline=self.baseline,
-            optimised=self.refer.optimised,
         )
 
     def rest(self) -> None:
@@ -203,12 +216,12 @@ class Prepared(Loaded):
 
     def _held_bytes(self) -> int:
         """Return about how many bytes a session takes: weights, and all values of a sample."""
-        sample = {name: array.shape for name, array in self.samples[0].items()}
-        shapes = tensor_shapes(self.model, sample)
-        names = [name for layer in self.model.table.layers for name in layer.outputs]
+        sample = {name: array.shape for name, array in self.case.samples[0].items()}
+        shapes = tensor_shapes(self.case.model, sample)
+        names = [name for layer in self.case.model.table.layers for name in layer.outputs]
         # Nobody knows what is missing: it may be large.
         values = sum(4 * prod(shapes[name]) if name in shapes else HELD_BYTES for name in names)
-        return total_bytes(self.model.weights) + values
+        return total_bytes(self.case.model.weights) + values
 
 
 def prepare(
@@ -234,14 +247,15 @@ def assemble(
     are given. The `executor` evaluates trials. Raises a PrecisionBisectError for a
     pair of types that cannot work.
     """
-    options = loaded.options
-    pair = Pair(low=options.low, high=options.high)
+    case, options = loaded.case, loaded.case.options
+    pair = case.pair
     # Before calibration and placing: both read the table of candidates.
-    model = pin_formless(loaded.model, pair)
+    model = pin_formless(case.model, pair)
     if scales is None:
-        scales = scales_for(model, pair, loaded.sets.judging, options)
+        scales = scales_for(model, pair, case.sets.judging, options)
+    case = replace(case, model=model, scales=scales)
     try:
-        placed = executor.place(replace(loaded, model=model).first_spec(scales), model, work)
+        placed = executor.place(replace(loaded, case=case).spec, model, work)
     except ModelError as error:
         if loaded.runs:
             raise
@@ -257,7 +271,7 @@ def assemble(
         )
     if backend.emulated and options.engine.opt_shapes:
         # An engine is built for them, and refuses other samples.
-        shapes = sample_shapes(model, loaded.sets.feeds)
+        shapes = sample_shapes(model, case.sets.feeds)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
     beyond = TypedWriter(model, pair).out_of_range
@@ -266,7 +280,7 @@ def assemble(
         unpredicted(model),
         *(
             remark(model, pair, options.targets)
-            for remark in (as_parsed, own_arithmetic)
+            for remark in (not_imported, as_parsed, own_arithmetic)
             if backend.emulated
         ),
         may_run_high(backend, options.low),
@@ -274,41 +288,45 @@ def assemble(
     remarks = [remark for remark in maybe_remarks if remark]
     for remark in (*pinned_remarks(model, options.high), *remarks):
         observer(Warned(message=remark))
-    refer = ReferenceSession(model, options.threads, optimised=loaded.optimised)
+    refer = ReferenceSession(model, options.threads, optimised=case.optimised)
     # It rounds all weights, so it opens late: with the first forecast, which not every run has.
     emulator = forecaster(model, options, scales, late=True) if loaded.runs else None
-    changed = {
-        "options": options,
-        "model": model,
-        "sets": replace(loaded.sets, refer=refer),
+    case = replace(
+        case,
+        options=options,
+        model=model,
+        sets=replace(case.sets, refer=refer),
         # Workers share the cores: all of them together emulate as many samples as one would.
-        "at_once": max(1, loaded.at_once // options.workers),
-        "remarks": [*loaded.remarks, *remarks],
-    }
-    sample_extremes = cache(partial(extremes, model, loaded.samples, options.threads))
+        at_once=max(1, case.at_once // options.workers),
+    )
+    loaded = replace(loaded, case=case, remarks=[*loaded.remarks, *remarks])
+    sample_extremes = cache(partial(extremes, model, case.samples, options.threads))
     outside = cache(
         partial(
             out_of_range,
             model,
             pair,
-            loaded.samples,
+            case.samples,
             {layer.name: layer.largest for layer in beyond},
             sample_extremes,
             targets=options.targets,
         )
     )
     return Prepared(
-        **{field.name: getattr(loaded, field.name) for field in fields(Loaded)} | changed,
+        loaded=loaded,
         refer=refer,
         backend=backend,
         here=here,
         emulator=here if backend.emulated else emulator,
         work=work,
-        scales=scales,
         why=placed.why,
         unknown_to=unknown,
-        fingerprint=_fingerprint(loaded, options, model, backend),
-        graph=_graph(loaded, model, backend),
+        fingerprint=_fingerprint(loaded, backend),
+        graph=_graph(loaded, backend),
+        together=[
+            kernel.tolist()
+            for kernel in whole_kernels(case.model, case.pair, case.options.targets).members
+        ],
         beyond_range=lambda: outside()[0],
         overflowing=lambda: outside()[1],
         seen=sample_extremes,
@@ -316,12 +334,11 @@ def assemble(
     )
 
 
-def _fingerprint(
-    loaded: Loaded, options: Options, model: Model, backend: Described
-) -> Mapping[str, Any]:
+def _fingerprint(loaded: Loaded, backend: Described) -> Mapping[str, Any]:
     """Return what a run must share with the ledger that it goes on from."""
-    facts = fingerprint(options, model, loaded.sets.feeds, loaded.comparator, backend)
-    outputs = loaded.sets.given
+    case = loaded.case
+    facts = fingerprint(case.options, case.model, case.sets.feeds, case.comparator, backend)
+    outputs = case.sets.given
     if outputs is not None:
         facts["reference"] = digest_samples(outputs)
     if loaded.begun_with:
@@ -329,12 +346,12 @@ def _fingerprint(
     return facts
 
 
-def _graph(loaded: Loaded, model: Model, backend: Described) -> CostGraph | None:
+def _graph(loaded: Loaded, backend: Described) -> CostGraph | None:
     """Return what plans cost for the first sample, where limits or the strategy ask for it.
 
     Without an engine no kernels are launched, and only operations and traffic count.
     """
     if not loaded.weighs_speed:
         return None
-    shapes = {name: array.shape for name, array in loaded.samples[0].items()}
-    return cost_graph(model, shapes, 0.0 if backend.emulated else KERNEL_MS)
+    shapes = {name: array.shape for name, array in loaded.case.samples[0].items()}
+    return cost_graph(loaded.case.model, shapes, 0.0 if backend.emulated else KERNEL_MS)

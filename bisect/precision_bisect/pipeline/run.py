@@ -3,9 +3,9 @@
 import filecmp
 import shlex
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.execution.executor import Executor
@@ -21,6 +21,7 @@ from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.whole_course import searched_in, whole_course
+from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -42,16 +43,15 @@ from precision_bisect.search.engine_store import Store
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import Outcome
 
-_Run = TypeVar("_Run", Loaded, Prepared)
 
-
-def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
-    """Copy the model that was made in `work`, if one was, and return the run over the copy.
+def keep_made(loaded: Loaded, work: Path, folder: RunFolder) -> Loaded:
+    """Copy the model that was made in `work`, if one was, and return the same over the copy.
 
     An engine's outputs that are the reference are copied, too. Raises RunFolderError where the run
     folder cannot be written, or has another such file: that of a run which is there already.
     """
-    model_path = run.options.model
+    case = loaded.case
+    model_path = case.options.model
     ours = work in model_path.parents
     models: tuple[Path, ...] = (
         (model_path.with_name(f"{model_path.name}.data"), model_path) if ours else ()
@@ -61,15 +61,13 @@ def keep_made(run: _Run, work: Path, folder: RunFolder) -> _Run:
             with folder.writing(source.name) as path:
                 _copy(source, path)
     if not ours:
-        return run
+        return loaded
     path = folder.path / model_path.name
-    asked_in_work = work in run.request.model.parents
-    return replace(
-        run,
-        request=replace(run.request, model=path) if asked_in_work else run.request,
-        options=replace(run.options, model=path),
-        model=replace(run.model, path=path),
-    )
+    request = loaded.request
+    if work in request.model.parents:
+        request = replace(request, model=path)
+    options, model = replace(case.options, model=path), replace(case.model, path=path)
+    return replace(loaded, request=request, case=replace(case, options=options, model=model))
 
 
 def _copy(source: Path, path: Path) -> None:
@@ -94,8 +92,8 @@ def run_pair(
     prepared = assemble(loaded, observer, work, executor=executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
-    prepared_run = keep_made(prepared, work, folder)
-    return run_prepared(prepared_run, observer, budget, folder, asked_low=asked_low)
+    prepared = replace(prepared, loaded=keep_made(prepared.loaded, work, folder))
+    return run_prepared(prepared, observer, budget, folder, asked_low=asked_low)
 
 
 def run_prepared(
@@ -112,56 +110,80 @@ def run_prepared(
     `part` tells that this is one rung of a ladder: only the ledger is written. Where no plan
     passes, `asked_low` may be why.
     """
-    options = prepared.options
-    with open_ledger(
-        folder.ledger,
-        prepared.fingerprint,
-        resume=options.resume,
-        options=options_to_json(prepared.request),
-        plugins=plugin_versions(options),
-    ) as ledger:
-        # Workers end before the explanation begins, which needs their memory.
-        with evaluators(prepared, folder.path) as workers:
-            recorded = ledger.trials()
-            # A resumed run has one budget with its earlier sessions.
-            budget.spent_s += sum(trial.outcome.wall_s for trial in recorded)
-            budget.trials += sum(not trial.proposal.forecast for trial in recorded)
-            budget.space = prepared.space
-            store = Store(folder.path, prepared.options.disk_cap_mib * 2**20)
-            driver = Driver(workers, ledger, budget, tell_all(observer, store))
-            if not part:
-                write_layers(prepared.model, folder)
-            observer(_started(prepared, len(recorded)))
-            with until(budget.overdue):
-                ending = driver.run(whole_course(prepared, driver, part=part))
-        asked_low = None if prepared.model.rounds_ends else asked_low
-        if ending.status is Status.NOT_PRECISION and asked_low and driver.trials:
-            observer(Warned(message="looking for the layers of --low-only that break it alone"))
-            high = driver.outcome_of(prepared.everything, searched(driver.trials))
-            with until(budget.overdue):
-                ending = _blamed(asked_low, driver, high)
-        if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
-            # More time might have found a faster plan: what was timed is not all there is.
-            ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
-        if driver.lost and ending.status in WITHOUT_ANSWER:
-            # It was decided by a process that was lost, which says nothing of the plan.
-            ending = replace(ending, status=Status.ABORTED)
-        # The trials that were lost are tried again when the run is resumed.
-        if ending.status is Status.ABORTED:
-            for trial in driver.lost:
-                ledger.reopen(trial.proposal)
+    options = prepared.case.options
+    with (
+        open_ledger(
+            folder.ledger,
+            prepared.fingerprint,
+            resume=options.resume,
+            options=options_to_json(prepared.loaded.request),
+            plugins=plugin_versions(options),
+        ) as ledger,
+        ExitStack() as at_work,
+    ):
+        workers = at_work.enter_context(evaluators(prepared, folder.path))
+        recorded = ledger.trials()
+        # A resumed run has one budget with its earlier sessions.
+        spent_s = sum(trial.outcome.wall_s for trial in recorded)
+        budget.spent_s += spent_s
+        # A rung of a ladder begins when the one above it has ended.
+        began_s = budget.wall_s() if part else 0.0
+        # A session that was killed has noted nothing but its trials.
+        header = ledger.header()
+        budget.earlier_s += max(spent_s, header.wall_s if header else 0.0)
+        budget.trials += sum(not trial.proposal.forecast for trial in recorded)
+        budget.space = prepared.space
+        store = Store(folder.path, options.disk_cap_mib * 2**20)
+        driver = Driver(workers, ledger, budget, tell_all(observer, store))
         if not part:
-            observer(TrialsEnded())
-        with past_deadline():
-            return conclude(prepared, driver, ending, budget, folder, part=part)
+            write_layers(prepared.case.model, folder)
+        observer(_started(prepared, len(recorded)))
+
+        def course() -> Search[Result]:
+            with until(budget.overdue):
+                ending = yield from whole_course(prepared, driver, part=part)
+            # Workers end before the explanation begins, which needs their memory.
+            at_work.close()
+            may_blame = ending.status is Status.NOT_PRECISION and driver.trials
+            if asked_low and may_blame and not prepared.case.model.rounds_ends:
+                observer(
+                    Warned(message="looking for the layers of --low-only that break it alone")
+                )
+                high = driver.outcome_of(prepared.everything, searched(driver.trials))
+                with until(budget.overdue):
+                    ending = yield from _blamed(asked_low, driver, high)
+            ending = _settled(ending, driver, budget)
+            # The trials that were lost are tried again when the run is resumed.
+            if ending.status is Status.ABORTED:
+                for trial in driver.lost:
+                    ledger.reopen(trial.proposal)
+            if not part:
+                observer(TrialsEnded())
+            with past_deadline():
+                return (yield from conclude(prepared, driver, ending, budget, folder, part=part))
+
+        result = driver.run(course())
+        ledger.note_wall(budget.wall_s() - began_s)
+        return result
 
 
-def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Ending:
+def _settled(ending: Ending, driver: Driver, budget: Budget) -> Ending:
+    """Return the ending as far as it says something of the plans."""
+    if ending.status is Status.INFEASIBLE and ending.slow and budget.late:
+        # More time might have found a faster plan: what was timed is not all there is.
+        ending = replace(ending, status=Status.BUDGET_EXHAUSTED)
+    if driver.lost and ending.status in WITHOUT_ANSWER:
+        # It was decided by a process that was lost, which says nothing of the plan.
+        ending = replace(ending, status=Status.ABORTED)
+    return ending
+
+
+def _blamed(asked_low: AskedLow, driver: Driver, high: Outcome | None) -> Search[Ending]:
     """Return the ending of a run in which the plan of every layer high has failed."""
     prepared = asked_low.prepared()
     with evaluators(prepared, asked_low.work) as workers:
         driver.cases.add(LOW_ONLY, lambda: workers.evaluate)
-        ended = driver.run(searched_in(prepared, part=True, case=LOW_ONLY))
+        ended = yield from searched_in(prepared, part=True, case=LOW_ONLY)
         driver.cases.clear()
     return asked_low.blamed(prepared, ended, None if high is None else high.error)
 
@@ -184,20 +206,21 @@ def _keep_answer(options: Options) -> None:
 
 
 def _started(prepared: Prepared, recorded: int) -> RunStarted:
+    case = prepared.case
     return RunStarted(
-        model=str(prepared.options.model),
+        model=str(case.options.model),
         backend=prepared.backend.name,
         why=prepared.why,
-        strategy=prepared.strategy.name,
-        assumption=prepared.strategy.assumption,
-        candidates=len(prepared.model.table.candidates),
-        layers_total=len(prepared.model.table.layers),
-        samples=len(prepared.sets.judging_numbers),
-        held_out=len(prepared.sets.held_out),
-        tolerance=prepared.comparator.tolerance,
+        strategy=prepared.loaded.strategy.name,
+        assumption=prepared.loaded.strategy.assumption,
+        candidates=len(case.model.table.candidates),
+        layers_total=len(case.model.table.layers),
+        samples=len(case.sets.judging_numbers),
+        held_out=len(case.sets.held_out),
+        tolerance=case.comparator.tolerance,
         resumed_trials=recorded,
-        limits=limits_in_words(prepared.comparator),
-        workers=prepared.options.workers,
-        speed=str(prepared.options.speed),
-        target=prepared.options.target if prepared.backend.emulated else None,
+        limits=limits_in_words(case.comparator),
+        workers=case.options.workers,
+        speed=str(case.options.speed),
+        target=case.options.target if prepared.backend.emulated else None,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.graphs.load import Model
-from precision_bisect.layer_table import Exclusion
+from precision_bisect.layer_table import SETTLED, Exclusion
 from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.options import Options
 from precision_bisect.plugins import (
@@ -100,7 +100,7 @@ def _plugins(options: Options) -> frozenset[tuple[str, str]]:
 
 def _fixed(model: Model) -> str:
     """Return a hash of the types that layers are fixed to, as by earlier rungs; "" for none."""
-    pinned = (layer for layer in model.table.layers if layer.exclusion is Exclusion.PINNED)
+    pinned = (layer for layer in model.table.layers if layer.exclusion in SETTLED)
     fixed = [f"{layer.name}={layer.fixed}" for layer in pinned if layer.fixed]
     return hashed(fixed) if fixed else ""
 

@@ -1,6 +1,5 @@
 """One generator over a run: the search, then what completes its answer."""
 
-from contextlib import suppress
 from dataclasses import replace
 
 from precision_bisect.graphs.fp32_outputs import non_finite
@@ -46,18 +45,18 @@ def whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[En
 
 def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Complete the curve; return the ending, with a better plan of the curve if there is one."""
-    options = prepared.options
+    options = prepared.case.options
     is_answer = ending.status is Status.FOUND and options.until == "answer"
     if not is_answer and (ending.status is not Status.STOPPED or options.until != "curve"):
         return ending
     # The answer stands: whatever ends this early costs only points of the curve.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         while True:
             curve = prepared.curve
             yield from chart(prepared, driver, curve, ending)
             # Another strategy is asked for by its name: its plan is the answer. So is one that was
             # widened for unseen inputs, and one of whole modules.
-            named = prepared.strategy.name != DEFAULT_STRATEGY
+            named = prepared.loaded.strategy.name != DEFAULT_STRATEGY
             if not is_answer or named or options.risk is not None or options.by == "module":
                 break
             better = yield from _better(prepared, driver, curve, ending)
@@ -69,13 +68,13 @@ def _charted(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Endin
 
 def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with its answer as whole modules of PyTorch, if they hold."""
-    by_module = prepared.options.by == "module"
-    if ending.status is not Status.FOUND or not (by_module or prepared.model.pytorch):
+    by_module = prepared.case.options.by == "module"
+    if ending.status is not Status.FOUND or not (by_module or prepared.case.model.pytorch):
         return ending
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, copies=prepared.copies is not None)
     # The answer stands, as in `_charted`.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         assert ending.plan is not None
         judged = by_modules(ending.plan, prepared.modules, holding, every=by_module)
         modules = yield from on_samples(ending.samples, judged)
@@ -91,7 +90,7 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
 
 def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
-    answer, options, samples = ending.plan, prepared.options, ending.samples
+    answer, options, samples = ending.plan, prepared.case.options, ending.samples
     if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
@@ -99,6 +98,7 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
     if outcome is None or curve.law is None or curve.problem.large:
         return ending
     rivals = Rivals(
+        names=prepared.case.model.table.names,
         law=curve.law,
         answer=answer,
         outcome=outcome,
@@ -107,10 +107,10 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
         refuted=driver.refuted,
     )
     # The answer stands, as in `_charted`.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with driver.standing():
         if prepared.backend.emulated:
-            copies, smallest = prepared.copies is not None, options.objective == "smallest"
-            search = fastest(prepared.problem, rivals, copies=copies, smallest=smallest)
+            copies, objective = prepared.copies is not None, options.objective
+            search = fastest(prepared.problem, rivals, copies=copies, objective=objective)
             deployable = yield from on_samples(samples, search)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
@@ -136,9 +136,9 @@ def _seeks_fastest(prepared: Prepared, driver: Driver) -> bool:
     A strategy that is asked for by its name, whole modules, a share of unseen inputs and speed
     limits are such ends. Of engines, those on this machine that have a clock.
     """
-    options = prepared.options
+    options = prepared.case.options
     is_end = (
-        prepared.strategy.name != DEFAULT_STRATEGY
+        prepared.loaded.strategy.name != DEFAULT_STRATEGY
         or options.by == "module"
         or options.risk is not None
         or options.speed.given
@@ -151,7 +151,7 @@ def _seeks_fastest(prepared: Prepared, driver: Driver) -> bool:
 
 def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
     """Judge a plan by all other samples than those that an answer was searched with, if any."""
-    if not prepared.sets.others:
+    if not prepared.case.sets.others:
         return True
     problem = prepared.problem
     holding = StabilityCheck(problem=problem, rebuilds=problem.builds)
@@ -167,7 +167,7 @@ def _better(
     outcome = outcome_of_answer(driver, ending.plan, ending.samples)
     if outcome is None:
         return None
-    problem, options = prepared.problem, prepared.options
+    problem, options = prepared.problem, prepared.case.options
     trials = JudgedTrials(
         tolerance=problem.tolerance,
         size=problem.size,
@@ -194,7 +194,7 @@ def _better(
 
 def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
     """Search in a case, and return how that ends, whatever ends it."""
-    if trouble := non_finite(prepared.reference):
+    if trouble := non_finite(prepared.case.reference):
         return Ending(
             status=Status.NOT_PRECISION,
             message=f"the FP32 reference itself is not finite: {trouble}; "
@@ -202,7 +202,7 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
         )
     try:
         elsewhere = prepared.backend.emulated or prepared.options.elsewhere
-        if not (part or elsewhere or prepared.sets.others) and has_tf32(prepared):
+        if not (part or elsewhere or prepared.case.sets.others) and has_tf32(prepared):
             # What FP32 comes to where it is deployed is known before anything is searched.
             fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
             yield (replace(fp32, phase=Phase.PREFLIGHT),)
@@ -219,19 +219,19 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
 
 def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:
     """Return the search of a run, which may be `part` of a larger one."""
-    options, by_module = prepared.options, prepared.options.by == "module"
+    options, by_module = prepared.case.options, prepared.case.options.by == "module"
     course = Course(
         certify=prepared.certify,
-        pool=prepared.sets.pool if prepared.sets.others else (),
-        others=prepared.sets.others > 0,
+        pool=prepared.case.sets.pool if prepared.case.sets.others else (),
+        others=prepared.case.sets.others > 0,
         held_out=options.holdout > 0,
-        risk=None if selecting(prepared.model) else options.risk,
+        risk=None if selecting(prepared.case.model) else options.risk,
         copies=prepared.copies is not None,
         copies_failing=options.copies_failing,
         # Only the default strategy begins at the curve's plan; one rung of a ladder has no curve
         # to show.
-        curve=not (part or by_module or prepared.strategy.name != DEFAULT_STRATEGY),
+        curve=not (part or by_module or prepared.loaded.strategy.name != DEFAULT_STRATEGY),
         modules=prepared.modules if by_module else None,
         until=options.until,
     )
-    return flow(prepared.problem, prepared.strategy, course)
+    return flow(prepared.problem, prepared.loaded.strategy, course)

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import counted
-from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
+from precision_bisect.layer_table import SETTLED, Exclusion, LayerTable, modules_around
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import STARTED, Problem, Search, Strategy
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.search.combinators import mapped
+from precision_bisect.search.combinators import mapped, searched_by
 from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
 """Modules of which each is tried to be dropped, where that was not asked for. A bound."""
-_HIGH = (Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
+_HIGH = (*SETTLED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
 """What stays high whatever the plan is."""
 
 
@@ -97,11 +97,12 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         graph=None,
         passing=start if passes else None,
         start=None,
+        together=(),
         beyond_range=lambda: around(problem.beyond_range()),
         overflowing=lambda: around(problem.overflowing()),
         settled=False,
     )
-    search = strategy.search(module_problem)
+    search = searched_by(strategy, module_problem)
     answer = yield from mapped(
         search, ask=lambda proposal: replace(proposal, plan=layers(proposal.plan))
     )

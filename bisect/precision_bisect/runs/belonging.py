@@ -131,16 +131,17 @@ def _in_the_way(path: Path) -> bool:
 
 
 def exported_texts() -> list[str]:
-    """Return the names of the exports that are one text, ours first."""
-    names = installed(EXPORTERS)
-    others = set(names) - set(OWN_FILES) - {""}
-    ours = [name for name in EXPORTS if name in names]
-    return [*ours, *sorted(name for name in others if Path(name).name == name)]
+    """Return the names of the exports that are one text, ours and others', sorted."""
+    names = (name for name in installed(EXPORTERS) if name and name not in OWN_FILES)
+    return [name for name in names if Path(name).name == name]
 
 
-RUN = Claim(
-    names=lambda: [*OWN_FILES, *exported_texts(), LOGS, ENGINES, LOCK, OWNER], known=is_run
-)
+def own_files() -> list[str]:
+    """Return the names of all files that a run writes, in the order of removal."""
+    return [*exported_texts(), *OWN_FILES]
+
+
+RUN = Claim(names=lambda: [*own_files(), LOGS, ENGINES, LOCK, OWNER], known=is_run)
 EXPORTED = Claim(
     names=lambda: [*EXPORTS, *exported_texts(), SCALES], known=holds_exports, appends=False
 )
@@ -180,7 +181,7 @@ def clear(run: Path) -> None:
     for folder in (*rungs(run), *points, run):
         for engine in engines(folder):
             shutil.rmtree(engine, ignore_errors=True)
-        for path in (*logs(folder), *(folder / name for name in OWN_FILES)):
+        for path in (*logs(folder), *(folder / name for name in own_files())):
             path.unlink(missing_ok=True)
         emptied = [folder / LOGS, folder / ENGINES, *([] if folder == run else [folder])]
         for path in emptied:

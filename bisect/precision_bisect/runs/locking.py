@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.plain_files import remove_debris, whole
 from precision_bisect.runs import belonging, plain_json
-from precision_bisect.runs.belonging import RUN, Claim
-from precision_bisect.runs.runfolder import LOCK, OWN_FILES, OWNER, RunFolder, folder_errors
+from precision_bisect.runs.belonging import RUN, Claim, own_files
+from precision_bisect.runs.runfolder import LOCK, OWNER, RunFolder, folder_errors
 from precision_bisect.runs.typed_json import read_or_none
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class RunLock:
             except Timeout:
                 raise _in_use(self._path) from None
         self._lock = lock
-        remove_debris(self._path, (OWNER, *OWN_FILES))
+        remove_debris(self._path, (OWNER, *own_files()))
         # On a full disk the lock is what counts, and --overwrite may make space.
         with suppress(OSError), whole(self._path / OWNER) as stream:
             stream.write(plain_json.dumps(Owner.here()).encode())

@@ -54,10 +54,8 @@ TARGET = "target.json"
 """What a target without this tool made of the plans."""
 JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 """What judges the exported model on the target: of one run, whatever it is exported with later."""
-EXPORTS = (
-    *(MIXED_MODEL, MIXED_DATA, TRTEXEC, LAYER_PRECISIONS, POLYGRAPHY_SCRIPT, AUTOCAST),
-    *(TORCH_AUTOCAST, FP32_MODEL, FP32_DATA, *JUDGING),
-)
+EXPORTS = (MIXED_MODEL, MIXED_DATA, FP32_MODEL, FP32_DATA, *JUDGING)
+"""What a plan is written to beside the texts that `belonging.exported_texts` names."""
 OWN_FILES = (
     *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
     *(TAKEN_MODEL, TAKEN_DATA, GIVEN_MODEL, GIVEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE),

@@ -24,13 +24,14 @@ class Budget:
     """Counts trials and seconds against their limits; None is no limit.
 
     Forecasts, trials that explain, and those that the ledger already knows are not counted.
-    `spent_s` is the time in seconds that earlier sessions of the same run have taken. `space`
-    watches the disks.
+    `spent_s` is the time in seconds that trials of earlier sessions of the same run have taken,
+    `earlier_s` that of those sessions with all else. `space` watches the disks.
     """
 
     max_trials: int | None = None
     max_time_s: float | None = None
     spent_s: float = 0.0
+    earlier_s: float = 0.0
     space: Space | None = None
     clock: Callable[[], float] = time.monotonic
     trials: int = 0
@@ -40,8 +41,12 @@ class Budget:
         self._started = self.clock()
 
     def elapsed_s(self) -> float:
-        """Return the seconds taken so far, earlier sessions included."""
+        """Return the seconds taken so far that limits count, earlier sessions included."""
         return self.spent_s + self.clock() - self._started
+
+    def wall_s(self) -> float:
+        """Return the seconds that this and earlier sessions have taken."""
+        return self.earlier_s + self.clock() - self._started
 
     @property
     def late(self) -> bool:

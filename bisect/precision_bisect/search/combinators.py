@@ -7,11 +7,14 @@ A `Search` is a generator that yields batches of proposals and receives their ou
 from collections.abc import Callable
 from typing import TypeAlias
 
-from precision_bisect.protocols import Search, T
+from precision_bisect.errors import PluginError, PrecisionBisectError, in_words
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.trial import Outcome, Proposal
 
 Batch: TypeAlias = tuple[Proposal, ...]
 Outcomes: TypeAlias = tuple[Outcome, ...]
+_PROTOCOL = "report it to its author; precision_bisect.protocols says what it must do"
 
 
 def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
@@ -34,14 +37,51 @@ def feed(search: Search[T], answer: Callable[[Batch], Outcomes]) -> T:
 
 
 def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> Search[T]:
-    """Return the same search, with each batch answered by another search, which may ask more."""
+    """Return the same search, with each batch answered by another search, which may ask more.
+
+    What that raises, or what is thrown into it, arrives in the search.
+    """
     try:
         batch = next(search)
         while True:
-            batch = search.send((yield from answer(batch)))
+            try:
+                outcomes = yield from answer(batch)
+            except BaseException as error:  # as in `feed`
+                batch = search.throw(error)
+            else:
+                batch = search.send(outcomes)
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
+    """Return the search of a strategy, which may be others' code.
+
+    Raises PluginError for whatever it raises, yields or ends with that it should not.
+    """
+    what = f"the strategy {strategy.name}"
+    thrown: list[BaseException] = []
+
+    def asked(batch: Batch) -> Search[Outcomes]:
+        listed = isinstance(batch, tuple | list)
+        if not listed or not all(isinstance(proposal, Proposal) for proposal in batch):
+            raise PluginError(f"{what} yields no tuple of proposals", _PROTOCOL)
+        try:
+            return (yield tuple(batch))
+        except BaseException as error:  # of whoever answers
+            thrown.append(error)
+            raise
+
+    try:
+        plan = yield from answered(strategy.search(problem), asked)
+    except Exception as error:
+        if error in thrown or isinstance(error, PrecisionBisectError | MemoryError):
+            raise
+        raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error
+    if not isinstance(plan, Plan):
+        raise PluginError(f"{what} ended with no plan", _PROTOCOL)
+    return plan
 
 
 def mapped(

@@ -12,7 +12,8 @@ driver's thread only.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
@@ -25,7 +26,7 @@ from precision_bisect.runs.monitoring.events import (
     Warned,
 )
 from precision_bisect.search.budget import Budget, BudgetSpent
-from precision_bisect.search.combinators import feed
+from precision_bisect.search.combinators import Batch, Outcomes, answered, feed
 from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.precision_curve import FEW_COPIES
@@ -45,6 +46,11 @@ from precision_bisect.trial import (
 MOST_LOST = 5
 """Trials in a row that lose their process in the same way, from which the run ends: the machine or
 the model is to blame then, not a plan. A limit of what the user waits."""
+
+MOST_REPEATED = 1000
+"""Proposals in a row that this session has answered before, beside a few for each trial, from
+which on a search gets nowhere. A bound: a ranking that is asked for again has one a layer."""
+_TIMES_EACH = 8
 
 
 class CrashLoop(Exception):
@@ -72,6 +78,9 @@ class Driver:
         self._flights = InFlight(ledger, workers, self.cases)
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
+        self._interrupted = False
+        self._told: set[Identity] = set()
+        self._repeated = 0
 
     @property
     def trials(self) -> Sequence[Trial]:
@@ -92,19 +101,19 @@ class Driver:
         """Feed a search until it ends, and return its result. Raises what `consider_all` does."""
         return feed(search, self.consider_all)
 
-    def run_to_end(self, search: Search[T]) -> T:
-        """Feed a search that tells more of an answer, and return its result, whatever happens.
+    def to_end(self, search: Search[T]) -> Search[T]:
+        """Return a search that tells more of an answer, which goes to its end whatever happens.
 
         Once the run is to end nothing more is evaluated: what the ledger lacks has an outcome then
-        that says why, and is tried when the run is resumed. Raises RunFolderError.
+        that says why, and is tried when the run is resumed. What cases have taken is freed.
         """
         why = ""
 
-        def answer(batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        def answer(batch: Batch) -> Search[Outcomes]:
             nonlocal why
             try:
                 if not why:
-                    return self.consider_all(batch)
+                    return (yield batch)
             except KeyboardInterrupt:
                 why = "interrupted"
             except (BudgetSpent, CrashLoop, Stopped) as end:
@@ -113,9 +122,23 @@ class Driver:
             return tuple(self.recorded(proposal) or left_out for proposal in batch)
 
         try:
-            return feed(search, answer)
+            return (yield from answered(search, answer))
         finally:
             self.cases.clear()
+
+    def interrupt(self) -> None:
+        """Have no trial begin any more."""
+        self._interrupted = True
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Let what stands survive what ends the block early; after Ctrl-C no trial begins."""
+        try:
+            yield
+        except (BudgetSpent, CrashLoop, Stopped):
+            pass
+        except KeyboardInterrupt:
+            self.interrupt()
 
     def retrace(self, search: Search[object]) -> None:
         """Feed a search from the ledger alone, until it ends or asks for what the ledger lacks."""
@@ -136,10 +159,12 @@ class Driver:
         """Return the outcomes of the proposals, in their order.
 
         Known outcomes come from the ledger; a proposal that occurs twice is evaluated once. Raises
-        BudgetSpent when the budget ends within the batch, CrashLoop, and KeyboardInterrupt. Before
+        BudgetSpent when the budget ends within the batch, or nothing new has been asked for so
+        long that the search would never end, CrashLoop, and KeyboardInterrupt. Before
         it raises, it waits for the trials in flight and records them; a second KeyboardInterrupt
         gives them up.
         """
+        self._refuse_endless(batch)
         fresh: dict[Identity, Proposal] = {}
         for proposal in batch:
             if proposal.identity in self._known:
@@ -287,6 +312,18 @@ class Driver:
             if trial.proposal.samples.judges and trial.proposal.plan not in failed
         ]
 
+    def _refuse_endless(self, batch: Sequence[Proposal]) -> None:
+        """Raise BudgetSpent for a search that asks on and on for what it has been told."""
+        identities = {proposal.identity for proposal in batch}
+        if identities <= self._told:
+            self._repeated += max(1, len(batch))
+        else:
+            self._repeated = 0
+        self._told |= identities
+        if self._repeated > MOST_REPEATED + _TIMES_EACH * len(self._known):
+            asked = f"the last {self._repeated} plans that the search asked for were known to it"
+            raise BudgetSpent(f"{asked}; choose another --strategy")
+
     def _recall(self, proposal: Proposal) -> None:
         outcome = self._known[proposal.identity].outcome
         self._enter(proposal.phase)
@@ -307,6 +344,7 @@ class Driver:
         # BaseException, since Ctrl-C is one: builds that are nearly done are worth waiting for,
         # and their outcomes are recorded before the error goes on.
         except BaseException as error:
+            self._interrupted |= isinstance(error, KeyboardInterrupt)
             try:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
                     flying = len(self._flights)
@@ -319,6 +357,8 @@ class Driver:
             raise
 
     def _launch(self, proposal: Proposal) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
         self._enter(proposal.phase)
         self._budget.admit(counted=not proposal.forecast)
         self._flights.launch(proposal, lambda: self._observer(TrialStarted(proposal=proposal)))

@@ -5,7 +5,7 @@ time, in the process that it was made in.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +27,13 @@ from precision_bisect.protocols import (
     Judgement,
     Sample,
     Several,
+    T,
     dropping,
 )
 from precision_bisect.search.engine_store import engine_folder
+from precision_bisect.search.limits_and_noise import deciding
 from precision_bisect.search.precision_curve import FEW_COPIES
-from precision_bisect.search.sample_sets import SampleSets, summed_up
+from precision_bisect.search.sample_sets import SampleSets, judges_each, summed_up
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import (
     JUDGED_KINDS,
@@ -61,6 +63,15 @@ _Outputs: TypeAlias = Sequence[Sequence[Sample]]
 """The outputs of an engine in each of its ways, sample by sample."""
 _Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
 """A plan, what it ran on, and its outputs."""
+
+
+def with_engine(backend: Backend, plan: Plan, use: Callable[[Engine], T]) -> T | Outcome:
+    """Build a plan; return what the engine is used for, or how that, or the build, has failed."""
+    try:
+        with backend.build(plan) as engine:
+            return use(engine)
+    except BackendFailure as failure:
+        return failure.outcome
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +142,10 @@ class Evaluator:
                     errors = [replace(one, sample=numbers[one.sample]) for one in errors]
                 evidence = replace(evidence, output_errors=errors)
             if proposal.draw and self.copies is not None and _tells(self.copies, judgement):
-                judgement, stability = self._on_copies(engine, proposal, self.copies, judgement)
+                ran = outputs, expected
+                judgement, stability = self._on_copies(
+                    engine, proposal, self.copies, judgement, ran
+                )
                 evidence = replace(evidence, stability=stability)
             if proposal.timed:
                 if self.copies is not None:
@@ -205,12 +219,19 @@ class Evaluator:
         ]
 
     def _on_copies(
-        self, engine: Engine, proposal: Proposal, copies: Draws, on_samples: Judgement
+        self,
+        engine: Engine,
+        proposal: Proposal,
+        copies: Draws,
+        on_samples: Judgement,
+        ran: tuple[_Outputs, Sequence[Sample]],
     ) -> tuple[Judgement, Stability]:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
         It ends early once too many copies have failed: at once in a certificate, elsewhere after
-        half of them, since their errors also tell the spread. Some phases have few copies.
+        half of them, since their errors also tell the spread. Some phases have few copies. From
+        the second one on only samples that may decide have copies (see `deciding`). What the
+        samples `ran` to, and their reference, tells which.
         """
         parallel = self.at_once if self.backend.emulated else 1
         count, allowed = copies.count, copies.allowed
@@ -218,20 +239,32 @@ class Evaluator:
             count, allowed = fewer(copies, CURVE_COPIES)
         least = 0 if proposal.phase is Phase.CERTIFICATE else count // 2
         judgements: list[Judgement] = []
-        failed = 0
+        failed, places = 0, None
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
-            feeds, reference = copies.make(proposal.samples, proposal.draw, number)
-            judgements.append(
-                _judge(self.comparator, _outputs(engine, feeds, parallel), [reference])
-            )
+            feeds, reference = copies.make(proposal.samples, proposal.draw, number, places)
+            outputs = _outputs(engine, feeds, parallel)
+            judgements.append(_judge(self.comparator, outputs, [reference]))
             failed += judgements[-1].verdict is not Verdict.PASS
             if failed > allowed and len(judgements) >= least:
                 break
+            if places is None and 1 < len(feeds) == len(ran[1]) and number + 1 < count:
+                places = self._deciding(ran, (outputs, reference))
         stability = Stability.of(
             failed, [judgement.error for judgement in judgements], on_samples.verdict
         )
         return _worst(on_samples, judgements, stability, allowed), stability
+
+    def _deciding(self, *runs: tuple[_Outputs, Sequence[Sample]]) -> Sequence[int] | None:
+        """Return the places of samples that may decide a copy, by their errors in two runs.
+
+        None where that is not known. An output of classes may change as a whole.
+        """
+        floats = all(array.dtype.kind == "f" for array in runs[0][1][0].values())
+        if not (floats and judges_each(self.comparator)):
+            return None
+        each = [self._each(range(len(run[1])), *run) for run in runs]
+        return deciding(*(() if one is None else one.errors for one in each))
 
     def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> _Outputs:
         last = self._last

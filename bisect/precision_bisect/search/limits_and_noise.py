@@ -4,6 +4,8 @@ The comparator says whether a plan is within the tolerance. A search may ask for
 builds of one plan differ, or because an emulator's errors are off by a factor.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_bisect.plan import Plan
@@ -17,6 +19,9 @@ these is no chance event (normal distribution: 0.1%)."""
 LEAST_CLEAR = 1.25
 """Factor above the tolerance. A failure by less is judged on copies, however small their spread. A
 bound; copies of one plan spread by 0.05 to 0.6 in ln (PP-OCRv4, NAFNet)."""
+FAR = 2.0
+"""Factor below the largest error from which on a sample has no further copies, at least. A bound:
+copies move an error by a tenth of that (see `LEAST_CLEAR`)."""
 MARGIN = 2.0
 """Multiples of the noise floor (the difference of two builds of one plan) that a search stays
 below the tolerance by. In the column "again" of benchmarks/results/search.md, family D has such
@@ -50,6 +55,24 @@ def clearly_failed(outcome: Outcome, limit: float | None) -> bool:
     """Tell whether one evaluation failed by so much that copies would fail, too."""
     error = outcome.error
     return outcome.failed and limit is not None and error is not None and error >= limit
+
+
+def deciding(
+    errors: Sequence[float | None], copied: Sequence[float | None]
+) -> Sequence[int] | None:
+    """Return the places of the samples that may have the largest error on a further copy.
+
+    `errors` are those of the samples, `copied` those of one copy of each. The others are so far
+    below that `CLEAR_SPREADS` of the largest change between the two do not reach it. None, which
+    means all, where an error is no figure above zero.
+    """
+    pairs = [(one, other) for one, other in zip(errors, copied, strict=False) if one and other]
+    if not pairs or len(pairs) < len(errors) or math.inf in {*errors, *copied}:
+        return None
+    spread = max(abs(math.log(other / one)) for one, other in pairs)
+    largest = [max(pair) for pair in pairs]
+    least = max(largest) / max(FAR, math.exp(CLEAR_SPREADS * spread))
+    return [place for place, error in enumerate(largest) if error > least]
 
 
 def judged_within(outcome: Outcome, limit: float | None) -> Outcome:

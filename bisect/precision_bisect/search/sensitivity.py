@@ -43,8 +43,8 @@ class Sensitivity(NamedTuple):
     """One figure per layer, in network order: larger is more sensitive.
 
     It is the error with that layer alone low. `shared` names the layers that were not measured
-    alone, with the size of their block. Such a layer has error / sqrt(size), since independent
-    errors add up as the root of the sum of their squares.
+    alone, with the size of their block or kernel. Such a layer has error / sqrt(size), since
+    independent errors add up as the root of the sum of their squares.
     """
 
     scores: list[float]
@@ -54,35 +54,62 @@ class Sensitivity(NamedTuple):
 def rank(problem: Problem) -> Search[Sensitivity]:
     """Measure blocks of consecutive layers, then the single layers of those that matter.
 
-    Single layers are measured as long as there is time, those of the worst blocks first.
+    Single layers are measured as long as there is time, those of the worst blocks first. What is
+    one kernel counts as one layer.
     """
+    units = _units(problem)
     if problem.size < BLOCKS_FROM:
-        scores = yield from measure_groups(problem, [(layer,) for layer in range(problem.size)])
-        return Sensitivity(scores, {})
+        errors = yield from measure_groups(problem, units)
+        scores = [0.0] * problem.size
+        _share_out(scores, units, errors)
+        return Sensitivity(scores, {i: len(unit) for unit in units for i in unit if unit[1:]})
     size = BLOCK if problem.size <= LARGE else LARGE_BLOCK
-    blocks = [
-        tuple(range(start, min(start + size, problem.size)))
-        for start in range(0, problem.size, size)
-    ]
+    blocks = _blocks(units, size)
     measured = yield from _outcomes(problem, blocks)
     joint = [figure_of(outcome) for outcome in measured]
-    scores = [
-        error / math.sqrt(len(block))
-        for block, error in zip(blocks, joint, strict=True)
-        for _ in block
-    ]
+    scores = [0.0] * problem.size
+    _share_out(scores, blocks, joint)
     most = SINGLES_FOR_BUILDS if problem.builds else SINGLES
     share = NEGLIGIBLE_FOR_BUILDS if problem.builds else NEGLIGIBLE
     # The blocks have just shown how long a forecast takes.
     most = _affordable(problem, measured, most)
     worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
-    singles = [layer for number in worst for layer in blocks[number]]
-    errors = yield from measure_groups(problem, [(layer,) for layer in singles])
-    for layer, error in zip(singles, errors, strict=True):
-        scores[layer] = error
-    alone = frozenset(singles)
-    shared = {i: len(block) for block in blocks for i in block if i not in alone}
+    looked_into = frozenset(layer for number in worst for layer in blocks[number])
+    singles = [unit for unit in units if looked_into.issuperset(unit)]
+    errors = yield from measure_groups(problem, singles)
+    _share_out(scores, singles, errors)
+    alone = frozenset(unit[0] for unit in singles if len(unit) == 1)
+    shared = {i: len(block) for block in blocks for i in block if i not in looked_into}
+    shared |= {i: len(unit) for unit in singles for i in unit if i not in alone}
     return Sensitivity(scores, shared)
+
+
+def _units(problem: Problem) -> list[tuple[int, ...]]:
+    """Return the layers in network order, those of a kernel together."""
+    # The first counts: others are parts of it.
+    kernels = reversed(problem.together)
+    kernel_of = {layer: tuple(kernel) for kernel in kernels for layer in kernel}
+    return list(dict.fromkeys(kernel_of.get(i, (i,)) for i in range(problem.size)))
+
+
+def _blocks(units: Sequence[tuple[int, ...]], size: int) -> list[tuple[int, ...]]:
+    """Return blocks of whole units, each filled until it has `size` layers."""
+    blocks: list[tuple[int, ...]] = []
+    for unit in units:
+        if blocks and len(blocks[-1]) < size:
+            blocks[-1] += unit
+        else:
+            blocks.append(unit)
+    return blocks
+
+
+def _share_out(
+    scores: list[float], groups: Sequence[Sequence[int]], errors: Sequence[float]
+) -> None:
+    """Give each layer of a group its part of the group's error."""
+    for group, error in zip(groups, errors, strict=True):
+        for layer in group:
+            scores[layer] = error / math.sqrt(len(group))
 
 
 def by_sensitivity(scores: Sequence[float]) -> list[int]:

@@ -22,6 +22,7 @@ READY_MADE: Mapping[str, FirstLimit] = {
     "boxes": FirstLimit(0.05, "the share of boxes that may be lost or moved"),
     "ctc": FirstLimit(0.01, "the share of characters that may change"),
     "embeddings": FirstLimit(0.001, "the largest 1 - cosine"),
+    "iou": FirstLimit(0.02, "1 - the mean IoU of the classes of pixels"),
     "perplexity": FirstLimit(0.01, "the share by which perplexity may rise"),
     "ssim": FirstLimit(0.01, "the largest 1 - SSIM"),
     "top1": FirstLimit(0.01, "the share of classes that may change"),

@@ -23,9 +23,10 @@ _UNIT = re.compile(r"_(s|ms|mib)$")
 class Flag:
     """A flag; its type and choices are those of its field unless it says otherwise.
 
-    Without a `name` it has its field's, without the unit. What plug-ins extend is a function,
-    called once a parser is made: `help` and `choices`. `read` makes the value from a text,
-    `gather` from the texts of a flag that is repeated, and the flag's name; both may raise
+    Without a `name` it has its field's, without the unit, and beside it maybe a `short` one. Where
+    it has a `brief` text, it is an everyday flag, of which --help says that. What plug-ins extend
+    is a function, called once a parser is made: `help` and `choices`. `read` makes the value from
+    a text, `gather` from the texts of a flag that is repeated, and the flag's name; both may raise
     UsageError. Of a value of several parts `fills` names the field of each. A flag with a `const`
     takes no text. A value is not below `least`, not above `most`, and above zero if `positive`.
     """
@@ -33,6 +34,8 @@ class Flag:
     help: str | Callable[[], str]
     group: str
     name: str = ""
+    short: str = ""
+    brief: str = ""
     metavar: str | None = None
     choices: Callable[[], Iterable[str]] | None = None
     read: Callable[[str], object] | None = None

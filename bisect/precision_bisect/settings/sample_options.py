@@ -22,8 +22,19 @@ if TYPE_CHECKING:
 
 Layout: TypeAlias = Literal["nchw", "nhwc"]
 Channels: TypeAlias = Literal["rgb", "bgr"]
+Resize: TypeAlias = Literal["stretch", "letterbox", "crop"]
+Normalization: TypeAlias = Literal["unit", "imagenet", "inception", "clip"]
 RGB = 3
 """Channels of a picture in colour."""
+LETTERBOX_GRAY = 114
+"""What Ultralytics and YOLOX put beside a picture."""
+_NORMALIZATIONS: Mapping[Normalization, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "unit": ((), ()),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "inception": ((0.5,), (0.5,)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+}
+"""Mean and deviation of pixels from 0 to 1, as torchvision, timm and OpenAI's CLIP have them."""
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
 _images = partial(flag, "images")
 
@@ -68,8 +79,8 @@ class ImageOptions:
     """How images become an input: (pixel * scale - mean) / std, by channel.
 
     Pixels are from 0 to 255. `image_size` is (width, height). `mean` and `std` are of red, green,
-    blue, or one number for all, and empty for none. None leaves it to the model's own shape, and
-    the rest to its default.
+    blue, or one number for all, and empty for none; `normalize` names all three. None leaves it to
+    the model's own shape, and the rest to its default.
     """
 
     image_size: tuple[int, int] | None = _images(
@@ -77,6 +88,24 @@ class ImageOptions:
         "images are resized to it (the model's own height and width)",
         metavar="WIDTH[xHEIGHT]",
         read=_size,
+        brief="of images, with --normalize and --resize",
+    )
+    resize: Resize | None = _images(
+        None,
+        "what is done to other ratios of width to height: letterbox pads, crop cuts what is "
+        "beyond the middle (stretch)",
+    )
+    pad_value: int | None = _images(
+        None,
+        f"the pixels beside the image in a letterbox, 0 to 255 ({LETTERBOX_GRAY})",
+        metavar="N",
+        least=0,
+        most=255,
+    )
+    normalize: Normalization | None = _images(
+        None,
+        "--scale, --mean and --std by name: unit is 0 to 1, inception -1 to 1, imagenet "
+        "torchvision's, clip OpenAI's",
     )
     scale: float | None = _images(
         None,
@@ -99,6 +128,18 @@ class ImageOptions:
     channels: Channels | None = _images(None, "their order in the input (rgb)")
 
 
+def unnormalized(options: ImageOptions) -> bool:
+    """Tell whether nothing says how pixels become values."""
+    return (options.normalize, options.scale) == (None, None) and not (options.mean or options.std)
+
+
+def normalized(options: ImageOptions) -> tuple[float, Sequence[float], Sequence[float]]:
+    """Return the scale, the means and the deviations that options ask for, none as they are."""
+    if options.normalize is not None:
+        return 1 / 255, *_NORMALIZATIONS[options.normalize]
+    return 1.0 if options.scale is None else float(options.scale), options.mean, options.std
+
+
 def given_image_flags(options: ImageOptions) -> dict[str, str]:
     """Return what is set of how images are read, by field, as the flags have it."""
     values = {setting.name: getattr(options, setting.name) for setting in fields(ImageOptions)}
@@ -111,6 +152,11 @@ def given_image_flags(options: ImageOptions) -> dict[str, str]:
 
 def check_images(options: ImageOptions) -> Iterator[tuple[bool, str, str]]:
     """Yield whether a value cannot work, how that is said, and what to do."""
+    numbered = options.scale is not None or bool(options.mean) or bool(options.std)
+    twice = options.normalize is not None and numbered
+    yield twice, "--normalize sets --scale, --mean and --std", "leave one out"
+    unpadded = options.pad_value is not None and options.resize != "letterbox"
+    yield unpadded, "--pad-value is of --resize letterbox", "give both"
     size, scale = options.image_size, options.scale
     # Python callers give what they like.
     sides: object = size
@@ -164,6 +210,7 @@ class SampleOptions(ImageOptions):
         "searched with, and all judge the answer. Without it inputs are made up",
         metavar="PATH",
         read=named_path,
+        brief="images, .npz, .npy, .bin: a file, folder, pattern",
     )
     reference: Path | None = _inputs(
         None,
@@ -178,6 +225,7 @@ class SampleOptions(ImageOptions):
         "comma separated or repeated",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
+        brief="of inputs with dynamic dimensions",
     )
     ranges: Mapping[str, tuple[float, float]] = _inputs(
         dict,
@@ -204,6 +252,7 @@ class SampleOptions(ImageOptions):
         "for integers that are rounded floats, as pixels are",
         metavar="T",
         gather=limits,
+        brief="the largest error, also by output (0.01)",
     )
     atol: Limits = _verdict(
         None, "absolute limits alone, written as --tol's", metavar="T", gather=limits
@@ -216,6 +265,7 @@ class SampleOptions(ImageOptions):
         "the comparator; those that come along are Polygraphy's ({}). The tolerance of l2 is the "
         "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
         choices=lambda: installed(COMPARATORS),
+        brief="elementwise, cosine, psnr, … (elementwise)",
     )
     quantile: float = _verdict(
         0.99, "for --metric quantile ({})", metavar="Q", positive=True, most=1
@@ -226,6 +276,7 @@ class SampleOptions(ImageOptions):
         "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "
         "dicts over all samples, which returns an error for --tol, or True or False",
         metavar="CHECK",
+        brief="judge by boxes, top1, iou, …, or a script",
     )
 
 

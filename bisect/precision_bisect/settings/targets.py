@@ -1,10 +1,11 @@
-"""The engines that a prediction may be for, and what each of them stores inside an operator.
+"""The engines that a prediction may be for: what each stores inside an operator, and refuses.
 
 Whatever the engine, the emulator rounds what a layer reads and stores. What happens in between is
 the engine's own: FP32, as in tensor cores, unless a table says otherwise. That of ONNX Runtime is
 `_KNOWN`. That of TensorRT is `parser_steps.json`, which `benchmarks/engines/rtx_steps.py` writes:
 what its parser takes apart, and its builder computes one by one. The steps themselves are written
-in `backends.emulation.steps`.
+in `backends.emulation.steps`. What its parser refuses in a type that ONNX has, and takes only at
+the border of the network, is in `parser_conditions.json`, which `rtx_conditions.py` writes there.
 """
 
 import json
@@ -83,9 +84,18 @@ def inside(op_type: str, target: TargetName) -> Inside:
     return Inside.STEPS if any(row["inside"] == "steps" for row in rows) else Inside.FP32
 
 
-@cache
 def parser_steps() -> Mapping[str, Any]:
     """Return what TensorRT's parser makes of each operator, with the version that was asked."""
-    table = files("precision_bisect.settings").joinpath("parser_steps.json")
-    steps: Mapping[str, Any] = json.loads(table.read_text(encoding="utf-8"))
-    return steps
+    return _table("parser_steps.json")
+
+
+def parser_conditions() -> Mapping[str, Any]:
+    """Return what TensorRT's parser asks of an operator's type and place, with the version."""
+    return _table("parser_conditions.json")
+
+
+@cache
+def _table(name: str) -> Mapping[str, Any]:
+    text = files("precision_bisect.settings").joinpath(name).read_text(encoding="utf-8")
+    table: Mapping[str, Any] = json.loads(text)
+    return table

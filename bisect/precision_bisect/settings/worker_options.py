@@ -98,6 +98,7 @@ class WorkerOptions:
         metavar="N",
         least=0,
         most=MOST_THREADS,
+        brief="of ONNX Runtime (as many as help, at most 8)",
     )
     keep_engines: bool = _output(
         False, "keep the engine of every trial in DIR/engines, not only the accepted one"

@@ -9,6 +9,7 @@ from typing import Any
 from precision_bisect.errors import RunFolderError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.plan import Plan
+from precision_bisect.runs.belonging import exported_texts
 from precision_bisect.runs.ledger.ledger_reader import Recorded, read_ledger
 from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.model_layers import ModelLayers
@@ -18,18 +19,12 @@ from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.results.verification import Verification
 from precision_bisect.runs.runfolder import (
-    AUTOCAST,
     DIAGNOSIS,
-    LAYER_PRECISIONS,
     LAYERS,
     LEDGER,
-    POLYGRAPHY_SCRIPT,
     RESULT,
-    RUN_SCRIPT,
     STATUS,
     TARGET,
-    TORCH_AUTOCAST,
-    TRTEXEC,
     VERIFIED,
 )
 from precision_bisect.runs.typed_json import T, read_or_none, read_typed
@@ -37,7 +32,6 @@ from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, Trial
 
-COPIED = (LAYER_PRECISIONS, TRTEXEC, POLYGRAPHY_SCRIPT, AUTOCAST, TORCH_AUTOCAST, RUN_SCRIPT)
 LARGEST_COPIED = 512 * 1024
 """Bytes: a longer file is named in the report, and not copied into it."""
 
@@ -159,7 +153,7 @@ def foreign_file(path: Path) -> RunFolderError:
 
 def _exports(folder: Path) -> dict[str, str | None]:
     texts: dict[str, str | None] = {}
-    for name in COPIED:
+    for name in exported_texts():
         path = folder / name
         if path.is_file():
             short = path.stat().st_size <= LARGEST_COPIED

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Hurt
-from precision_bisect.layer_table import Exclusion, scope_of
+from precision_bisect.layer_table import SETTLED, Exclusion, scope_of
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import CurvePoint, Result
@@ -30,7 +30,7 @@ RUNS_LOW, RUNS_HIGH, FOLLOWER, FIXED, OTHER, OPEN = range(6)
 """What becomes of a node: decided low or kept; not decided on; or not decided yet."""
 
 _STAYS = (
-    *(Exclusion.PINNED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED),
+    *(*SETTLED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED),
     *(Exclusion.DOUBLE, Exclusion.RANDOM),
 )
 

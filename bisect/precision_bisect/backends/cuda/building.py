@@ -213,7 +213,7 @@ class TypedSessions:
         return stuck
 
     def _open(self, plan: Plan, opener: Opener | None = None) -> Opened:
-        typed = self._writer.write(plan, guard_islands=False)
+        typed = self._writer.write(plan, guard_islands=False, seal=True)
         with self._files.saved(typed) as file:
             return replace(opener or self._opener, data=self._files.root).open(file)
 

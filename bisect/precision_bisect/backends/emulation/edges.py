@@ -44,6 +44,7 @@ class Edges:
     """Writes the edges of a graph into `nodes`, layer by layer in network order.
 
     `forms` are those of the layers that a plan of the `pair` decides on, or that are fixed.
+    `interior` tensors are not stored while the kernel of that number is whole.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Edges:
         scales: Scales,
         flags: Flags,
         nodes: list[onnx.NodeProto],
+        interior: Mapping[str, int],
     ) -> None:
         self.quantizers = Quantizers()
         self._types = model.elem_types
@@ -62,6 +64,7 @@ class Edges:
         self._scales = scales
         self._flags = flags
         self._nodes = nodes
+        self._interior = interior
         self._held = _held(model, forms)
         makers = {
             output: LayerName(node.name)
@@ -102,7 +105,9 @@ class Edges:
         if stored and layer != NO_LAYER and self._rounded_for.get(name) == layer:
             return name
         maker = NO_LAYER if layer == NO_LAYER else self._maker.get(name, NO_LAYER)
-        condition = (layer, NO_LAYER, maker) if stored else (layer, maker, NO_LAYER)
+        whole = self._interior.get(name, NO_LAYER)
+        others = (NO_LAYER, maker) if stored else (maker, NO_LAYER)
+        condition = (layer, *others, whole)
         # One edge for all layers that read it alike in both forms.
         key = (name, condition, low, high)
         if key not in self._edges:
@@ -119,7 +124,7 @@ class Edges:
         for name in node.output:
             if name in self._stored:
                 reader = NO_LAYER if layer == NO_LAYER else self._rounded_for.get(name, NO_LAYER)
-                condition = (layer, reader, NO_LAYER)
+                condition = (layer, reader, NO_LAYER, self._interior.get(name, NO_LAYER))
                 self._edge(name, self.raw(name), name, condition, (low, high))
 
     def _edge(

@@ -4,14 +4,9 @@ It computes in FP32, and rounds each layer's outputs to the type that the layer 
 Inside an operator sums stay in FP32, as in tensor cores. One session serves every plan (see
 `switched`), or one for each segment (see `segments`). Its result is a prediction; the target has
 the last word.
-
-ONNX Runtime drops NaNs, and a plan must not pass because of it. Its MaxPool and ReduceMax lose a
-NaN by its position, comparisons and casts to integers make a number of it. An engine that keeps it
-gives NaN, or another number. What a Where leaves out, and what IsNaN was asked about, is dropped
-by the model itself, on every engine.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -19,13 +14,13 @@ from threading import Lock
 from typing import ClassVar, Self
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
+from precision_bisect.backends.emulation.dropped_nan import watch_dropped
+from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.semantics import distinct
-from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, self_test, switch_node
+from precision_bisect.backends.emulation.snippets import self_test
 from precision_bisect.backends.emulation.switched import (
     FLAGS_INPUT,
     SwitchedGraph,
@@ -34,7 +29,6 @@ from precision_bisect.backends.emulation.switched import (
 )
 from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser, without_kernel
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import attribute, opset, refill
 from precision_bisect.graphs.load import Model, at_least_opset, hint_to_export
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
@@ -48,102 +42,6 @@ from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
-_FLOAT, _BOOL, _INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL, onnx.TensorProto.INT64
-_INTEGERS = frozenset(
-    kind for name, kind in onnx.TensorProto.DataType.items() if name.startswith(("INT", "UINT"))
-)
-_FIRST, _BOTH = (0,), (0, 1)
-_CASTS, _SCATTERS = ("Cast", "CastLike"), ("ScatterElements", "ScatterND")
-DROPPING: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("MaxPool", "GlobalMaxPool", "MaxRoiPool", "ReduceMax", "ReduceMin"), _FIRST),
-    **dict.fromkeys(("ArgMax", "ArgMin", "TopK", "Hardmax", "Shrink", "ThresholdedRelu"), _FIRST),
-    **dict.fromkeys((*_CASTS, "QuantizeLinear", "DynamicQuantizeLinear", "RoiAlign"), _FIRST),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _BOTH),
-    "NonMaxSuppression": _BOTH,
-    "GridSample": (1,),
-    "Clip": (1, 2),
-    **dict.fromkeys(_SCATTERS, (0, 2)),
-}
-"""The inputs in which each operator may lose a NaN, as seen of ONNX Runtime 1.32 on a CPU."""
-_LOWEST_OPSET = 9
-"""The first opset that has IsNaN."""
-
-
-def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
-    """Add outputs that count the NaN which operators of the main graph may drop.
-
-    Returns the operator's node by the name of each output. A sum tells whether there is any: the
-    If that counts them runs only then. An operator that is there in two versions is not watched.
-    """
-    proto = graph.proto
-    if opset(proto) < _LOWEST_OPSET:
-        return {}
-    float_tensors = {name for name, kind in model.elem_types.items() if kind == _FLOAT}
-    floats = float_tensors.union(graph.raw.values()) - {
-        tensor.name for tensor in proto.graph.initializer
-    }
-    watched: dict[str, str] = {}
-    counted: set[str] = set()
-    nodes: list[onnx.NodeProto] = []
-    for node in proto.graph.node:
-        for name in _losing(node, model.elem_types):
-            if name not in counted and (name in floats or name.startswith(SHORT_PREFIX)):
-                counted.add(name)
-                count = f"precision_bisect/nan/{len(watched)}"
-                nodes.extend(_counting(name, count, infinite=node.op_type in _CASTS))
-                watched[count] = node.name or node.output[0]
-        nodes.append(node)
-    refill(proto.graph.node, nodes)
-    proto.graph.output.extend(helper.make_tensor_value_info(name, _INT64, []) for name in watched)
-    return watched
-
-
-def _losing(node: onnx.NodeProto, elem_types: Mapping[str, int]) -> Iterator[str]:
-    """Yield the inputs of a node in which a NaN may be lost."""
-    places = DROPPING.get(node.op_type, ())
-    if node.domain not in ("", "ai.onnx") or not (node.name and places):
-        return
-    mode, reduction = attribute(node, "mode"), attribute(node, "reduction")
-    keeps = {
-        "Cast": (target := attribute(node, "to")) is None or target.i not in _INTEGERS,
-        "CastLike": elem_types.get(node.input[-1]) not in _INTEGERS,
-        "RoiAlign": mode is None or mode.s != b"max",
-        **dict.fromkeys(_SCATTERS, reduction is None or reduction.s not in (b"max", b"min")),
-    }
-    if keeps.get(node.op_type, False):
-        return
-    yield from (node.input[i] for i in places if i < len(node.input) and node.input[i])
-
-
-def _counting(name: str, count: str, *, infinite: bool) -> list[onnx.NodeProto]:
-    """Return the nodes that count the NaN of a tensor, and the `infinite` values if they are too.
-
-    An integer of infinity is another number on each engine.
-    """
-    tag = f"{SHORT_PREFIX}nan/{count.rpartition('/')[2]}"
-    # Infinity less infinity is NaN, of a finite number it is 0.
-    less = [helper.make_node("Sub", [f"{tag}/sum"] * 2, [f"{tag}/less"])] if infinite else []
-    tested = f"{tag}/less" if infinite else f"{tag}/sum"
-    of = f"{tag}/apart" if infinite else name
-    apart = [helper.make_node("Sub", [name, name], [of])] if infinite else []
-    several = [
-        *apart,
-        helper.make_node("IsNaN", [of], [f"{tag}/where"]),
-        helper.make_node("Cast", [f"{tag}/where"], [f"{tag}/ones"], to=_INT64),
-        helper.make_node("ReduceSum", [f"{tag}/ones"], [f"{tag}/several"], keepdims=0),
-    ]
-    none = helper.make_node(
-        "Constant", [], [f"{tag}/none"], value=helper.make_tensor("", _INT64, [], [0])
-    )
-    return [
-        helper.make_node("ReduceSum", [name], [f"{tag}/sum"], keepdims=0),
-        *less,
-        helper.make_node("IsNaN", [tested], [f"{tag}/any"]),
-        switch_node(
-            f"{tag}/any", {count: _INT64}, (several, [f"{tag}/several"]), ([none], [f"{tag}/none"])
-        ),
-    ]
-
 
 class EmulatedBackend:
     """Evaluates plans of one model by switched round trips to the low type.
@@ -151,7 +49,8 @@ class EmulatedBackend:
     `scales` has the scale of everything that some plan quantizes. `providers` is called for the
     providers whenever a session is opened. An engine has a way for each of the `targets` that
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
-    if that pays, unless it is to run `whole`.
+    if that pays, unless it is to run `whole`. With `few` plans each has a whole graph of its own
+    (see `fixed_edges`), which opens with its first feed.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
@@ -173,6 +72,7 @@ class EmulatedBackend:
         targets: Sequence[TargetName] = DEFAULT_TARGETS,
         factors: bool = False,
         whole: bool = False,
+        few: bool = False,
         late: bool = False,
         tf32: bool = False,
     ) -> None:
@@ -189,11 +89,12 @@ class EmulatedBackend:
                 partial(_open, model, pair, partial(graph, target=target), threads, providers),
                 count,
                 ones,
-                in_segments=not whole,
+                in_segments=not (whole or few),
+                few=few,
             )
             for target in distinct(model, pair, targets)
         ]
-        if not late:
+        if not (late or few):
             for way in self._ways:
                 way.open()
 
@@ -225,10 +126,17 @@ class _Way:
     """The session of all plans, as one target computes them; `ones` are fed unless others are."""
 
     def __init__(
-        self, opened: "Callable[..., _Opened]", candidates: int, ones: Sample, *, in_segments: bool
+        self,
+        opened: "Callable[..., _Opened]",
+        candidates: int,
+        ones: Sample,
+        *,
+        in_segments: bool,
+        few: bool,
     ) -> None:
         self._make = opened
         self._in_segments = in_segments
+        self._few = few
         self._candidates = candidates
         self._ones = ones
         self._opening = Lock()
@@ -241,9 +149,9 @@ class _Way:
 
     def evaluate(self, plan: Plan, feed: Sample) -> Sample:
         """Return the outputs, by name, of `plan` for one feed. Raises BackendFailure."""
-        opened = self.open()
         low = np.ones(self._candidates, np.bool_)
         low[list(plan.kept)] = False
+        opened = self.open(low)
         # Short inferences lose more by several sessions than they save.
         if isinstance(opened.session, Segmented) and opened.session.brief:
             self._leave_segments(opened)
@@ -272,6 +180,10 @@ class _Way:
         outputs, counts = run(low)
         if any(counts.values()):
             # NaN that FP32 has as well is what the model means.
+            if self._few:
+                # What comes of every layer high is another plan: one graph for all serves both.
+                self._few, self._opened = False, None
+                return self._run(self.open(), feed, low)
             _, exact = run(np.zeros_like(low))
             layers = [
                 opened.watched[name] for name, count in counts.items() if count > exact[name]
@@ -280,10 +192,13 @@ class _Way:
                 return DroppedNan(outputs, tuple(dict.fromkeys(layers)))
         return outputs
 
-    def open(self) -> "_Opened":
-        """Return the open session, or open it."""
+    def open(self, low: NDArray[np.bool_] | None = None) -> "_Opened":
+        """Return the open session, or open it; of `few` plans for that with these layers low."""
+        fixed = low if self._few else None
         with self._opening:
-            self._opened = self._opened or self._make(in_segments=self._in_segments)
+            if self._opened is None or not self._opened.serves(fixed):
+                self._opened = None
+                self._opened = self._make(in_segments=self._in_segments, fixed=fixed)
             return self._opened
 
     def _leave_segments(self, opened: "_Opened") -> None:
@@ -337,12 +252,18 @@ _tested_on_cpu = cache(self_test)
 class _Opened:
     """The session of all plans, whole or in segments, and how a plan sets its switches.
 
-    `watched` are the outputs that count dropped NaN, each with the node that drops them.
+    `watched` are the outputs that count dropped NaN, each with the node that drops them. `fixed`
+    is what runs low in the only plan that it serves, None where it serves all.
     """
 
     session: Session | Segmented
     switches: Switches
     watched: Mapping[str, str]
+    fixed: NDArray[np.bool_] | None = None
+
+    def serves(self, low: NDArray[np.bool_] | None) -> bool:
+        """Tell whether it serves a plan, None for all."""
+        return self.fixed is None or (low is not None and bool((self.fixed == low).all()))
 
 
 def _open(
@@ -353,8 +274,9 @@ def _open(
     choose: Callable[[], Providers],
     *,
     in_segments: bool,
+    fixed: NDArray[np.bool_] | None,
 ) -> _Opened:
-    """Return the session of a model; raises as `EmulatedBackend` does."""
+    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does."""
     providers = choose()
     kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
     for kind in kinds:
@@ -369,7 +291,10 @@ def _open(
         usable = at_least_opset(model, newest.lowest_opset, newest.name)
     try:
         graph = switched(usable)
-        switches, watched = graph.switches, watch_dropped(graph, usable)
+        watched = watch_dropped(graph, usable)
+        if fixed is not None:
+            graph = for_plan(graph, usable, fixed)
+        switches = graph.switches
         segments = list(cut(graph, usable)) if in_segments and providers == ON_CPU else []
         checked = check(graph.proto, graph.weights) if not segments else segments[0].checked
         # With thousands of layers the graph takes as much memory as their weights: free it before
@@ -384,7 +309,7 @@ def _open(
     except ModelError as error:
         # The whole graph may load where a segment does not.
         if in_segments:
-            return _open(model, pair, switched, threads, choose, in_segments=False)
+            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=fixed)
         if newest is None or usable is model:
             raise
         raise ModelError(
@@ -395,4 +320,4 @@ def _open(
     # The session has copies of its own.
     del checked, segments
     trim()
-    return _Opened(session, switches, watched)
+    return _Opened(session, switches, watched, fixed)

@@ -92,13 +92,14 @@ def forecaster(
     *,
     on_gpu: bool = False,
     factors: bool = False,
+    few: bool = False,
     late: bool = False,
     tf32: bool = False,
 ) -> "EmulatedBackend":
     """Return the emulator of a model for the options' pair; raises as `EmulatedBackend` does.
 
     It computes as the options' targets do. With `factors` copies of the samples are made inside.
-    `late` and `tf32` are as there.
+    `few`, `late` and `tf32` are as there.
     """
     # Imported here: ONNX Runtime is of no use to a process that only plans.
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -112,6 +113,8 @@ def forecaster(
         providers=partial(_gpu, options) if on_gpu else on_cpu,
         targets=options.targets,
         factors=factors,
+        whole=tf32,
+        few=few,
         late=late,
         tf32=tf32 or options.engine.in_tf32,
     )

@@ -23,9 +23,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.backends.emulation.declared import Declared
+from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges
 from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
-from precision_bisect.graphs.graph import RANDOM, captured, copied, inferred, opset, subgraphs
+from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, Session, as_value, check
 from precision_bisect.graphs.weights import total_bytes
@@ -45,6 +47,9 @@ SWITCHES = 16
 (`benchmarks/constants.py`)."""
 REPEATED_WEIGHTS = 0.1
 """Share of the weights' bytes that segments may hold a second time, at most. A limit on memory."""
+OFF_BYTES = 2**26
+"""Bytes of weights up to which segments have sessions of their own for every layer high. A limit
+on memory, of which these take as much again."""
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
@@ -65,12 +70,14 @@ class Segment:
     """A part of the switched graph, ready to be opened.
 
     `flags` are the numbers of its flags in the whole graph. `carried` are the tensors, made up to
-    its end, that later segments or the caller read.
+    its end, that later segments or the caller read. `off` computes the same where no flag is on,
+    in two thirds of the time (see `fixed_edges`); None where weights are large.
     """
 
     checked: CheckedGraph
     flags: NDArray[np.int64]
     carried: frozenset[str]
+    off: CheckedGraph | None
 
 
 def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
@@ -84,7 +91,7 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     wiring = _Wiring(graph.proto.graph, model.elem_types)
     if not wiring.plain:
         return
-    declared = _Declared(graph, model)
+    declared = Declared(graph, model)
     edges = [0, *wiring.narrow(count, declared), len(wiring.nodes)]
     if len(edges) <= FEWEST_SEGMENTS:
         return
@@ -124,7 +131,7 @@ class _Wiring:
         )
         return self.outputs <= self.maker.keys() and all(inputs) and all(nodes)
 
-    def narrow(self, count: int, declared: "_Declared") -> list[int]:
+    def narrow(self, count: int, declared: "Declared") -> list[int]:
         """Return up to `count` - 1 positions where few tensors cross, and all of them may.
 
         A tensor may cross if a switch makes it or only switches read it, so that no fusion spans
@@ -205,50 +212,6 @@ def _is_switch(node: onnx.NodeProto) -> bool:
     )
 
 
-class _Declared:
-    """Types and shapes of crossing tensors: ONNX Runtime chooses some kernels by shapes."""
-
-    def __init__(self, graph: SwitchedGraph, model: Model) -> None:
-        proto = copied(model.proto)
-        # The file's own declarations of tensors in between may be wrong.
-        del proto.graph.value_info[:]
-        self._types = {value.name: value.type for value in inferred(proto).value_info}
-        self._elem_types = model.elem_types
-        # Convolutions are chosen by the number of channels.
-        self._images = any("Conv" in n.op_type or "Pool" in n.op_type for n in proto.graph.node)
-        self._stored = {raw: name for name, raw in graph.raw.items()}
-        self._passed = {
-            node.output[0]: inner.node[0].input[0]
-            for node in graph.proto.graph.node
-            for inner in subgraphs(node)
-            if [part.op_type for part in inner.node] == ["Identity"]
-        }
-
-    def value(self, name: str) -> onnx.ValueInfoProto:
-        """Return the declaration of a tensor of the switched graph."""
-        in_model = self._in_model(name)
-        if in_model in self._types:
-            return onnx.ValueInfoProto(name=name, type=self._types[in_model])
-        kind = self._elem_types.get(in_model, _TENSORS.FLOAT)
-        return helper.make_tensor_value_info(name, kind, None)
-
-    def is_known(self, name: str) -> bool:
-        """Tell whether a tensor's rank is known, and for images the number of channels."""
-        value_type = self._types.get(self._in_model(name))
-        if value_type is None or not value_type.tensor_type.HasField("shape"):
-            return False
-        dims = value_type.tensor_type.shape.dim
-        return not self._images or len(dims) != 4 or dims[1].HasField("dim_value")
-
-    def _in_model(self, name: str) -> str:
-        """Return the tensor of the model that this name passes on or rounds."""
-        while name not in self._elem_types and name in self._passed:
-            name = self._passed[name]
-        # Before its factor, a value has this suffix.
-        name = name.removesuffix("/exact")
-        return self._stored.get(name, name)
-
-
 @dataclass(frozen=True, slots=True)
 class _Span:
     """The parts of a segment: the numbers of its nodes, and names of tensors."""
@@ -271,7 +234,7 @@ class _Span:
         return cls(nodes, read, available & read, outputs, carried)
 
 
-def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _Span) -> Segment:
+def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: Declared, span: _Span) -> Segment:
     source, read = graph.proto, span.read
     flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
     part = onnx.GraphProto(name=source.graph.name)
@@ -290,7 +253,11 @@ def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: _Declared, span: _
     # Weights are packed if those of the whole graph would be: otherwise results could differ.
     nbytes = total_bytes(graph.weights)
     checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
-    return Segment(checked, np.array(flags, np.int64), span.carried)
+    off = None
+    if flags and nbytes <= OFF_BYTES:
+        fixed = with_fixed_edges(proto, declared, {Flags.name(i): False for i in flags})
+        off = replace(checked, text=fixed.SerializeToString())
+    return Segment(checked, np.array(flags, np.int64), span.carried, off)
 
 
 class Segmented:
@@ -308,6 +275,9 @@ class Segmented:
         self._flags = [segment.flags for segment in segments]
         self._carried = [segment.carried for segment in segments]
         self._sessions = [Session(segment.checked, threads=threads) for segment in segments]
+        self._threads = threads
+        self._opening = Lock()
+        self._off: list[CheckedGraph | Session | None] = [segment.off for segment in segments]
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:
@@ -319,7 +289,7 @@ class Segmented:
         start, values = self.kept.latest(keys)
         for number in range(start, len(own)):
             flags = {FLAGS_INPUT: as_value(own[number])}
-            outputs = self._sessions[number].run_values({**inputs, **values, **flags})
+            outputs = self._session(number, own[number]).run_values({**inputs, **values, **flags})
             values = {
                 name: value
                 for name, value in {**values, **outputs}.items()
@@ -331,6 +301,17 @@ class Segmented:
         if start == 0 and time.perf_counter() - began < WORTH_S:
             self.brief = True
         return {name: values[name].numpy() for name in self._outputs}
+
+    def _session(self, number: int, flags: NDArray[np.bool_]) -> Session:
+        """Return the session that computes a segment with these flags."""
+        if flags.any() or self._off[number] is None:
+            return self._sessions[number]
+        with self._opening:
+            off = self._off[number]
+            if isinstance(off, CheckedGraph):
+                off = self._off[number] = Session(off, threads=self._threads)
+        assert off is not None
+        return off
 
 
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:

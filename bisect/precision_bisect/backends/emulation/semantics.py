@@ -26,11 +26,12 @@ from onnx import helper
 
 from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
-from precision_bisect.graphs.fusing.norms import norms
+from precision_bisect.backends.emulation.whole_kernels import WholeKernels, kernels_of_cuda
 from precision_bisect.graphs.graph import copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import Dims, View
+from precision_bisect.graphs.ort_fusions import Group, Kernel
 from precision_bisect.graphs.types import (
     declared_low,
     in_fp32,
@@ -52,7 +53,6 @@ from precision_bisect.settings.targets import (
 )
 
 _FLOAT = onnx.TensorProto.FLOAT
-_FUSED = ("LayerNormalization", "RMSNormalization")
 
 
 class StoredSums:
@@ -78,29 +78,6 @@ class StoredSums:
         if not axes or shape is None or not adjacent(tuple(shape), axes):
             return 0
         return math.prod(shape[axis] for axis in axes)
-
-    def norm(self, node: onnx.NodeProto) -> Sequence[LayerName]:
-        """Return the layers that become one kernel with a mean if all run in one type.
-
-        ONNX Runtime fuses norms along the last axes that divide by a root and have a scale, which
-        may be of another type. Such a kernel stores nothing in between.
-        """
-        return self._norms.get(node.name, ())
-
-    @cached_property
-    def _norms(self) -> Mapping[str, Sequence[LayerName]]:
-        nodes = {node.name: node for node in self._view.nodes}
-        cores: dict[str, Sequence[LayerName]] = {}
-        for norm in norms(self._view):
-            last = norm.axes == tuple(range(-len(norm.axes), 0))
-            quotients = [i for i, name in enumerate(norm.members) if self._divides(nodes[name])]
-            if norm.kind in _FUSED and last and norm.scale and quotients:
-                core = norm.members[: quotients[-1] + 1]
-                cores |= dict.fromkeys(core, core)
-        return cores
-
-    def _divides(self, node: onnx.NodeProto) -> bool:
-        return node.op_type == "Div" and self._view.scalar(node.input[0]) is None
 
     def written(
         self, node: onnx.NodeProto, renamed: onnx.NodeProto, low: LowType, fused: str = ""
@@ -233,9 +210,14 @@ class Semantics:
     def __init__(self, model: Model, target: TargetName) -> None:
         view = View(model)
         self._model = model
-        self._target = target
+        self.target = target
         self.sums = StoredSums(view)
         self._steps = StoredSteps(model, view, target)
+
+    @cached_property
+    def kernels(self) -> Sequence[Kernel]:
+        """What the target makes one kernel of, with nothing stored inside."""
+        return kernels_of_cuda(self._model) if self.target == "onnxruntime" else ()
 
     def inside(self, node: onnx.NodeProto) -> Inside:
         """Return what is stored inside a node that runs low, for inputs of some shapes at least.
@@ -244,7 +226,7 @@ class Semantics:
         """
         kind = Inside.FP32
         if node.domain in ("", "ai.onnx"):
-            kind = inside(node.op_type, self._target)
+            kind = inside(node.op_type, self.target)
         stores = {Inside.SUM: self.sums.stores, Inside.STEPS: self._steps.stores}.get(kind)
         return kind if stores is not None and stores(node) else Inside.FP32
 
@@ -286,6 +268,14 @@ class Semantics:
         return under_names(proto.graph.node, node)
 
 
+def whole_kernels(model: Model, pair: Pair, targets: Sequence[TargetName]) -> WholeKernels:
+    """Return the kernels that a plan may leave whole, on every one of the targets."""
+    # Elsewhere a value may have a third type, and nothing is known of kernels.
+    half = pair.high == "fp32" and pair.low in LOW_TYPES
+    kernels = Semantics(model, targets[0]).kernels if half and len({*targets}) == 1 else ()
+    return WholeKernels.of(model, kernels, model.table.names)
+
+
 def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[TargetName, ...]:
     """Return targets that compute the model alike only once; the one that stores least is first.
 
@@ -293,13 +283,14 @@ def distinct(model: Model, pair: Pair, targets: Sequence[TargetName]) -> tuple[T
     """
     if len(targets) == 1:
         return tuple(targets)
-    stored: dict[TargetName, Mapping[LayerName, Inside]] = {}
+    stored: dict[TargetName, tuple[Mapping[LayerName, Inside], list[Group]]] = {}
     for target in targets:
-        affected = Semantics(model, target).affected(pair)
-        if affected not in stored.values():
-            stored[target] = affected
+        semantics = Semantics(model, target)
+        stores = semantics.affected(pair), [kernel.pieces for kernel in semantics.kernels]
+        if stores not in stored.values():
+            stored[target] = stores
     # Sorting is stable: equal numbers leave the order.
-    return tuple(sorted(stored, key=lambda target: len(stored[target])))
+    return tuple(sorted(stored, key=lambda target: len(stored[target][0])))
 
 
 def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
@@ -317,6 +308,22 @@ def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
     return (
         f"each step of {_counted(ops, list(dict.fromkeys(apart)))} is stored, taken as "
         f"TensorRT's parser writes it (tensorrt_rtx {parser_steps()['tensorrt_rtx']})"
+    )
+
+
+def not_imported(model: Model, _pair: Pair, targets: Sequence[TargetName]) -> str:
+    """Return a sentence about operators that TensorRT-RTX builds in no type, or ""."""
+    steps = parser_steps()
+    ops = {
+        layer.name: layer.op_type
+        for layer in model.table.layers
+        if layer.op_type in steps["no_importer"]
+    }
+    if not ops or "tensorrt-rtx" not in targets:
+        return ""
+    return (
+        f"TensorRT-RTX imports {_counted(ops, [*ops])} by a plug-in or not at all "
+        f"(tensorrt_rtx {steps['tensorrt_rtx']})"
     )
 
 

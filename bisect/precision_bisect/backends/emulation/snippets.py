@@ -22,8 +22,9 @@ SHORT_PREFIX = "pb:"
 Branch = tuple[list[onnx.NodeProto], list[str]]
 """The nodes of a branch and the names of its outputs."""
 
-Condition = tuple[int, int, int]
-"""Three candidates: on if one of the first two runs low and the third does not, or is NO_LAYER."""
+Condition = tuple[int, int, int, int]
+"""Three candidates and a kernel: on if one of the first two runs low and neither the third does,
+nor all layers of the kernel. Each may be NO_LAYER. A kernel stands for all of its layers."""
 _OF_LOOPS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 """Types of a loop's number and condition."""
 _SCALE = 0.0123

@@ -216,6 +216,28 @@ def _instance_norm(to: Typed) -> str:
     )
 
 
+def _quick_gelu(to: Typed) -> str:
+    """Return x * sigmoid(alpha * x) as CUDA's kernel has it, OP_QuickGelu.
+
+    For negative values the sigmoid is 1 less what rounds to nearly 1: it is off by 2.4e-4, and 0
+    from -8.3 on.
+    """
+    return (
+        to.constants(alpha=to.number("alpha", 1.702), zero=0.0, one=1.0)
+        + """
+        scaled = Mul(x0, alpha)
+        size = Abs(scaled)
+        turned = Neg(size)
+        power = Exp(turned)
+        total = Add(one, power)
+        share = Div(one, total)
+        rest = Sub(one, share)
+        negative = Less(scaled, zero)
+        gate = Where(negative, rest, share)
+        y0 = Mul(x0, gate)"""
+    )
+
+
 _FACTORS = {"Elu": (1.0, 1.0), "Selu": (1.6732632, 1.050701)}
 """Alpha and gamma by default."""
 
@@ -259,12 +281,15 @@ TEXTS: Mapping[TargetName, _Texts] = {
         "Selu": _exponential,
         "HardSwish": _hard_swish,
         "Mish": _mish,
+        "QuickGelu": _quick_gelu,
         "ReduceLogSumExp": _log_sum_exp,
         "ReduceSumSquare": _sum_square,
         "Sum": _sum,
     },
 }
 """What writes the steps of a node, "" for one that is computed whole."""
+KERNELS_IN_STEPS = frozenset(("QuickGelu",))
+"""Kernels of ONNX Runtime that store steps of their own (contrib_ops/cuda/activation)."""
 
 
 class StoredSteps:

@@ -11,6 +11,8 @@ How a plan becomes one inference, without a build:
   third of the memory of an If.
 * So does a layer inside which the target stores values in the low type (see `semantics`), and one
   whose state is rounded at every step (see `recurrences`).
+* What the target makes one kernel of is not rounded inside while all of it runs low (see
+  `whole_kernels`).
 * Inputs and outputs are rounded to the interface of what is deployed.
 * All flags are one boolean input, split into scalars inside the graph.
 """
@@ -27,13 +29,15 @@ from precision_bisect.backends.emulation import tf32 as tensor_cores
 from precision_bisect.backends.emulation.edges import Edges
 from precision_bisect.backends.emulation.layer_weights import EXACT, LayerWeights
 from precision_bisect.backends.emulation.recurrences import Recurrences
-from precision_bisect.backends.emulation.semantics import Semantics
+from precision_bisect.backends.emulation.semantics import Semantics, whole_kernels
 from precision_bisect.backends.emulation.snippets import (
     NO_LAYER,
     Flags,
+    identity,
     split_flags,
     switch_node,
 )
+from precision_bisect.backends.emulation.steps import KERNELS_IN_STEPS
 from precision_bisect.graphs.constant_values import read_constants
 from precision_bisect.graphs.graph import copied, opset, refill, settings_of
 from precision_bisect.graphs.load import Model
@@ -61,18 +65,19 @@ _FLOAT = onnx.TensorProto.FLOAT
 class Switches:
     """How a plan sets the flags of a graph.
 
-    `layers` has shape (flags, 3): a flag is on if one of the first two candidates runs low and the
-    third does not; NO_LAYER stands for no candidate.
+    `layers` has shape (flags, 4), see `Condition`; the numbers of `kernels` follow those of the
+    candidates.
     """
 
     layers: NDArray[np.int64]
+    kernels: Sequence[NDArray[np.int64]]
 
     def flags(self, low: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the flags, shape (flags,), for `low`, shape (candidates,): True where low."""
         # NO_LAYER is -1, so it reads the value that is appended at the end.
-        padded = np.append(low, False)
-        first, second, unless = padded[self.layers.T]
-        switched: NDArray[np.bool_] = (first | second) & ~unless
+        padded = np.concatenate([low, [low[members].all() for members in self.kernels], [False]])
+        first, second, unless, whole = padded.astype(np.bool_)[self.layers.T]
+        switched: NDArray[np.bool_] = (first | second) & ~unless & ~whole
         return switched
 
 
@@ -130,8 +135,10 @@ class _Builder:
         self._nodes: list[onnx.NodeProto] = []
         self._flags = Flags()
         self._weights = LayerWeights(read_constants(model, frozenset(self._forms)), scales)
-        self._together: dict[tuple[LayerName, ...], str] = {}
-        self._edges = Edges(model, pair, self._forms, scales, self._flags, self._nodes)
+        self._kernels = whole_kernels(model, pair, [semantics.target])
+        self._edges = Edges(
+            model, pair, self._forms, scales, self._flags, self._nodes, self._kernels.interior
+        )
 
     def build(self) -> SwitchedGraph:
         source = self._model.proto
@@ -161,7 +168,7 @@ class _Builder:
         weights = {**self._model.weights, **self._weights.held}
         # Weights that are only read in their rounded form are dropped.
         drop_unused(proto.graph, weights)
-        conditions = np.array(self._flags.conditions, np.int64).reshape(-1, 3)
+        conditions = np.array(self._flags.conditions, np.int64).reshape(-1, 4)
         raw = {
             name: self._edges.raw(name)
             for node in source.graph.node
@@ -169,7 +176,7 @@ class _Builder:
             for name in node.output
             if name
         }
-        return SwitchedGraph(proto, weights, Switches(conditions), raw)
+        return SwitchedGraph(proto, weights, Switches(conditions, self._kernels.members), raw)
 
     def _layer(self, node: onnx.NodeProto, forms: LayerForms) -> None:
         """Append a layer with its edges, in two versions if its weights differ by its form."""
@@ -199,7 +206,30 @@ class _Builder:
             self._nodes.append(
                 self._two_versions(node, forms, _reading(copy, low), _reading(copy, high))
             )
+        self._in_steps(node, copy, forms)
         self._edges.store(node)
+
+    def _in_steps(self, node: onnx.NodeProto, renamed: onnx.NodeProto, forms: LayerForms) -> None:
+        """Have a kernel that stores its steps give the result in place of its last layer."""
+        name = LayerName(node.name)
+        kernel, kind = self._kernels.endings.get(name), LOW_TYPES.get(forms.low.stored)
+        if kernel is None or kind is None or kernel.op_type not in KERNELS_IN_STEPS:
+            return
+        flag = self._whole(name)
+        read = dict(zip(node.input, renamed.input, strict=True))
+        inputs = [read.get(source, source) for source in kernel.input]
+        steps = helper.make_node(kernel.op_type, inputs, [f"{flag}/steps"])
+        out, pieces = self._nodes[-1].output[0], f"{flag}/pieces"
+        self._nodes[-1].output[0] = pieces
+        low = self._semantics.written(kernel, steps, kind)
+        self._nodes.append(
+            switch_node(
+                flag,
+                {out: _FLOAT},
+                (low, [f"{flag}/steps"]),
+                (identity(pieces, f"{flag}/plain"), [f"{flag}/plain"]),
+            )
+        )
 
     def _is_arithmetic(self, node: onnx.NodeProto, weights: Mapping[int, str]) -> bool:
         """Tell whether a layer only combines its input with small weights, element by element."""
@@ -213,7 +243,7 @@ class _Builder:
         self, node: onnx.NodeProto, low: Mapping[int, str], high: Mapping[int, str]
     ) -> dict[int, str]:
         """Return the names of the weights that a layer reads, chosen by its flag."""
-        flag = self._flags.add((self._index[LayerName(node.name)], NO_LAYER, NO_LAYER))
+        flag = self._alone(node)
         chosen = {i: f"{flag}/chosen/{i}" for i in high}
         for i, name in chosen.items():
             self._nodes.append(helper.make_node("Where", [flag, low[i], high[i]], [name]))
@@ -250,34 +280,21 @@ class _Builder:
         inside = self._semantics.inside(node)
         if kind is None or inside is Inside.FP32:
             return [renamed]
-        norm = self._semantics.sums.norm(node) if inside is Inside.SUM else ()
-        forms = [self._forms[layer] for layer in norm if layer in self._forms]
-        # A norm is one kernel only if all of its layers run in the low type.
-        if not norm or len(forms) < len(norm) or any(f.low.stored == "fp32" for f in forms):
-            return self._semantics.written(node, renamed, kind)
-        pairs = zip(norm, forms, strict=True)
-        switched = [layer for layer, f in pairs if f.low.stored != f.high.stored]
-        if not switched:
-            return [renamed]
-        return self._semantics.written(node, renamed, kind, self._all_low(switched))
+        return self._semantics.written(node, renamed, kind, self._whole(LayerName(node.name)))
 
-    def _all_low(self, layers: Sequence[LayerName]) -> str:
-        """Return the name of a boolean scalar that is on where all of these layers run low."""
-        key = tuple(layers)
-        if key not in self._together:
-            every, *others = [
-                self._flags.add((self._index[layer], NO_LAYER, NO_LAYER)) for layer in layers
-            ]
-            for low in others:
-                self._nodes.append(helper.make_node("And", [every, low], [f"{low}/all"]))
-                every = f"{low}/all"
-            self._together[key] = every
-        return self._together[key]
+    def _alone(self, node: onnx.NodeProto) -> str:
+        """Return a flag that is on where the layer runs low."""
+        return self._flags.add((self._index[LayerName(node.name)], NO_LAYER, NO_LAYER, NO_LAYER))
+
+    def _whole(self, layer: LayerName) -> str:
+        """Return a flag that is on where all of the layer's kernel runs low, "" without one."""
+        kernel = self._kernels.layers.get(layer)
+        return "" if kernel is None else self._flags.add((kernel, NO_LAYER, NO_LAYER, NO_LAYER))
 
     def _two_versions(
         self, node: onnx.NodeProto, forms: LayerForms, low: onnx.NodeProto, high: onnx.NodeProto
     ) -> onnx.NodeProto:
-        flag = self._flags.add((self._index[LayerName(node.name)], NO_LAYER, NO_LAYER))
+        flag = self._alone(node)
         kinds = {
             self._edges.raw(name): self._model.elem_types.get(name, onnx.TensorProto.FLOAT)
             for name in node.output

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.commandline.arguments.toml_flags import CONFIG, NO_CONFIG, PYPROJECT
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.plugins import BACKENDS, installed
@@ -119,7 +120,7 @@ DEFAULT_BUNDLE = Path("precision-bisect-bundle.tar.gz")
 WORST = 10
 """So many layers are explained where none is named."""
 _output = partial(flag, "output")
-TOLD_OF_RUNS = ("explain_search", "json", "on_finish")
+TOLD_OF_RUNS = ("explain_search", "quiet", "json", "on_finish", "junit", "github")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +130,20 @@ class Telling:
     explain_search: bool = _output(
         False,
         "print each trial but the forecasts: why this plan, what was believed, what came of it",
+        short="-v",
+        brief="print each trial, and why",
     )
-    json: bool = _output(False, "print JSON instead of text; of an answer, its result.json")
+    quiet: bool = _output(
+        False,
+        "print nothing of the progress, but warnings and the answer",
+        short="-q",
+        brief="print warnings and the answer alone",
+    )
+    json: bool = _output(
+        False,
+        "print JSON instead of text; of an answer, its result.json",
+        brief="print result.json instead of text",
+    )
     on_finish: Sequence[str] | None = _output(
         None,
         "call this command once the result is written, however the run ended, with the path of "
@@ -144,9 +157,26 @@ class Telling:
     baseline: Path | None = _output(
         None,
         "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
-        "does not keep, and name it, for CI",
+        "does not keep, and name it, for CI; where there is none yet, warn",
         metavar="RESULT",
     )
+    junit: Path | None = _output(
+        None, "write how the run ended as JUnit's XML, for CI", metavar="FILE"
+    )
+    github: bool = _output(
+        False, "tell GitHub Actions how it ended: annotations, and the job's summary"
+    )
+    config: Path | None = _output(
+        None,
+        "flags from this TOML file, its keys as batch's, where the command line leaves them open "
+        f"({CONFIG}, or [tool.precision-bisect] of {PYPROJECT}, in this folder; {NO_CONFIG}: no "
+        "file)",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.explain_search:
+            raise UsageError("-q and -v exclude each other", "choose one")
 
 
 def layers_parser() -> Parser:

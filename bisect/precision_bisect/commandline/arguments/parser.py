@@ -5,7 +5,8 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +23,7 @@ NEAR = 0.8
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
 _TYPING = "--typing weak, which constrains kept layers by itself"
+_CACHE = "no flag: each run folder has a timing cache of its own"
 _OTHERS: Mapping[str, str] = {
     "--onnx": "the model without a flag",
     "--loadInputs": "--inputs NAME:FILE.bin",
@@ -40,8 +42,16 @@ _OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("--staticPlugins", "--dynamicPlugins"), "--plugins LIB.so"),
     "--trt": "--backend tensorrt",
     "--onnxrt": "--backend onnxruntime",
+    "--verbose": "-v",
+    "--noTF32": "no flag: TF32 is off without --tf32",
+    **dict.fromkeys(("--timingCacheFile", "--timing-cache", "--load-timing-cache"), _CACHE),
+    "--best": "--ladder int8,fp16,fp32",
+    "--nodes_to_exclude": "--keep PATTERN",
+    "--op_types_to_exclude": "--keep OPERATOR",
+    **dict.fromkeys(("--batch-size", "--batch"), "--input-shapes NAME:8x3x224x224"),
+    **dict.fromkeys(("--check-error-stat", "--error-metric"), "--metric max, mean or quantile"),
 }
-"""What flags of trtexec and Polygraphy are called here."""
+"""What flags of trtexec, Polygraphy and AutoCast are called here."""
 _TRT = "--trt-"
 
 
@@ -119,12 +129,16 @@ def close_matches(word: str, choices: Iterable[str]) -> list[str]:
     return begun or get_close_matches(word, every, 1, NEAR)
 
 
+_BRIEF_COLUMN = 28
+"""Where the texts of everyday flags begin."""
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of a command, or of the main job, which has no name.
 
     Flags are written out in full. Wrong usage is an error of this package: one line, exit code 2.
-    Where there are `everyday` arguments, by their names in the namespace, `--help` shows those and
-    `--help-all` the rest, too, with the epilog.
+    With a `short_usage`, `--help` shows the everyday flags, and `--help-all` the rest, too, with
+    the epilog.
     """
 
     def __init__(
@@ -132,20 +146,19 @@ class Parser(argparse.ArgumentParser):
         command: str = "",
         *,
         mixed: bool = False,
-        everyday: Collection[str] = (),
-        short_usage: str | None = None,
+        short_usage: str = "",
         short_epilog: str = "",
         **settings: Any,
     ) -> None:
         prog = f"precision-bisect {command}".rstrip()
-        super().__init__(prog=prog, allow_abbrev=False, add_help=not everyday, **settings)
+        super().__init__(prog=prog, allow_abbrev=False, add_help=not short_usage, **settings)
         self._mixed = mixed
         self._needed: dict[str, tuple[str, Callable[[], str]]] = {}
-        self._everyday = {*everyday, "help", "help_all"}
+        self._briefs: dict[str, str] = {}
         self._short = (short_usage, short_epilog)
-        if everyday:
+        if short_usage:
             self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
-        text = "show all flags and exit codes" if everyday else argparse.SUPPRESS
+        text = "show all flags and exit codes" if short_usage else argparse.SUPPRESS
         self.add_argument("--help-all", action="help", help=text)
 
     def add_flags(self, settings: type, *wanted: str, spare: bool = True) -> None:
@@ -166,7 +179,10 @@ class Parser(argparse.ArgumentParser):
             if len(flags) > 1:  # of which the last would win silently
                 place = place.add_mutually_exclusive_group()
             for flag in flags:
+                if flag.brief:
+                    self._briefs[field.name] = flag.brief
                 place.add_argument(
+                    *filter(None, (flag.short,)),
                     flag.name or flag_name(field.name),
                     dest=field.name,
                     default=argparse.SUPPRESS if spare else field.default,
@@ -178,23 +194,26 @@ class Parser(argparse.ArgumentParser):
         return next(groups, None) or self.add_argument_group(title)
 
     def format_short_help(self) -> str:
-        """Return the help of the everyday arguments."""
-        others = [
-            action
-            for action in self._actions
-            if action.dest not in self._everyday and action.dest != argparse.SUPPRESS
-        ]
-        helps = [(action, action.help) for action in others]
-        usage_and_epilog = (self.usage, self.epilog)
-        try:
-            for action in others:
-                action.help = argparse.SUPPRESS
-            self.usage, self.epilog = self._short
-            return self.format_help()
-        finally:
-            self.usage, self.epilog = usage_and_epilog
-            for action, text in helps:
-                action.help = text
+        """Return a line for each everyday argument."""
+        formatter = self.formatter_class(prog=self.prog, max_help_position=_BRIEF_COLUMN)
+        usage, epilog = self._short
+        formatter.add_usage(usage, [], [])
+        formatter.add_text(self.description)
+        formatter.start_section("everyday flags")
+        for action in self._actions:
+            brief = self._briefs.get(action.dest, "")
+            if brief or action.dest in self._needed:
+                shown = copy(action)
+                shown.help = brief or action.help
+                name = "".join(action.option_strings[-1:])
+                if name and action.nargs != 0:
+                    value = name.rpartition("-")[2].upper()
+                    fits = action.metavar and len(f"{name} {action.metavar}") < _BRIEF_COLUMN - 3
+                    shown.metavar = action.metavar if fits else value
+                formatter.add_argument(shown)
+        formatter.end_section()
+        formatter.add_text(epilog)
+        return formatter.format_help()
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse a command's arguments. Raises UsageError.

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import version
 
 from precision_bisect.commandline.arguments.command_flags import TOLD_OF_RUNS, Telling
 from precision_bisect.commandline.arguments.parser import Parser
+from precision_bisect.commandline.arguments.toml_flags import configured
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -51,8 +53,15 @@ example:
 """
 _SHORT_EPILOG = f"""\
 {_EXAMPLE}
-{_COMMANDS}
---help-all shows every flag and the exit codes; each command has a --help, too.
+commands, each with a --help:
+  curve MODEL     what breaks FP16          verify MODEL    does the engine obey?
+  layers MODEL    what is decided on        target MODEL    judge by trtexec alone
+  explain MODEL   why, and what helps       export MODEL    the files once more
+  show MODEL      the last screen again     report MODEL    the HTML page again
+  status MODEL    what a run is doing       compare A B     two runs
+  batch JOBS      many models               doctor          what works here
+
+--help-all shows every flag and the exit codes.
 """
 USAGE = f"""\
 usage: precision-bisect MODEL [--tol T] [--inputs PATH] [flags]
@@ -64,12 +73,6 @@ Which layers of an ONNX model must stay FP32 when the rest runs in FP16?
 {_COMMANDS}precision-bisect --help shows the everyday flags, --help-all the rest.
 """
 """What is said where nothing is asked."""
-_EVERYDAY = (
-    *("model", "version", "inputs", "input_shapes", "tol", "atol", "rtol", "metric"),
-    *("low", "high", "backend", "max_time_s", "min_speedup", "out", "resume", "overwrite", "json"),
-)
-
-
 _DRAWN = tuple(
     field.name
     for field in fields(Options)
@@ -81,7 +84,6 @@ def run_parser() -> Parser:
     parser = Parser(
         description="Find a minimal set of layers of an ONNX model that must stay FP32 when the "
         "rest\nruns in a lower precision, prove it, and explain it.",
-        everyday=_EVERYDAY,
         short_usage="precision-bisect MODEL [--tol T] [--inputs PATH] [flags]",
         short_epilog=_SHORT_EPILOG,
         epilog=_EPILOG,
@@ -89,7 +91,7 @@ def run_parser() -> Parser:
     )
     parser.add_needed(
         "model",
-        "the FP32 ONNX model, or a run folder to --resume; the word run may stand before it",
+        "the FP32 ONNX model, or a run folder to --resume",
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
@@ -97,8 +99,20 @@ def run_parser() -> Parser:
     parser.add_flags(Options, "inputs", "images", "verdict", "search", "speed", "workers")
     parser.add_flags(EngineSettings, "engine")
     parser.add_flags(Options, "output")
-    parser.add_flags(Telling, *TOLD_OF_RUNS, "max_kept", "baseline", spare=False)
+    parser.add_flags(Telling, *TOLD_OF_RUNS, "max_kept", "baseline", "config", spare=False)
     return parser
+
+
+def from_config(parser: Parser, parsed: argparse.Namespace) -> Sequence[str]:
+    """Return the arguments that a configuration file adds to those of a run; a folder has its own.
+
+    Raises UsageError.
+    """
+    if not hasattr(parsed, "config") or os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        return ()
+    # What is for a search alone is no error of `curve`.
+    added = configured(run_parser(), parsed)
+    return [word for word in added if word.partition("=")[0] in parser._option_string_actions]
 
 
 def curve_parser() -> Parser:
@@ -108,7 +122,6 @@ def curve_parser() -> Parser:
         description="Draw the curve alone: the error by the number of layers that stay in the "
         "high type, and the layers that break the low one, in the time of the ranking and about "
         "20 evaluations. A search goes on from there with --resume.",
-        everyday=_EVERYDAY,
         short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
         short_epilog="--help-all shows every flag and the exit codes.",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
@@ -119,7 +132,7 @@ def curve_parser() -> Parser:
     parser.add_flags(Options, "inputs", "images", "verdict", *_DRAWN, "workers")
     parser.add_flags(EngineSettings, "engine")
     parser.add_flags(Options, "output")
-    parser.add_flags(Telling, *TOLD_OF_RUNS, spare=False)
+    parser.add_flags(Telling, *TOLD_OF_RUNS, "config", spare=False)
     parser.set_defaults(until="curve", max_kept=None, baseline=None)
     return parser
 

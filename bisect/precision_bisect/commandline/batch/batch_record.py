@@ -30,6 +30,7 @@ class JobState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     FAILED = "failed"
+    OTHER_MODEL = "other_model"
 
 
 _WITHOUT_ENDING = frozenset(state.value for state in JobState)
@@ -113,8 +114,12 @@ class Batch:
 
     def to_text(self, folder: Path) -> str:
         """Return a line for each job of the batch whose `batch.json` lies in `folder`."""
-        lines: Sequence[object] = [*self.jobs, printable(f"written to {folder / BATCH}")]
-        return "".join(f"{line}\n" for line in lines)
+        return "".join(f"{job}\n" for job in self.jobs) + written_line(folder)
+
+
+def written_line(folder: Path) -> str:
+    """Return where the record of a batch lies, as a line."""
+    return f"{printable(f'written to {folder / BATCH}')}\n"
 
 
 def read_batch(folder: Path) -> Batch | None:
@@ -184,9 +189,16 @@ def junit(batch: Batch) -> str:
             name=printable(job.name),
             time=f"{job.seconds:.3f}",
         )
+        properties = ElementTree.SubElement(case, "properties")
+        for key in ("status", "kept", "candidates", "exit_code", "run_folder", "log"):
+            if (value := getattr(job, key)) is not None:
+                ElementTree.SubElement(
+                    properties, "property", name=key, value=printable(str(value))
+                )
         if ending is not None:
             why = printable(job.message or job.status.replace("_", " "))
             ElementTree.SubElement(case, ending, message=why)
+        ElementTree.SubElement(case, "system-out").text = f"{job}\n{printable(job.log)}"
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -196,11 +208,15 @@ _FIGURES = ("error", "latency_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChange:
-    """A job in both batches; a side is None where that batch has no result of it."""
+    """A job in both batches; a side is None where that batch has no result of it.
+
+    `lacking` is the batch, "before" or "after", that has no such job at all.
+    """
 
     name: str
     before: Side | None
     after: Side | None
+    lacking: str = ""
 
     @property
     def found(self) -> Comparison | None:
@@ -211,10 +227,14 @@ class JobChange:
     def same(self) -> bool:
         """Whether both keep the same layers, or have no result both."""
         comparison = self.found
-        return comparison.same if comparison is not None else self.before is self.after
+        if comparison is not None:
+            return comparison.same
+        return self.before is self.after and not self.lacking
 
     def __str__(self) -> str:
         comparison = self.found
+        if self.lacking:
+            return f"{self.name}: no such job {self.lacking}"
         if comparison is None:
             missing = "" if self.same else " before" if self.after else " after"
             return f"{self.name}: no result{missing}"
@@ -228,8 +248,9 @@ class JobChange:
             remarks = [f"{before['kept']} -> {after['kept']} kept ({moved})"]
         for key in _FIGURES:
             one, other = before[key], after[key]
-            if one is not None and other is not None and one != other:
-                remarks.append(f"{key} {one:.3g} -> {other:.3g}")
+            if one != other:
+                shown = ("none" if value is None else f"{value:.3g}" for value in (one, other))
+                remarks.append(f"{key} {' -> '.join(shown)}")
         return f"{self.name}: {', '.join(remarks)}"
 
 
@@ -270,7 +291,12 @@ def compare_batches(before: Path, after: Path) -> BatchComparison | None:
         _sides(folder, batch) for folder, batch in zip((before, after), batches, strict=True)
     )
     jobs = [
-        JobChange(name=name, before=first.get(name), after=second.get(name))
+        JobChange(
+            name=name,
+            before=first.get(name),
+            after=second.get(name),
+            lacking="before" if name not in first else "after" if name not in second else "",
+        )
         for name in dict.fromkeys((*second, *first))
     ]
     return BatchComparison(jobs=jobs)

@@ -79,11 +79,13 @@ def as_shell(batch: Batch) -> str:
     return "".join(f"(cd {folder} && {shlex.join(job.command)})\n" for job in batch.jobs)
 
 
-def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
+def run_batch(
+    options: BatchOptions, say: Callable[[str], None], show: Callable[[str], None]
+) -> Batch:
     """Run the jobs of a file and return how each ended; `batch.json` says the same at any moment.
 
-    `say` gets lines of progress. Raises a PrecisionBisectError, with nothing started, for a file
-    or a folder that cannot work.
+    `say` gets lines of progress, `show` a line for each job once it is known how it ends. Raises a
+    PrecisionBisectError, with nothing started, for a file or a folder that cannot work.
     """
     batch = plan_batch(options)
     if options.resume:
@@ -100,11 +102,18 @@ def run_batch(options: BatchOptions, say: Callable[[str], None]) -> Batch:
             batch.jobs = [_taken_up(job, jobs_by_name.get(job.name)) for job in batch.jobs]
         with Stop(say) as stop:
             batch = checked(batch, options.places, stop)
-            _run_all(batch, folder, options.places, stop)
+            batch.jobs = [_begun_anew(job, say) for job in batch.jobs]
+            _run_all(batch, folder, options.places, stop, show)
     return batch
 
 
-def _run_all(batch: Batch, folder: RunFolder, places: Sequence[str | None], stop: Stop) -> None:
+def _run_all(
+    batch: Batch,
+    folder: RunFolder,
+    places: Sequence[str | None],
+    stop: Stop,
+    show: Callable[[str], None],
+) -> None:
     """Run the jobs that are not finished, one in each place, until something ends the batch."""
     base, say, noting = Path(batch.jobs_file).parent, stop.say, Lock()
     free: SimpleQueue[str | None] = SimpleQueue()
@@ -120,9 +129,9 @@ def _run_all(batch: Batch, folder: RunFolder, places: Sequence[str | None], stop
         job, here = batch.jobs[number], f"[{number + 1}/{len(batch.jobs)}]"
         left_s = _left_s(batch)
         if job.finished:
-            say(f"{here} {job}; not run again")
+            show(f"{job}; not run again")
         elif job.status == JobState.FAILED:
-            say(f"{here} {job}")
+            show(str(job))
         elif left_s is not None and left_s <= 0:
             say(f"{here} {job.name}: the time is up; it is left for --resume")
         elif not stop.asked:
@@ -133,7 +142,7 @@ def _run_all(batch: Batch, folder: RunFolder, places: Sequence[str | None], stop
                 note(number, run_job(job, base, left_s, stop, gpu))
             finally:  # who waits for a place must not wait for ever
                 free.put(gpu)
-            say(f"{here} {batch.jobs[number]}")
+            show(str(batch.jobs[number]))
 
     with ThreadPoolExecutor(len(places)) as pool:
         for _ in pool.map(attend, range(len(batch.jobs))):
@@ -167,6 +176,16 @@ def _taken_up(job: Job, before: Job | None) -> Job:
     if same and before.finished and (Path(job.run_folder) / RESULT).is_file():
         return before
     return replace(job, seconds=before.seconds)
+
+
+def _begun_anew(job: Job, say: Callable[[str], None]) -> Job:
+    """Return a job as it is; where its folder holds a run of another model, without that run."""
+    if job.status != JobState.OTHER_MODEL:
+        return job
+    say(f"{job.name}: the model has changed, so it is searched again")
+    with RunLock(Path(job.run_folder)) as lock:
+        lock.open(overwrite=True, rungs=False)
+    return replace(job, status=JobState.WAITING, seconds=0.0)
 
 
 def _claim(jobs: Sequence[Job]) -> Claim:

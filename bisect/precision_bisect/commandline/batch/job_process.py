@@ -35,6 +35,8 @@ _TAIL = 4096
 """Bytes of a log in which its last line is looked for."""
 _PROMPT = "$ precision-bisect "
 _CHECK = "precision_bisect.commandline.batch.job_check"
+OTHER_MODEL = 10
+"""What `job_check` ends with where the run folder holds a run of another model."""
 _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
 
 
@@ -78,7 +80,8 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
 def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
     """Read a job's model and samples; return the job, which has failed where that fails.
 
-    Nothing is known where the time is up, and after an interrupt; what else ends it the job tells.
+    Its status also tells a run folder that holds a run of another model. Nothing is known where
+    the time is up, and after an interrupt; what else ends it the job tells.
     """
     begun, code, output = time.monotonic(), 0, b""
     with TemporaryFile() as printed, suppress(OSError):
@@ -87,6 +90,8 @@ def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
         _attend(child, left_s, stop)
         code, output = child.returncode, _tail(printed)
     ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
+    if code == OTHER_MODEL and not ended:
+        return replace(job, status=JobState.OTHER_MODEL)
     if ended or not (code < 0 or code == ExitCode.USAGE):
         return job
     return replace(job, status=JobState.FAILED, exit_code=code, message=_why(output, code))

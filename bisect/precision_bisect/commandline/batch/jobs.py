@@ -4,28 +4,31 @@ A job's keys are the flags of the main command without their dashes, and the mai
 parser checks them, so a flag that is added there is a key here.
 """
 
-import argparse
 import glob
 import os
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
+from precision_bisect.commandline.arguments.toml_flags import (
+    NO_CONFIG,
+    flag_arguments,
+    flag_keys,
+    read_toml,
+)
 from precision_bisect.commandline.batch.batch_record import BATCH, JUNIT, SUMMARY, Job
 from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.execution.executor import executor_plugin
-from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.plugins import load_strategy
-from precision_bisect.runs.plain_json import LARGEST_FILE
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
-_RESERVED = frozenset({"out", "resume", "overwrite", "json", "version", "help", "help-all"})
+_RESERVED = frozenset(
+    {"out", "resume", "overwrite", "json", "version", "help", "help-all", "config"}
+)
 """Flags that the batch gives itself, or that run no search."""
 _TABLES = ("defaults", "job")
 
@@ -37,14 +40,16 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
     """
     tables = _tables(path)
     parser = run_parser()
-    defaults = _keys("[defaults]", tables.get("defaults", {}))
+    defaults = flag_keys("[defaults]", tables.get("defaults", {}))
     if "name" in defaults:
         raise UsageError("[defaults] sets name, which each job has for itself", "move it")
     jobs: dict[str, Job] = {}
     numbered_keys = (
         (number, keys)
         for number, table in enumerate(tables["job"], 1)
-        for keys in _for_each_model(number, defaults | _keys(f"job {number}", table), path.parent)
+        for keys in _for_each_model(
+            number, defaults | flag_keys(f"job {number}", table), path.parent
+        )
     )
     for number, keys in numbered_keys:
         name = _name(number, keys)
@@ -58,19 +63,12 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
 
 
 def _tables(path: Path) -> Mapping[str, Any]:
-    try:
-        if plain_size(path) > LARGEST_FILE:
-            raise UsageError(f"{path} is too large for a jobs file", "split it")
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
-        why = f": {error}" if isinstance(error, tomllib.TOMLDecodeError) else ""
-        raise UsageError(
-            f"{path} is no jobs file, which is TOML{why}",
-            f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
-            "`precision-bisect batch --help` shows a jobs file",
-        ) from error
+    tables = read_toml(
+        path,
+        "jobs file",
+        f"one model alone is searched by `precision-bisect {shlex.quote(str(path))}`; "
+        "`precision-bisect batch --help` shows a jobs file",
+    )
     for key in tables:
         if key not in _TABLES:
             raise UsageError(
@@ -80,16 +78,6 @@ def _tables(path: Path) -> Mapping[str, Any]:
     if not isinstance(jobs, list) or not jobs:
         raise UsageError(f"{path} has no jobs", "add a [[job]] with a model")
     return tables
-
-
-def _keys(where: str, table: object) -> dict[str, Any]:
-    """Return a table by the flags' own spelling."""
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is no table", "write [defaults], and [[job]] for each search")
-    keys = {key.replace("_", "-"): value for key, value in table.items()}
-    if len(keys) < len(table):
-        raise UsageError(f"{where} has a key twice, with a dash and an underscore", "drop one")
-    return keys
 
 
 def _for_each_model(number: int, keys: dict[str, Any], base: Path) -> Iterator[dict[str, Any]]:
@@ -146,14 +134,17 @@ def _names_a_folder(name: str) -> bool:
 def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path) -> Job:
     model = keys.pop("model")
     named = {key: _named(value, name) for key, value in keys.items()}
-    arguments = tuple(text for key, value in named.items() for text in _flag(parser, key, value))
+    for key in _RESERVED.intersection(named):
+        raise UsageError(f"{key} is no key of a job", "the batch itself decides it")
+    pairs = named.items()
+    arguments = tuple(text for pair in pairs for text in flag_arguments(parser, *pair))
     options = to_options(parser.read([*arguments, "--", model]))
     load_strategy(options.strategy)
     executor_plugin(options)
     script = read_check(str(options.check)).script if options.check else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
-    # A colon is of the words that name a raw file for each input.
-    inputs = None if ":" in str(options.inputs) else options.inputs
+    # A colon is of the words that name a raw file for each input, the rest of a pattern.
+    inputs = None if set(":*?[").intersection(str(options.inputs)) else options.inputs
     for needed in (model, inputs, reference, script):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
@@ -167,6 +158,7 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
             "precision-bisect",
             "run",
             *arguments,
+            f"--config={NO_CONFIG}",
             f"--out={out / name}",
             "--resume",
             "--",
@@ -175,26 +167,3 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
         run_folder=str(out / name),
         log=str(out / f"{name}.log"),
     )
-
-
-def _flag(parser: argparse.ArgumentParser, key: str, value: object) -> list[str]:
-    """Return the arguments that one key stands for. Raises UsageError."""
-    flags = parser._option_string_actions  # argparse has no public list of its flags
-    if key in _RESERVED:
-        raise UsageError(f"{key} is no key of a job", "the batch itself decides it")
-    if f"--{key}" not in flags:
-        names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
-        close = get_close_matches(key, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else "see precision-bisect --help for the keys"
-        raise UsageError(f"unknown key {key!r}", hint)
-    bare = flags[f"--{key}"].nargs == 0
-    if isinstance(value, bool) and bare:
-        return [f"--{key}"] * value or [f"--no-{key}"] * (f"--no-{key}" in flags)
-    values = value if isinstance(value, list) else [value]
-    if any(isinstance(item, str) and "\0" in item for item in values):
-        raise UsageError(f"{key} has a null character", "take it out")
-    for item in values:
-        if bare or isinstance(item, bool) or not isinstance(item, str | int | float):
-            wanted = "true or false" if bare else "a text or a number, or a list of them"
-            raise UsageError(f"{key} is {item!r}", f"it takes {wanted}")
-    return [f"--{key}={item}" for item in values]

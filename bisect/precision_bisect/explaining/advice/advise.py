@@ -1,17 +1,18 @@
 """All advice on a diagnosed model."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from precision_bisect.explaining.advice.case import DiagnosedModel
 from precision_bisect.explaining.advice.circumstances import (
     builder_warnings,
     chosen_rows,
     never_reached,
     quantized_beside,
 )
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
 from precision_bisect.explaining.advice.quantizing import (
     bf16_instead,
@@ -22,15 +23,17 @@ from precision_bisect.explaining.advice.quantizing import (
 from precision_bisect.explaining.advice.scaling import in_pieces, scaling
 from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.lowtypes import QUANTIZED
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.protocols import Search
 
 
 class Adviser(NamedTuple):
-    """What yields advice on a model, for low types of so many `bits`, 0 for all.
+    """What has advice on a model, for low types of so many `bits`, 0 for all.
 
     A `cure` changes the model: of two that help, the one that leaves fewer layers comes first.
     """
 
-    advise: Callable[[DiagnosedModel], Iterator[Advice]]
+    advise: Callable[[DiagnosedModel], Search[list[Advice]]]
     bits: Literal[8, 16, 0] = 0
     cure: bool = False
 
@@ -46,24 +49,27 @@ ADVISERS: Sequence[Adviser] = (
     Adviser(chosen_rows),
     Adviser(bf16_instead, 16),
     Adviser(quantized_beside),
-    Adviser(builder_warnings),
-    Adviser(never_reached),
 )
 """Those first whose advice removes the need for good."""
 
 
-def advised(case: DiagnosedModel) -> Findings:
+def advised(subject: DiagnosedModel) -> Search[Findings]:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
     No further advice is tried once the case's allowance is spent. What changes nothing for its
     plan is no advice.
     """
     cures, others = list[Advice](), list[Advice]()
-    bits = 8 if case.pair.low in QUANTIZED else 16
+    bits = 8 if subject.case.pair.low in QUANTIZED else 16
     for advise, for_bits, cure in ADVISERS:
-        if for_bits in (0, bits) and not case.variants.allowance.spent:
-            advice = (entry for entry in advise(case) if not (entry.tried and entry.tried.idle))
-            (cures if cure else others).extend(advice)
+        if for_bits in (0, bits) and not subject.variants.allowance.spent:
+            # The time is up in a model that is run, not tried: what was tried before stays.
+            with suppress(Stopped):
+                advice = yield from advise(subject)
+                active = (entry for entry in advice if not (entry.tried and entry.tried.idle))
+                (cures if cure else others).extend(active)
+    if not subject.variants.allowance.spent:
+        others += [*builder_warnings(subject), *never_reached(subject)]
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
     ordered = [*cures, *others]
@@ -72,6 +78,6 @@ def advised(case: DiagnosedModel) -> Findings:
             finding,
             advice=list(dict.fromkeys(one.id for one in ordered if finding.layer in one.layers)),
         )
-        for finding in case.findings.layers
+        for finding in subject.findings.layers
     ]
-    return replace(case.findings, layers=layers, advice=ordered)
+    return replace(subject.findings, layers=layers, advice=ordered)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from precision_bisect.errors import PrecisionBisectError, counted, first_of
-from precision_bisect.explaining.advice.case import DiagnosedModel, Editor, ModelChange
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel, Editor, ModelChange
 from precision_bisect.explaining.diagnosis.extremes import extremes
 from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
@@ -25,12 +25,12 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import Problem, Sample
+from precision_bisect.protocols import Problem, Sample, Search
 from precision_bisect.runs.results.advised import ALREADY_ROUNDED, CHOSEN_ROWS, Tried
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.search.combinators import feed
+from precision_bisect.search.combinators import Batch, Outcomes, answered
 from precision_bisect.settings.check_words import READY_MADE
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import Proposal
 
 MOST_SEARCHED = 256
 """Candidates of a form that is searched, at most. A limit of what the user waits."""
@@ -40,16 +40,16 @@ class _Late(Exception):
     """The allowance for advice is spent."""
 
 
-def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
+def never_reached(subject: DiagnosedModel) -> Iterator[Advice]:
     """Yield the candidates whose outputs had one value only, over all samples."""
-    still = case.watched.still
+    still = subject.watched.still
     layers = [
         str(layer.name)
-        for layer in case.model.table.candidates
+        for layer in subject.case.model.table.candidates
         if layer.outputs and all(still.get(name) is not None for name in layer.outputs)
     ]
     if layers:
-        values = {still[case.view.by_name[name].output[0]] for name in layers}
+        values = {still[subject.view.by_name[name].output[0]] for name in layers}
         value = f"{values.pop():g}" if len(values) == 1 else "one value"
         yield Advice(
             id="inputs",
@@ -57,97 +57,105 @@ def never_reached(case: DiagnosedModel) -> Iterator[Advice]:
             text="Add samples for which they compute something: what they need is not known.",
             layers=layers,
             evidence=f"{first_of(layers, MOST_LISTED)} gave nothing but {value} in all "
-            f"{counted(len(case.samples), 'sample')}",
+            f"{counted(len(subject.case.samples), 'sample')}",
         )
 
 
-def quantized_beside(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield the kept layers beside which the file itself quantizes.
+def quantized_beside(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return the kept layers beside which the file itself quantizes.
 
     Nothing where the model without that was tried, and needs as many layers as the file has kept.
     """
     rounding = {
         str(layer.name)
-        for layer in case.model.table.layers
+        for layer in subject.case.model.table.layers
         if layer.exclusion is Exclusion.QUANTIZATION
     }
     layers, beside = [], ""
-    for name, node in case.view.by_name.items():
-        if name not in case.kept:
+    for name, node in subject.view.by_name.items():
+        if name not in subject.kept:
             continue
-        makers = [case.view.maker.get(tensor, "") for tensor in node.input]
-        near = [n for n in (*makers, *case.view.reading(node)) if n in rounding]
+        makers = [subject.view.maker.get(tensor, "") for tensor in node.input]
+        near = [n for n in (*makers, *subject.view.reading(node)) if n in rounding]
         if near:
             layers.append(name)
             beside = beside or near[0]
     if not layers:
-        return
-    tried = _unrounded(case, layers)
-    if tried is not None and tried.kept >= len(case.kept):
-        return
-    yield Advice(
-        id=ALREADY_ROUNDED,
-        title="Search the FP32 model: this one already rounds here",
-        text="Export the model before it was quantized, and search that one.",
-        layers=layers,
-        evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
-        f"{tried.clause() if tried else ''}",
-        tried=tried,
-    )
+        return []
+    tried = yield from _unrounded(subject, layers)
+    if tried is not None and tried.kept >= len(subject.kept):
+        return []
+    return [
+        Advice(
+            id=ALREADY_ROUNDED,
+            title="Search the FP32 model: this one already rounds here",
+            text="Export the model before it was quantized, and search that one.",
+            layers=layers,
+            evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, "
+            f"at {beside}{tried.clause() if tried else ''}",
+            tried=tried,
+        )
+    ]
 
 
-def _unrounded(case: DiagnosedModel, layers: Sequence[str]) -> Tried | None:
+def _unrounded(subject: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | None]:
     """Return what the model comes to without its own rounding, None where that cannot be tried.
 
     Its reference is its own: without quantization it computes something else.
     """
-    editor = Editor(case.model.proto)
+    editor = Editor(subject.case.model.proto)
     editor.without_quantization()
     try:
-        model = case.loaded(editor.edited(), "unrounded")
+        model = subject.loaded(editor.edited(), "unrounded")
     except PrecisionBisectError:
         return None
     change = ModelChange(what=ALREADY_ROUNDED, model=model, own_reference=True)
-    tried = case.tried(case.kept.difference(layers), change)
+    tried = yield from subject.tried(subject.kept.difference(layers), change)
     if tried is not None and tried.holds:
         return tried
-    return _searched(case, model, change) or tried
+    return (yield from _searched(subject, model, change)) or tried
 
 
-def _searched(case: DiagnosedModel, model: Model, change: ModelChange) -> Tried | None:
+def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
     """Search a changed model by the default strategy; return what its answer comes to.
 
     `before` is the number of its candidates then. None where it cannot be tried, or takes more
     than advice may take.
     """
-    names, pair = model.table.names, case.pair
-    if case.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
+    names, pair = model.table.names, subject.case.pair
+    if subject.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
         return None
 
-    def judged(plan: Plan) -> Outcome:
-        if case.variants.allowance.spent:
-            raise _Late
-        return case.judged(model, change, plan)
+    def judge(batch: Batch) -> Search[Outcomes]:
+        outcomes = []
+        for proposal in batch:
+            if subject.variants.allowance.spent:
+                raise _Late
+            outcomes.append((yield from subject.judge(model, change, proposal.plan)))
+        return tuple(outcomes)
 
     def beyond() -> Plan | None:
-        measure = partial(extremes, model, case.samples, case.threads)
-        return out_of_range(model, pair, case.samples, {}, measure, targets=case.targets)[0]
+        measure = partial(extremes, model, subject.case.samples, subject.case.options.threads)
+        return out_of_range(
+            model, pair, subject.case.samples, {}, measure, targets=subject.case.options.targets
+        )[0]
 
     problem = Problem(
         names=names,
         modules=model.table.modules,
-        tolerance=case.comparator.tolerance,
+        tolerance=subject.case.comparator.tolerance,
         unit=KINDS[pair.low].unit,
         beyond_range=beyond,
     )
     try:
         plan = Plan.of(())
-        if not judged(plan).passed:
+        (nothing,) = yield from judge((Proposal(plan=plan),))
+        if not nothing.passed:
             search = load_strategy(DEFAULT_STRATEGY).search(problem)
-            plan = feed(search, lambda batch: tuple(judged(candidate.plan) for candidate in batch))
+            plan = yield from answered(search, judge)
     except (PrecisionBisectError, _Late):
         return None
-    tried = case.tried([names[i] for i in plan.indices], change)
+    tried = yield from subject.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
 
 
@@ -178,41 +186,47 @@ _DISOBEYED = _Warning(
 )
 
 
-def builder_warnings(case: DiagnosedModel) -> Iterator[Advice]:
+def builder_warnings(subject: DiagnosedModel) -> Iterator[Advice]:
     """Yield what TensorRT warned of in any build, with the layers that it named.
 
     Where it named none, those that it can mean.
     """
     norms = [
-        name for decomposed in case.decomposed if decomposed.squares for name in decomposed.members
+        name
+        for decomposed in subject.decomposed
+        if decomposed.squares
+        for name in decomposed.members
     ]
     heavy = [
         finding.layer
-        for finding in case.findings.layers
+        for finding in subject.findings.layers
         if finding.figures.get("largest_in") == "weight"
     ]
     for kind, layers in ((_NORM, norms), (_WEIGHTS, heavy), (_DISOBEYED, ())):
         # Builds differ in their counts, which make no new remark.
-        notes = {re.sub(r"\d+", "", n): n for n in case.notes if kind.pattern.search(n)}
+        notes = {re.sub(r"\d+", "", n): n for n in subject.notes if kind.pattern.search(n)}
         if notes:
             yield Advice(
                 id=kind.id,
                 title="What TensorRT warned of",
                 text=kind.text,
-                layers=_named(case, kind) or [name for name in layers if name in case.kept],
+                layers=_named(subject, kind) or [name for name in layers if name in subject.kept],
                 evidence=f"the builder says: {'; '.join(notes.values())}",
             )
 
 
-def _named(case: DiagnosedModel, kind: _Warning) -> list[str]:
+def _named(subject: DiagnosedModel, kind: _Warning) -> list[str]:
     """Return the layers that remarks of this kind name, or whose weights they list."""
     listed = {
-        name for remark in case.listed if kind.pattern.search(remark.note) for name in remark.names
+        name
+        for remark in subject.listed
+        if kind.pattern.search(remark.note)
+        for name in remark.names
     }
-    readers = {node.name for node in case.view.nodes if not listed.isdisjoint(node.input)}
+    readers = {node.name for node in subject.view.nodes if not listed.isdisjoint(node.input)}
     weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
-    text = "\n".join((*(n for n in case.notes if kind.pattern.search(n)), *weightless))
-    return [name for name in case.by_name if name in readers or _names(text, name)]
+    text = "\n".join((*(n for n in subject.notes if kind.pattern.search(n)), *weightless))
+    return [name for name in subject.by_name if name in readers or _names(text, name)]
 
 
 def _names(text: str, name: str) -> bool:
@@ -232,20 +246,20 @@ class _Fitting(NamedTuple):
     tried: Tried
 
 
-def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge what is chosen otherwise: by a check, or before it is chosen.
+def chosen_rows(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return how to judge what is chosen otherwise: by a check, or before it is chosen.
 
     Only what was tried and helps is named. Nothing where a check judges already.
     """
-    if not isinstance(case.comparator, PolygraphyComparator):
-        return
-    chosen = case.findings.selections
+    if not isinstance(subject.case.comparator, PolygraphyComparator):
+        return []
+    chosen, advice = subject.findings.selections, list[Advice]()
     if not chosen:
-        yield from _raw_head(case)
-    cut = _cut(case, case.comparator) if chosen else None
+        return (yield from _raw_head(subject))
+    cut = yield from _cut(subject, subject.case.comparator)
     for selection in chosen:
-        behind = case.view.behind(selection.layer) - {selection.layer}
-        fitting = _fitting(case, _checks(case, selection), behind)
+        behind = subject.view.behind(selection.layer) - {selection.layer}
+        fitting = yield from _fitting(subject, _checks(subject, selection), behind)
         before, at = f"before {selection.operator}", ", ".join(selection.reads)
         judge, text, evidence = [], [], [selection.words]
         if fitting is not None:
@@ -262,69 +276,82 @@ def chosen_rows(case: DiagnosedModel) -> Iterator[Advice]:
             )
             evidence.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
         if judge:
-            yield Advice(
-                id=CHOSEN_ROWS,
-                title=f"Judge {', or '.join(judge)}",
-                text=f"{', '.join(text)}.",
-                layers=[one for one in case.by_name if selection.layer in case.view.behind(one)],
-                evidence="; ".join(evidence),
-                tried=fitting.tried if fitting else cut,
+            advice.append(
+                Advice(
+                    id=CHOSEN_ROWS,
+                    title=f"Judge {', or '.join(judge)}",
+                    text=f"{', '.join(text)}.",
+                    layers=[
+                        one
+                        for one in subject.by_name
+                        if selection.layer in subject.view.behind(one)
+                    ],
+                    evidence="; ".join(evidence),
+                    tried=fitting.tried if fitting else cut,
+                )
             )
+    return advice
 
 
-def _cut(case: DiagnosedModel, judge: PolygraphyComparator) -> Tried | None:
+def _cut(subject: DiagnosedModel, judge: PolygraphyComparator) -> Search[Tried | None]:
     """Return what a model comes to that ends at what choices read; None where it does not help.
 
     The tensors that it ends at are judged by the limits that have no output of their own.
     """
-    gone = {name for selection in case.findings.selections for name in selection.outputs}
-    outputs = [name for name in case.view.outputs if name not in gone]
+    gone = {name for selection in subject.findings.selections for name in selection.outputs}
+    outputs = [name for name in subject.view.outputs if name not in gone]
     reads = dict.fromkeys(
-        name for selection in case.findings.selections for name in selection.reads
+        name for selection in subject.findings.selections for name in selection.reads
     )
     fresh = [name for name in reads if name not in outputs]
     # A tolerance lets indices pass that are off by rows.
     counting = any(
-        finding.cause is Cause.INDICES for finding in case.findings.layers if finding.kept
+        finding.cause is Cause.INDICES for finding in subject.findings.layers if finding.kept
     )
-    if counting or not all(selection.reads for selection in case.findings.selections):
+    if counting or not all(selection.reads for selection in subject.findings.selections):
         return None
-    editor = Editor(case.model.proto)
+    editor = Editor(subject.case.model.proto)
     editor.end_at(outputs, fresh)
     try:
-        model = case.loaded(editor.edited(), "before")
+        model = subject.loaded(editor.edited(), "before")
         judge = judge.of_outputs([*outputs, *fresh])
     except PrecisionBisectError:
         return None
     change = ModelChange(what="before-choice", model=model, own_reference=True, comparator=judge)
     behind = {
-        n for selection in case.findings.selections for n in case.view.behind(selection.layer)
+        n
+        for selection in subject.findings.selections
+        for n in subject.view.behind(selection.layer)
     }
     # What comes after a choice is not judged then, so what it needs stays kept.
-    after = case.kept & behind
-    for kept in (after, case.kept):
-        tried = case.tried(kept, change)
+    after = subject.kept & behind
+    for kept in (after, subject.kept):
+        tried = yield from subject.tried(kept, change)
         if tried is not None and tried.helps:
             return tried
     return None
 
 
-def _raw_head(case: DiagnosedModel) -> Iterator[Advice]:
-    """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
-    if not is_head(list(case.reference)) or not all(map(_in_pixels, case.reference)):
-        return
-    fitting = _fitting(case, [("boxes", case.view.outputs)], ())
+def _raw_head(subject: DiagnosedModel) -> Search[list[Advice]]:
+    """Return how to judge a detector by what it detects, if all its boxes are in one output."""
+    reference = subject.case.reference
+    if not is_head(list(reference)) or not all(map(_in_pixels, reference)):
+        return []
+    fitting = yield from _fitting(subject, [("boxes", subject.view.outputs)], ())
     if fitting is not None:
-        (name,) = case.view.outputs
-        yield Advice(
-            id=CHOSEN_ROWS,
-            title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
-            text="A tolerance judges boxes of no score, which nothing detects, as the others.",
-            layers=list(case.by_name),
-            evidence=f"{name} {list(case.reference[0][name].shape)} looks like a raw head; judged "
-            f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
-            tried=fitting.tried,
-        )
+        (name,) = subject.view.outputs
+        return [
+            Advice(
+                id=CHOSEN_ROWS,
+                title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
+                text="A tolerance judges boxes of no score, which nothing detects, as the others.",
+                layers=list(subject.by_name),
+                evidence=f"{name} {list(reference[0][name].shape)} looks like a raw head; judged "
+                f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
+                tried=fitting.tried,
+            )
+        ]
+    return []
 
 
 def _in_pixels(sample: Sample) -> bool:
@@ -335,10 +362,10 @@ def _in_pixels(sample: Sample) -> bool:
 
 
 def _fitting(
-    case: DiagnosedModel,
+    subject: DiagnosedModel,
     checks: Iterable[tuple[str, Sequence[str]]],
     behind: Collection[str],
-) -> _Fitting | None:
+) -> Search[_Fitting | None]:
     """Return the first check that fits the outputs and helps; None where there is none.
 
     It judges every layer low, or else all but those `behind` a choice.
@@ -348,22 +375,22 @@ def _fitting(
         words = shlex.quote(f"{name}:{','.join(outputs)}")
         flags = f"--check {words} --tol {judge.tolerance:g}"
         try:
-            try_out(judge, case.reference, flags)
+            try_out(judge, subject.case.reference, flags)
         except PrecisionBisectError:
             continue
         for kept in ((), behind):
-            tried = case.tried(kept, ModelChange(what=name, comparator=judge))
+            tried = yield from subject.tried(kept, ModelChange(what=name, comparator=judge))
             if tried is not None and tried.helps:
-                unjudged = [name for name in case.view.outputs if name not in outputs]
+                unjudged = [name for name in subject.view.outputs if name not in outputs]
                 return _Fitting(flags, unjudged, tried)
     return None
 
 
-def _checks(case: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequence[str]]]:
+def _checks(subject: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield checks that may fit, each with outputs to judge: those of all before the chosen ones.
 
     Only whole numbers are classes: the largest of a row of features says nothing of them.
     """
-    yield from (("boxes", outputs) for outputs in (case.view.outputs, chosen.outputs))
-    if all(case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
+    yield from (("boxes", outputs) for outputs in (subject.view.outputs, chosen.outputs))
+    if all(subject.case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
         yield "top1", chosen.outputs

@@ -84,14 +84,19 @@ class Variants:
         copies = 0 if self.copies is None else min(COPIES_PER_CHANGE, self.copies.count)
         return [1] * len(self.unseen[0]) + [self.samples] * copies
 
-    def make(self, where: SampleSet, draw: int, number: int) -> Pair:
-        """Return the feeds of one variant, and their reference outputs."""
+    def make(
+        self, where: SampleSet, draw: int, number: int, places: Sequence[int] | None = None
+    ) -> Pair:
+        """Return the feeds of one variant, and their reference outputs.
+
+        `places` are as in `Copies.make`.
+        """
         unseen = len(self.unseen[0])
         if number < unseen:
             feed, outputs = (side[number] for side in self.unseen)
             return [feed], [outputs if self.refer is None else self.refer(feed)]
         assert self.copies is not None
-        feeds, reference = self.copies.make(where, draw, number - unseen)
+        feeds, reference = self.copies.make(where, draw, number - unseen, places)
         if self.refer is not None and self.copies.layers:
             plain = [{name: feed[name] for name in feed if name != FACTORS} for feed in feeds]
             reference = [*map(self.refer, plain)]

@@ -36,15 +36,13 @@ from precision_bisect.graphs.graph import copied, refill, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.ort import Session
-from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
+from precision_bisect.search.case import Case
+from precision_bisect.settings.targets import Inside
 
 MOST_EMULATED = 2048
 """Candidates above which FP32 values alone explain: an emulator takes about the model's memory
@@ -60,26 +58,20 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Which layers to explain: the `kept` ones of an answer, and some `near` misses.
+    """Which layers of a case to explain: the `kept` ones of an answer, and some `near` misses.
 
-    `samples` are the run's. `drop_errors` has the error of the answer without a layer, on the
-    tolerance's scale, where it was measured. `tensors` are further ones whose magnitudes in a
-    16-bit type are wanted. `threads` are ONNX Runtime's, 0 for all cores. `scales` are those of
-    everything that is quantized. Of the `targets` the one that stores most inside layers is
-    emulated. If the question is `brief`, no layer is emulated: else they run low one by one, to
-    see what each does. `choices` asks what chooses rows of the outputs otherwise.
+    `drop_errors` has the error of the answer without a layer, on the tolerance's scale, where it
+    was measured. `tensors` are further ones whose magnitudes in a 16-bit type are wanted. Of the
+    targets the one that stores most inside layers is emulated. If the question is `brief`, no
+    layer is emulated: else they run low one by one, to see what each does. `choices` asks what
+    chooses rows of the outputs otherwise.
     """
 
-    model: Model
-    pair: Pair
+    case: Case
     kept: Sequence[str]
-    samples: Sequence[Sample]
     near: Sequence[str] = ()
     tensors: Sequence[str] = ()
     drop_errors: Mapping[str, float | None] = field(default_factory=dict)
-    threads: int = 0
-    scales: Scales = field(default_factory=Scales)
-    targets: Sequence[TargetName] = DEFAULT_TARGETS
     brief: bool = False
     choices: bool = True
 
@@ -96,10 +88,13 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     Raises ModelError if the low type needs an opset that the model cannot be converted to,
     RuntimeError where ONNX Runtime cannot run.
     """
-    model, pair, scales = question.model, question.pair, question.scales
+    case = question.case
+    model, pair, scales, samples = case.model, case.pair, case.scales, case.samples
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
-    instrument = Instrument(model, pair, question.threads, scales, targets=question.targets)
+    instrument = Instrument(
+        model, pair, case.options.threads, scales, targets=case.options.targets
+    )
     constants = constants_of(model, pair, scales, nodes)
     # Constants have one value for all samples: they are measured once, below.
     types_by_tensor = {
@@ -111,9 +106,9 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     emulated = emulates(model)
     brief, chooses = question.brief or not emulated, question.choices and emulated
     watched = (
-        watched_under(instrument, types_by_tensor, question.samples, None)
+        watched_under(instrument, types_by_tensor, samples, None)
         if brief
-        else watch(instrument, types_by_tensor, question.samples)
+        else watch(instrument, types_by_tensor, samples)
     )
     watched.magnitudes.update(constants)
     alone = {} if brief else _alone(question, instrument, nodes, watched)
@@ -153,7 +148,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
         low=pair.low,
         layers=layers,
         spread=spread,
-        selections=selections(instrument, question.samples, watched.broken) if chooses else [],
+        selections=selections(instrument, samples, watched.broken) if chooses else [],
         stopped=shortened(watched.stopped),
     )
     return findings, watched
@@ -161,9 +156,9 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
 
 def _harmless(question: Question, layer: str, lowered: LoweredLayer | None) -> bool:
     """Tell whether outputs are only off by rounding while the layer runs low."""
-    if question.pair.low in QUANTIZED or question.drop_errors.get(layer) is not None:
+    if question.case.pair.low in QUANTIZED or question.drop_errors.get(layer) is not None:
         return False
-    hurts, rounding = lowered.hurts if lowered else None, LOW_TYPES[question.pair.low].unit
+    hurts, rounding = lowered.hurts if lowered else None, LOW_TYPES[question.case.pair.low].unit
     return hurts is not None and hurts.error <= ROUNDINGS * rounding
 
 
@@ -179,7 +174,7 @@ def _summed(
         by_sample.setdefault(_telling(node, watched), []).append(node)
     counts: dict[str, int] = {}
     for number, some in by_sample.items():
-        counts |= instrument.summed(some, question.samples[number])
+        counts |= instrument.summed(some, question.case.samples[number])
     return counts
 
 
@@ -193,8 +188,8 @@ def _finding(
     return Finding(
         layer=layer,
         kept=layer in set(question.kept),
-        low=question.pair.low,
-        high=question.pair.high,
+        low=question.case.pair.low,
+        high=question.case.pair.high,
         cause=cause,
         evidence=evidence,
         figures={**observed.figures, "drop_error": question.drop_errors.get(layer)},
@@ -225,7 +220,7 @@ def _alone(
     watched: WatchedTensors,
 ) -> dict[str, LoweredLayer]:
     """Return what each of the layers does when it runs low; of very many only the first ones."""
-    model = question.model
+    model = question.case.model
     index = {str(name): i for i, name in enumerate(model.table.names)}
     high = Plan.all_high(len(index))
     answer = Plan.of(index[name] for name in question.kept if name in index)
@@ -240,7 +235,7 @@ def _alone(
                 sample=_telling(node, watched),
                 follow=len(cases) < MOST_FOLLOWED,
             )
-    see_harms(instrument, cases, question.samples)
+    see_harms(instrument, cases, question.case.samples)
     return cases
 
 
@@ -278,7 +273,7 @@ def _between(
     names = [name for op_types in made.values() for name in op_types]
     session = Session(showing(proto, names), model.weights, instrument.threads)
     magnitudes = {name: Magnitudes() for name in names}
-    for number, sample in enumerate(question.samples):
+    for number, sample in enumerate(question.case.samples):
         for name, array in session.run(sample, names).items() if names else ():
             magnitudes[name].add(array, low, number)
     by_layer = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from precision_bisect.backends.emulation.semantics import Semantics, distinct
+from precision_bisect.backends.emulation.semantics import Semantics, distinct, whole_kernels
 from precision_bisect.explaining.diagnosis.extremes import NEAR, Extremes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
@@ -46,6 +46,7 @@ def out_of_range(
     values = [(name, value) for name, largest in extremes.largest.items() for value in largest]
     limit = LOW_TYPES[pair.low].largest
     summed = _summed(model, pair, targets)
+    whole = whole_kernels(model, pair, targets)
     levels = {math.inf, *weights.values()}
     inputs = {
         name
@@ -58,7 +59,10 @@ def out_of_range(
         # `not <=` rather than `>`: NaN counts as beyond the range.
         stored = {name for name, value in some if not value <= limit}.union(inputs, constants)
         sums = {name for name, value in some if not value * summed.get(name, 1) <= limit}
-        return _touching(model, stored, sums)
+        # What a whole kernel has inside is not stored. It is kept as a whole, too.
+        plan = _touching(model, stored - whole.interior.keys(), sums - whole.interior.keys())
+        split = (k for k in whole.members if plan and not plan.kept.isdisjoint(k.tolist()))
+        return plan and Plan.of(plan.kept.union(*(kernel.tolist() for kernel in split)))
 
     others = [
         (name, value)

@@ -7,7 +7,7 @@ on the inputs of the run, the new model must give what the old one gives.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import ModelError, RefusedError, counted
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, reference_outputs
 from precision_bisect.graphs.fusing.norms import SINCE, Decomposed, find_decomposed
-from precision_bisect.graphs.graph import Names, opset
+from precision_bisect.graphs.graph import Names, captured, copied, opset, refill
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.graphs.node_views import View
@@ -24,9 +24,6 @@ from precision_bisect.graphs.typed.model_files import save_rewritten
 from precision_bisect.graphs.weights import Weights, drop_unused
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import FUSED_MODEL
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 
 def fuse(
@@ -106,95 +103,83 @@ def fused(model: Model, every: Sequence[Decomposed]) -> tuple[onnx.ModelProto, W
 
     The fusion rules of onnxscript know norms along the last axis, with axes as an input. What is
     found here has channels on any axis, axes in attributes, and other spellings of the quotient.
-    So `norms` matches the pieces, and onnx-ir does the delicate part: it replaces a value
-    everywhere it is read, and removes what nothing reads any more.
     """
-    import onnx_ir as ir
-    from onnx_ir.passes.common import RemoveUnusedNodesPass, TopologicalSortPass
-
-    rebuilt = ir.from_proto(model.proto)
-    writer = _Writer(model, rebuilt.graph)
+    proto, weights = copied(model.proto), dict(model.weights)
+    writer = _Writer(model, proto.graph)
     for operator in every:
         writer.write(operator)
-    TopologicalSortPass()(rebuilt)
-    RemoveUnusedNodesPass()(rebuilt)
-    proto = ir.to_proto(rebuilt)
-    weights = dict(model.weights)
+    refill(proto.graph.node, _needed(writer.nodes, proto.graph))
     drop_unused(proto.graph, weights)
     return proto, weights
 
 
+def _needed(nodes: Sequence[onnx.NodeProto], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes that the outputs of a graph need, in their order."""
+    read = {output.name for output in graph.output}
+    needed = list[onnx.NodeProto]()
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            needed.append(node)
+            read.update(filter(None, node.input), captured(node))
+    return needed[::-1]
+
+
 class _Writer:
-    def __init__(self, model: Model, graph: "ir.Graph") -> None:
+    """Writes operators among the `nodes` of a copy of the model's graph, in place of pieces."""
+
+    def __init__(self, model: Model, graph: onnx.GraphProto) -> None:
+        self.nodes = list(graph.node)
         self._view = View(model)
-        self._names = Names(model.proto.graph)
+        self._names = Names(graph)
         self._numbers: dict[str, int] = {}
         self._graph = graph
-        self._values = {value.name: value for value in graph.inputs}
-        self._values |= {value.name: value for value in graph.initializers.values()}
-        self._values |= {out.name: out for node in graph for out in node.outputs if out.name}
+        self._initializers = {tensor.name for tensor in graph.initializer}
 
     def write(self, operator: Decomposed) -> None:
         """Write the operator behind the last node of its pieces, whose output it takes over."""
-        import onnx_ir as ir
-
-        old = self._values[operator.output]
-        last = old.producer()
-        assert last is not None
+        place = next(i for i, node in enumerate(self.nodes) if operator.output in node.output)
+        last = self.nodes[place]
         nodes = self._written(operator)
-        new = nodes[-1].outputs[0]
-        new.type, new.shape = old.type, old.shape
-        self._graph.insert_after(last, nodes)
-        if scopes := last.metadata_props.get(SCOPES):
-            for node in nodes:
-                node.metadata_props[SCOPES] = scopes
-        # The new value takes the old name over: outputs of the graph are found by name.
-        name, old.name = old.name, self._names(f"{old.name}/in_pieces")
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-        new.name = name
-        self._values[operator.output] = new
+        # All that read the output read the operator's from now on, the graph's outputs as well.
+        nodes[-1].output[0] = operator.output
+        aside = self._names(f"{operator.output}/in_pieces")
+        refill(last.output, [aside if out == operator.output else out for out in last.output])
+        for node in nodes:
+            node.metadata_props.extend(e for e in last.metadata_props if e.key == SCOPES)
+        self.nodes[place + 1 : place + 1] = nodes
 
-    def _written(self, operator: Decomposed) -> "list[ir.Node]":
-        source = self._values[operator.source]
+    def _written(self, operator: Decomposed) -> list[onnx.NodeProto]:
+        source = operator.source
         if operator.kind == "Softmax":
-            return [self._node(operator, "Softmax", [source], {"axis": operator.axes[0]})]
+            return [self._node(operator, "Softmax", [source], axis=operator.axes[0])]
         if operator.kind == "Gelu":
-            return [self._node(operator, "Gelu", [source], {"approximate": operator.approximate})]
+            return [self._node(operator, "Gelu", [source], approximate=operator.approximate)]
         grouped = operator.kind == "GroupNormalization"
         inputs = [source, self._constant(operator, operator.scale, "scale", 1.0)]
         if operator.bias or grouped:
             inputs.append(self._constant(operator, operator.bias, "bias", 0.0))
         along = {"num_groups": operator.groups} if grouped else {"axis": -len(operator.axes)}
-        attributes = {**along, "epsilon": operator.epsilon}
+        attributes: Mapping[str, float] = {**along, "epsilon": operator.epsilon}
         if grouped or _is_suffix(operator):
-            return [self._node(operator, operator.kind, inputs, attributes)]
+            return [self._node(operator, operator.kind, inputs, **attributes)]
         places = [axis + operator.rank for axis in operator.axes]
         there = [i for i in range(operator.rank) if i not in places] + places
         # The inverse permutation puts the axes back.
         back = [there.index(i) for i in range(operator.rank)]
-        moved = self._node(operator, "Transpose", [source], {"perm": there})
-        norm = self._node(operator, operator.kind, [moved.outputs[0], *inputs[1:]], attributes)
-        return [moved, norm, self._node(operator, "Transpose", norm.outputs, {"perm": back})]
+        moved = self._node(operator, "Transpose", [source], perm=there)
+        norm = self._node(operator, operator.kind, [*moved.output, *inputs[1:]], **attributes)
+        return [moved, norm, self._node(operator, "Transpose", norm.output, perm=back)]
 
     def _node(
-        self,
-        operator: Decomposed,
-        op_type: str,
-        inputs: "Sequence[ir.Value]",
-        attributes: Mapping[str, int | float | str | Sequence[int]],
-    ) -> "ir.Node":
+        self, operator: Decomposed, op_type: str, inputs: Sequence[str], **attributes: Any
+    ) -> onnx.NodeProto:
         """Return a node whose name is new in the graph and lies in the scope of the pieces."""
-        import onnx_ir as ir
-
         name = self._name(operator, op_type)
-        node = ir.node(op_type, inputs, attributes, name=name)
-        node.outputs[0].name = f"{name}_output_0"
-        return node
+        out = self._names(f"{name}_output_0")
+        return onnx.helper.make_node(op_type, inputs, [out], name=name, **attributes)
 
-    def _constant(self, operator: Decomposed, name: str, role: str, default: float) -> "ir.Value":
-        """Return a constant with one value for each place along the axes."""
-        import onnx_ir as ir
-
+    def _constant(self, operator: Decomposed, name: str, role: str, default: float) -> str:
+        """Return the name of a constant with one value for each place along the axes."""
         assert operator.size is not None
         array: NDArray[np.float32] = np.full(operator.size, default, np.float32)
         if name:
@@ -202,13 +187,11 @@ class _Writer:
             assert parameter is not None
             array = parameter.astype(np.float32).reshape(operator.size)
             # A constant that has the right shape already is shared, not copied.
-            shape = self._view.shape(name)
-            if shape == operator.size and name in self._graph.initializers:
-                return self._values[name]
+            if self._view.shape(name) == operator.size and name in self._initializers:
+                return name
         own = self._name(operator, role)
-        value = ir.Value(name=own, const_value=ir.tensor(array, name=own))
-        self._graph.register_initializer(value)
-        return value
+        self._graph.initializer.append(onnx.numpy_helper.from_array(array, own))
+        return own
 
     def _name(self, operator: Decomposed, what: str) -> str:
         wish = f"{operator.module}/{what}" if operator.module else what

@@ -34,6 +34,7 @@ class Added:
         self._scales = scales
         self._names = names
         self._made: dict[tuple[str, str], str] = {}
+        self._casts: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.weights = {
@@ -51,6 +52,7 @@ class Added:
 
     def append_cast(self, tensor: str, source: str, out: str, to: LowType | None) -> None:
         """Append a Cast that writes `out`."""
+        self._casts.add(out)
         kind, name = to.onnx_type if to else _FLOAT, self._names(_cast_name(tensor, to))
         self.nodes.append(helper.make_node("Cast", [source], [out], name=name, to=kind))
 
@@ -130,10 +132,18 @@ class Added:
         return self._dequantize(tensor, name, kind, to, scale)
 
     def guard(self, wish: str, source: str) -> str:
-        """Append the maximum of the FP32 tensor `source` and itself; return its result."""
+        """Append the maximum of the tensor `source` and itself; return its result."""
         out = self._names(f"{GUARD_PREFIX}{wish}")
         self.nodes.append(helper.make_node("Max", [source, source], [out], name=out))
         return out
+
+    def sealed(self, source: str) -> str:
+        """Return the result of an added Cast behind a guard, other tensors as they are."""
+        if source not in self._casts:
+            return source
+        if (source, "sealed") not in self._made:
+            self._made[source, "sealed"] = self.guard(source, source)
+        return self._made[source, "sealed"]
 
     def _quantize(
         self, tensor: str, stored: tuple[str, HighName], kind: QuantizedType, scale: WeightScale

@@ -28,11 +28,12 @@ import onnx
 from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import attribute, captured, opset, settings_of
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED, LowType, QuantizedType
+from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType, QuantizedType
 from precision_bisect.graphs.quantization.calibration import OPERANDS, quantizable
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable, forms_of
 from precision_bisect.precisions import Form, HighName, Pair, QuantizedName
+from precision_bisect.settings.targets import parser_conditions
 
 Assignment: TypeAlias = Mapping[LayerName, Form]
 """The form of each layer; one that is not there computes in FP32."""
@@ -42,15 +43,10 @@ _ANY_TYPE = frozenset(("Shape", "Size"))
 _FLOAT = onnx.TensorProto.FLOAT
 _FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
 """Operators whose ONNX definition adds an FP32 constant to what they read."""
-NOT_PARSED = frozenset(["Celu"])
-"""Operators that ONNX has in 16 bits and TensorRT's parser refuses in them.
+NOT_PARSED: Mapping[str, Sequence[str]] = parser_conditions()["refused"]
+"""By type the operators that ONNX has in it and TensorRT's parser refuses in it.
 
-Seen with TensorRT-RTX 1.7.1 (benchmarks/results/rtx_conditions.md).
-"""
-NO_BF16 = frozenset(["GRU", "GlobalLpPool", "HardSwish", "LpNormalization", "LpPool", "Mish"])
-"""Operators that ONNX has in bfloat16 and TensorRT's parser refuses in it.
-
-Seen with TensorRT-RTX 1.7.1, and read for 10.0 to 10.10 in onnxOpImporters.cpp of
+Those in BF16 were also read for 10.0 to 10.10 in onnxOpImporters.cpp of
 github.com/onnx/onnx-tensorrt.
 """
 
@@ -81,8 +77,6 @@ def low_form(
         raise NoLowForm(f"onnx {onnx.__version__} does not know {node.op_type}") from error
     if node.op_type in _FP32_INSIDE:
         raise NoLowForm(f"ONNX defines {node.op_type} with an FP32 constant inside")
-    if low is BF16 and node.op_type in NO_BF16:
-        raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in bf16")
     wanted = f"tensor({onnx.TensorProto.DataType.Name(low.onnx_type).lower()})"
     settings = settings_of(node)
     inputs, variables = set(), set()
@@ -97,7 +91,7 @@ def low_form(
             )
         inputs.add(i)
         variables.add(variable)
-    if node.op_type in NOT_PARSED:
+    if node.op_type in NOT_PARSED[low.name]:
         raise NoLowForm(f"TensorRT's parser takes no {node.op_type} in {low.name}")
     # An output is low if its type variable is that of a low input.
     outputs = {

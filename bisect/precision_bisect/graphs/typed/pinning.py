@@ -9,7 +9,7 @@ from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import not_quantizable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.layer_table import FIXED_BY_RUNG, Exclusion, LayerName
+from precision_bisect.layer_table import Exclusion, LayerName
 from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
 from precision_bisect.protocols import Described
 
@@ -76,9 +76,7 @@ def pinned_layers(model: Model, low: Form | None = None) -> dict[str, str]:
     return {
         str(layer.name): layer.detail
         for layer in model.table.layers
-        if layer.exclusion is Exclusion.PINNED
-        and layer.detail != FIXED_BY_RUNG
-        and (layer.fixed is None or layer.fixed != low)
+        if layer.exclusion is Exclusion.PINNED and (layer.fixed is None or layer.fixed != low)
     }
 
 
@@ -86,7 +84,7 @@ def pinned_remarks(model: Model, high: HighName) -> list[str]:
     """Return one sentence for all layers that were pinned to the same type for the same reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for layer in model.table.layers:
-        if layer.exclusion is Exclusion.PINNED and layer.detail != FIXED_BY_RUNG:
+        if layer.exclusion is Exclusion.PINNED:
             kind = layer.fixed.precision if layer.fixed else high
             groups.setdefault((kind.upper(), layer.detail), []).append(layer.name)
     return [

@@ -19,6 +19,7 @@ from precision_bisect.graphs.constant_values import OutOfRange, folded
 from precision_bisect.graphs.graph import Names, captured, copied, refill
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
+from precision_bisect.graphs.ort_fusions import Kernel, norms_of_one_type
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.high_nodes import HighNode, high_nodes
 from precision_bisect.graphs.typed.layout import Assignment, Layout, every_form
@@ -61,6 +62,10 @@ class TypedWriter:
         self._names = Names(self._converted.proto.graph)
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
 
+    @cached_property
+    def _norms(self) -> Sequence[Kernel]:
+        return norms_of_one_type(self._converted)
+
     def _take_newer_opset(self) -> None:
         """Convert the model if that gives more of its layers a form in BF16."""
         try:
@@ -89,15 +94,17 @@ class TypedWriter:
         )
         return tuple(self._layout.constants.out_of_range(read, low))
 
-    def write(self, plan: Plan, guard_islands: bool = True) -> TypedGraph:
+    def write(self, plan: Plan, guard_islands: bool = True, *, seal: bool = False) -> TypedGraph:
         """Return the typed graph of a plan, with the interface of the model.
 
         With `guard_islands` an FP32 input of each kept layer that builders would turn back into a
-        low one, or fail to build, gets a guard: see `islands`.
+        low one, or fail to build, gets a guard: see `islands`. With `seal` ONNX Runtime opens the
+        graph with its defaults: see `spread_norms`.
         """
         placement = self._layout.place(self._assignment(plan))
         writing = Writing(self._converted, self._scales, self._layout, self._names, placement)
-        typed = writing.write(guard_islands, self.model.interface.inputs.keys())
+        norms = self._norms if seal else ()
+        typed = writing.write(guard_islands, self.model.interface.inputs.keys(), norms)
         self.model.interface.declare(typed.proto)
         return typed
 

@@ -9,6 +9,7 @@ from precision_bisect.graphs.constant_values import TypedConstants
 from precision_bisect.graphs.graph import HALF_TYPES, Names, attribute, copied, refill
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
+from precision_bisect.graphs.ort_fusions import Kernel
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.added import PREFIX, Added
 from precision_bisect.graphs.typed.high_nodes import FLOATS
@@ -92,6 +93,26 @@ def islands(
     return guard_positions
 
 
+def spread_norms(
+    model: Model, placement: Placement, constants: TypedConstants, norms: Sequence[Kernel]
+) -> set[str]:
+    """Return the operators of those norms whose data, scale and bias are not of one type.
+
+    ONNX Runtime's fusions of norms look through Casts, so the fused operator would read several
+    types, and a session with default options does not open. A guard behind a Cast ends that.
+    """
+    nodes = {node.name: node for node in model.proto.graph.node}
+    spread: set[str] = set()
+    for norm in norms:
+        ends = {*norm.node.input} - {""}
+        low = (placement.nodes.get(p) for p in norm.pieces if not ends.isdisjoint(nodes[p].input))
+        kinds = {None if each is None else each.kind for each in low}
+        kinds |= {placement.tensors.get(name) for name in ends - constants.names}
+        if len(kinds) > 1:
+            spread.update(norm.pieces)
+    return spread
+
+
 def _may_go(node: onnx.NodeProto, constants: TypedConstants) -> bool:
     """Tell whether builders may remove a node, or simplifiers: they do so where a term is zero."""
     if node.op_type in _MAY_BE_IDENTITY or node.op_type.startswith("Reduce"):
@@ -115,13 +136,17 @@ class Writing:
         self._added = Added(model, layout.constants, scales, names)
         self._nodes = self._added.nodes
 
-    def write(self, guard_islands: bool, handed_low: Set[str]) -> TypedGraph:
+    def write(
+        self, guard_islands: bool, handed_low: Set[str], norms: Sequence[Kernel]
+    ) -> TypedGraph:
+        """Return the graph, with guards behind the Casts that `spread_norms` read."""
         constants = self._layout.constants
         guards = (
             islands(self._model, self._placement, constants, handed_low) if guard_islands else {}
         )
+        spread = spread_norms(self._model, self._placement, constants, norms)
         for node in self._model.proto.graph.node:
-            self._write(node, guards.get(LayerName(node.name), ()))
+            self._write(node, guards.get(LayerName(node.name), ()), node.name in spread)
         proto = copied(self._model.proto)
         graph = proto.graph
         refill(graph.node, self._without_unread_constants())
@@ -134,13 +159,15 @@ class Writing:
             weights={name: w for name, w in self._added.weights.items() if name in stubs},
         )
 
-    def _write(self, node: onnx.NodeProto, guards: Sequence[int]) -> None:
+    def _write(self, node: onnx.NodeProto, guards: Sequence[int], spread: bool) -> None:
         """Append the node, with what it needs before it, and what its readers need after it."""
         low = self._placement.nodes.get(node.name)
         copy = copied(node)
         # All inputs before the node itself: reading may append Casts.
         for i, name in enumerate(node.input):
             copy.input[i] = self._read(node, i, name)
+            if spread:
+                copy.input[i] = self._added.sealed(copy.input[i])
         if low is not None:
             floats = node.name not in self._placement.quantized
             spell_out(self._added, node, low.kind, copy, floats)

@@ -55,20 +55,24 @@ class _Boxes(NamedTuple):
 
 
 class _Roles(NamedTuple):
-    """Which output says what; `layout` is that of the rows where they have more than the box."""
+    """Which output says what; `layout` is that of the rows where they have more than the box.
+
+    Scores that are logits become scores by "softmax", whose last class is no object, or "sigmoid".
+    """
 
     boxes: str
     scores: str | None
     labels: str | None
     layout: str
     centred: bool
+    logits: str
 
 
 def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
     """Judge lists with a dict of arrays per sample. Raises DoesNotFit for the reference."""
     if is_head(reference):
         return _by_place(outputs, reference)
-    roles = _roles(reference)
+    roles = box_roles(reference)
     if not any(np.size(sample[roles.boxes]) for sample in reference):
         # Which column holds the score is seen in boxes alone.
         more = sum(np.size(sample[roles.boxes]) > 0 for sample in outputs)
@@ -176,7 +180,7 @@ def _images(sample: Any, roles: _Roles) -> list[_Boxes]:
         corners, labels = table[:, columns == "b"], table[:, columns == "l"]
         scores = table[:, columns == "s"].min(-1, initial=1.0)
         if roles.scores:
-            class_scores = _part(sample[roles.scores], number, rows)
+            class_scores = _scores(_part(sample[roles.scores], number, rows), roles.logits)
             scores = class_scores.max(-1, initial=0.0)
             labels = class_scores.argmax(-1)[:, None] if class_scores.shape[-1] > 1 else labels
         if roles.labels:
@@ -212,13 +216,14 @@ def _part(array: Any, image: int, rows: Any) -> Any:
     return array.reshape(images, boxes, -1)[image]
 
 
-def _roles(reference: list[Any]) -> _Roles:
+def box_roles(reference: list[Any]) -> _Roles:
     """Find what each output says, by its shape and its values. Raises DoesNotFit."""
     arrays = {n: [np.asarray(s[n]) for s in reference] for n in reference[0]}
     boxes = [n for n, of in arrays.items() if all(_is_rows(array) for array in of)]
     if not boxes:
         name, of = next(iter(arrays.items()))
         raise DoesNotFit(name, of[0], "has no boxes: rows of 4 to 7 numbers")
+    logits = ""
     by_role: dict[str, str] = {"boxes": max(boxes, key=lambda n: arrays[n][0].shape[-1] == 4)}
     rows = [array.shape[:-1] for array in arrays[by_role["boxes"]]]
     for name in (n for n in arrays if n != by_role["boxes"]):
@@ -230,7 +235,9 @@ def _roles(reference: list[Any]) -> _Roles:
         ):
             raise DoesNotFit(name, of[0], f"has no {role} of the boxes in {by_role['boxes']!r}")
         if role == "scores" and not all(_within(array) for array in of):
-            raise DoesNotFit(name, of[0], "has scores outside of 0 to 1")
+            logits = _logits(of) if of[0].ndim == len(rows[0]) + 1 else ""
+            if not logits:
+                raise DoesNotFit(name, of[0], "has scores outside of 0 to 1")
         by_role[role] = name
     table = np.concatenate(
         [
@@ -243,7 +250,27 @@ def _roles(reference: list[Any]) -> _Roles:
     corners = corners[~_is_padding(corners)]
     turned = int((corners[:, 2:] < corners[:, :2]).any(-1).sum())
     centred = turned > _CENTRED * len(corners)
-    return _Roles(by_role["boxes"], by_role.get("scores"), by_role.get("labels"), layout, centred)
+    scores, labels = by_role.get("scores"), by_role.get("labels")
+    return _Roles(by_role["boxes"], scores, labels, layout, centred, logits)
+
+
+def _logits(of: list[Any]) -> str:
+    """Return how a DETR's logits become scores, "" where that is not clear: most find nothing.
+
+    By softmax the last class is then the largest, by sigmoid none is above 0.
+    """
+    rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in of])
+    if rows.shape[-1] > 2 and (rows.argmax(-1) == rows.shape[-1] - 1).mean() > 0.5:
+        return "softmax"
+    return "sigmoid" if rows.size and (rows.max(-1) < 0).mean() > 0.5 else ""
+
+
+def _scores(values: Any, logits: str) -> Any:
+    """Return scores as they are, or from the logits of one image, (boxes, classes)."""
+    if logits == "softmax" and values.size:
+        shares = np.exp(values - values.max(-1, keepdims=True))
+        return (shares / shares.sum(-1, keepdims=True))[:, :-1]
+    return 1 / (1 + np.exp(-values)) if logits else values
 
 
 def _is_rows(array: Any) -> bool:

@@ -73,6 +73,25 @@ def _top5(name: str, pairs: list[Any]) -> Found:
     return Found(missed / max(rows * _FIRST, 1), remark)
 
 
+def _mean_iou(name: str, pairs: list[Any]) -> Found:
+    if any(got.shape != want.shape for got, want in pairs):
+        return _reshaped(*next(pair for pair in pairs if pair[0].shape != pair[1].shape))
+    axes = [_classes(name, want, 2, labels=True) for _, want in pairs]
+    one, other = (
+        np.concatenate(
+            [(x if x.dtype.kind != "f" else x.argmax(a)).ravel() for x, a in zip(side, axes)]  # noqa: B905
+        )
+        for side in zip(*pairs)  # noqa: B905 - Python 3.9
+    )
+    classes = np.unique(other)
+    shared, got_area, area = (
+        np.bincount(np.searchsorted(classes, x[np.isin(x, classes)]), minlength=len(classes))
+        for x in (other[one == other], one, other)
+    )
+    mean = float((shared / (got_area + area - shared)).mean())
+    return Found(1 - mean, f"the mean IoU of {len(classes)} classes is {mean:.4g}")
+
+
 def _perplexity(name: str, pairs: list[Any]) -> Found:
     total, rows = 0.0, 0
     for got, want in pairs:
@@ -244,6 +263,7 @@ def _reshaped(got: Any, want: Any) -> Found:
 _BY_OUTPUT: dict[str, Callable[[str, list[Any]], Found]] = {
     "ctc": _ctc,
     "embeddings": _embeddings,
+    "iou": _mean_iou,
     "perplexity": _perplexity,
     "ssim": _ssim,
     "top1": _top1,

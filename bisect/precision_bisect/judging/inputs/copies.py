@@ -14,7 +14,7 @@ Samples with an input at the end of its range are made up, and called so.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,9 @@ class Draws(Protocol):
     @property
     def allowed(self) -> int: ...
 
-    def make(self, where: SampleSet, draw: int, number: int) -> Pair: ...
+    def make(
+        self, where: SampleSet, draw: int, number: int, places: Sequence[int] | None = None
+    ) -> Pair: ...
 
     def rest(self) -> None: ...
 
@@ -83,40 +85,61 @@ class Copies:
     half: LowType = FP16
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
-    _held: tuple[object, dict[int, Pair]] = field(init=False, default=(None, {}))
+    _held: tuple[object, dict[int, "_Copy"]] = field(init=False, default=(None, {}))
 
-    def make(self, where: SampleSet, draw: int, number: int) -> Pair:
-        """Return the feeds of one copy of a sample set, and their reference outputs."""
-        drawn, pairs = self._held
+    def make(
+        self, where: SampleSet, draw: int, number: int, places: Sequence[int] | None = None
+    ) -> Pair:
+        """Return the feeds of one copy of a sample set, and their reference outputs.
+
+        With `places` only of the samples at these places of the set.
+        """
+        drawn, copies = self._held
         if drawn != (where, draw):
-            pairs = {}
+            copies = {}
             # In one: workers on other draws share this object.
-            self._held = (where, draw), pairs
-        if number not in pairs:
-            pair = self._make(where, draw, number)
-            # The first ones, as many as fit: most plans that are judged on one draw fail on these.
-            if number > 0 and _nbytes(pair) * (len(pairs) + 1) > _MOST_HELD:
-                return pair
-            pairs[number] = pair
-        return pairs[number]
+            self._held = (where, draw), copies
+        copy = copies.get(number) or self._make(where, draw, number)
+        wanted = range(len(copy.feeds)) if places is None else places
+        self._refer(copy, [place for place in wanted if place not in copy.reference])
+        pair = [copy.feeds[i] for i in wanted], [copy.reference[i] for i in wanted]
+        # The first ones, as many as fit: most plans that are judged on one draw fail on these.
+        if number == 0 or _nbytes(pair) * (len(copies) + 1) <= _MOST_HELD:
+            copies[number] = copy
+        return pair
 
-    def _make(self, where: SampleSet, draw: int, number: int) -> Pair:
+    def _make(self, where: SampleSet, draw: int, number: int) -> "_Copy":
         feeds, reference = self.samples[where]
         rng = np.random.default_rng((self.seed, draw, number, *where.encode()))
         if self.layers:
-            factors = 1 + FACTOR_CHANGE * rng.standard_normal(self.layers)
-            return [{**feed, FACTORS: factors.astype(np.float32)} for feed in feeds], reference
+            factors = (1 + FACTOR_CHANGE * rng.standard_normal(self.layers)).astype(np.float32)
+            return _Copy(
+                [{**feed, FACTORS: factors} for feed in feeds], dict(enumerate(reference))
+            )
         changed = [
             {name: _changed(array, rng, self.half) for name, array in feed.items()}
             for feed in feeds
         ]
+        return _Copy(changed, {})
+
+    def _refer(self, copy: "_Copy", places: Sequence[int]) -> None:
+        """Compute the FP32 outputs of the samples at these places of a copy."""
+        feeds = [copy.feeds[place] for place in places]
         try:
-            return changed, [*side_by_side(self.refer, changed, self.at_once)]
+            outputs = [*side_by_side(self.refer, feeds, self.at_once)]
         except RuntimeError as error:  # such as an index that is computed from a float
             raise InputError(
                 f"FP32 does not run on a copy of the samples: {error}",
                 "judge on the samples alone by --copies 0",
             ) from error
+        copy.reference.update(zip(places, outputs, strict=True))
+
+
+class _Copy(NamedTuple):
+    """The feeds of a copy, and the reference outputs that were asked for, by place."""
+
+    feeds: Sequence[Sample]
+    reference: dict[int, Sample]
 
 
 def fewer(draws: Draws, most: int) -> tuple[int, int]:

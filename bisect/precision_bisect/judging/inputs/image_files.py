@@ -19,9 +19,17 @@ from precision_bisect.judging.inputs.loader_script import NeedsLoader
 from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.protocols import Sample
-from precision_bisect.settings.sample_options import RGB, ImageOptions, Layout, SampleOptions
+from precision_bisect.settings.sample_options import (
+    LETTERBOX_GRAY,
+    RGB,
+    ImageOptions,
+    Layout,
+    SampleOptions,
+    normalized,
+)
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
@@ -57,8 +65,9 @@ class Treated(StrEnum):
 class Pixels:
     """What an input takes: `batch` images of `channels`, each `width` by `height`.
 
-    `options` have no None, and a mean and a std for each of red, green, blue. `batched` is False
-    for an input without an axis for the batch.
+    `options` have no None but `normalize` and a `pad_value` that is not needed, and a mean and a
+    std for each of red, green, blue. `batched` is False for an input without an axis for the
+    batch.
     """
 
     spec: TensorSpec
@@ -103,11 +112,14 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
     if trouble := too_large(8 * batch * colours * size[0] * size[1]):
         what = f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}"
         raise InputError(what, "give a smaller --image-size, if the model takes it")
+    scale, mean, std = normalized(options)
     image_options = ImageOptions(
         image_size=size,
-        scale=1.0 if options.scale is None else float(options.scale),
-        mean=_three(options.mean, 0.0),
-        std=_three(options.std, 1.0),
+        resize=options.resize or "stretch",
+        pad_value=_pad_value(options),
+        scale=scale,
+        mean=_three(mean, 0.0),
+        std=_three(std, 1.0),
         layout=layout,
         channels=options.channels or "rgb",
     )
@@ -117,9 +129,9 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
     if spec.dtype == "uint8" and not pixels.raw:
         raise UsageError(
             f"input {spec.name!r} is uint8, which takes pixels as they are",
-            "leave out --scale, --mean and --std",
+            "leave out --scale, --mean, --std and --normalize",
         )
-    if colours == 1 and RGB in (len(options.mean), len(options.std)):
+    if colours == 1 and RGB in (len(mean), len(std)):
         raise UsageError(
             "--mean and --std have three numbers, and the input one channel", "give one number"
         )
@@ -169,6 +181,11 @@ def _size(
     return size
 
 
+def _pad_value(options: ImageOptions) -> int | None:
+    given = LETTERBOX_GRAY if options.pad_value is None else options.pad_value
+    return given if options.resize == "letterbox" else None
+
+
 def _three(values: Sequence[float], default: float) -> tuple[float, ...]:
     numbers = tuple(map(float, values)) or (default,)
     return numbers * RGB if len(numbers) == 1 else numbers
@@ -199,15 +216,29 @@ def _array(file: Path, pixels: Pixels) -> NDArray[Any]:
 def _decoded(file: Path, pixels: Pixels) -> NDArray[np.uint8]:
     """Return (height, width, channels) of an image, turned and resized. Raises InputError."""
     with _opened(file) as image:
-        from PIL import Image, ImageOps
+        from PIL import ImageOps
 
         turned = ImageOps.exif_transpose(image)
         colours = turned.convert("RGB" if pixels.channels == RGB else "L")
-        size = pixels.options.image_size
-        if size is not None and colours.size != size:
-            colours = colours.resize(size, Image.Resampling.BILINEAR)
-        values = np.asarray(colours)
+        values = np.asarray(_resized(colours, pixels.options))
     return values.reshape(*values.shape[:2], pixels.channels)
+
+
+def _resized(image: "Image", options: ImageOptions) -> "Image":
+    """Return an image of the size that is asked for, by Pillow's bilinear filter."""
+    from PIL import ImageOps
+    from PIL.Image import Resampling
+
+    size, bilinear = options.image_size, Resampling.BILINEAR
+    if size is None or image.size == size:
+        return image
+    if options.resize == "letterbox":
+        value = options.pad_value or 0
+        color = value if image.mode == "L" else (value,) * RGB
+        return ImageOps.pad(image, size, bilinear, color)
+    if options.resize == "crop":
+        return ImageOps.fit(image, size, bilinear)
+    return image.resize(size, bilinear)
 
 
 @contextmanager
@@ -283,6 +314,8 @@ def treatments(files: Sequence[Path], pixels: Pixels) -> dict[Treated, list[Path
 
 
 def _stretched(size: tuple[int, int], rotation: int, pixels: Pixels) -> bool:
+    if pixels.options.resize != "stretch":
+        return False
     width, height = reversed(size) if rotation in _ON_THE_SIDE else size
     wanted, high = pixels.options.image_size or (width, height)
     return abs(width * high / (height * wanted) - 1) > _SAME_RATIO
@@ -293,8 +326,8 @@ _TREATMENTS = {
     Treated.COLOUR: "are in colour, made gray by Pillow's weights: others give other values",
     Treated.TRANSPARENT: "have an alpha channel, which is dropped: put them on the background "
     "seen in use",
-    Treated.STRETCHED: "are stretched to another ratio of width to height: crop or pad them "
-    "first, if the code in use does",
+    Treated.STRETCHED: "are stretched to another ratio of width to height: if the code in use "
+    "pads or crops them, give --resize letterbox or crop",
     Treated.ROTATED: "are turned as their EXIF data say: the code in use must do so, too",
 }
 

@@ -38,7 +38,7 @@ def own_sample(sample: object) -> Any:
     What is no dict, and what numpy makes no array of, stays for the checks to refuse.
     """
     if not isinstance(sample, Mapping):
-        return sample
+        return _own(sample) if hasattr(sample, "shape") else sample
     return {name: _own(value) for name, value in sample.items()}
 
 
@@ -77,6 +77,8 @@ class CheckedSamples(Sequence[Sample]):
 
 def _check(specs: Sequence[TensorSpec], sample: Sample, place: str) -> Sample:
     # Python callers give what they like.
+    if len(specs) == 1 and hasattr(sample, "shape"):
+        sample = {specs[0].name: np.asarray(sample)}
     if not isinstance(sample, Mapping):
         raise InputError(
             f"{place} is no dict but {type(sample).__name__}",
@@ -216,27 +218,42 @@ def _takes_images(spec: TensorSpec) -> bool:
     return len(shape) in (3, 4) and not {1, RGB}.isdisjoint((shape[-1], shape[-3]))
 
 
+def refuse_raw_pixels(model: Model, read: SamplesRead) -> None:
+    """Raise InputError for pixels of images from 0 to 255 that no first layer scales."""
+    for entry in read.inputs:
+        if _unscaled(model, entry):
+            raise InputError(
+                f"{_range(entry)}, as pixels have, and no first layer of the model scales them",
+                "give --normalize imagenet (or unit: 0 to 1) as in training, or --scale 1 if it "
+                "takes them as they are",
+            )
+
+
+def _unscaled(model: Model, read: InputRead) -> bool:
+    lowest, highest = read.lowest or 0.0, read.highest or 0.0
+    bright = lowest >= 0 and _BRIGHT < highest <= _WHITE
+    return bright and read.dtype.startswith("float") and not _scales_pixels(model, read.name)
+
+
+def _range(read: InputRead) -> str:
+    return f"input {read.name!r} has values from {read.lowest:.3g} to {read.highest:.3g}"
+
+
 def _scales(
     model: Model, read: InputRead, lowest: float, highest: float, *, by_flags: bool
 ) -> Iterator[str]:
     """Yield where the values of an image are not of the scale that the first layers take."""
-    scaled_inside = _scales_pixels(model, read.name)
-    range_ = f"input {read.name!r} has values from {lowest:.3g} to {highest:.3g}"
-    if not scaled_inside and lowest >= 0 and _BRIGHT < highest <= _WHITE:
-        how = (
-            "give --scale 1/255, and --mean and --std as in training"
-            if by_flags
-            else "scale them as the code in use does"
-        )
+    if not by_flags and _unscaled(model, read):
         yield (
-            f"{range_}, as pixels have, and no first layer of the model scales them: most models "
-            f"are trained on pixels from 0 to 1; if this one is, {how}"
+            f"{_range(read)}, as pixels have, and no first layer of the model scales them: most "
+            "models are trained on pixels from 0 to 1; if this one is, scale them as the code in "
+            "use does"
         )
-    if scaled_inside and max(-lowest, highest) <= _NORMALISED:
+    elif max(-lowest, highest) <= _NORMALISED and _scales_pixels(model, read.name):
         how = "leave out --scale, --mean and --std" if by_flags else "give pixels as they are"
         yield (
-            f"{range_}, and the first layers of the model scale pixels from 0 to 255: if it was "
-            f"trained so, {how}"
+            f"{_range(read)}, and the first layers of the model scale pixels from 0 to 255: if it "
+            f"was trained so, {how}"
         )
 
 

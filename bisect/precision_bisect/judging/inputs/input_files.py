@@ -1,6 +1,7 @@
 """Samples from what people have: .npz, folders, Polygraphy's JSON, data-loader scripts."""
 
 import errno
+import glob
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,26 @@ MOST_HELD = 64
 _SAMPLE = "each sample is a dict of name to array"
 
 
+def is_pattern(path: Path) -> bool:
+    """Tell whether a path that nothing lies at is a pattern such as photos/*/*.jpg."""
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def listed_files(path: Path) -> Sequence[Path]:
+    """Return what a folder holds, or a pattern matches, or the one file that the path is.
+
+    Files that are hidden are left out. Raises InputError for a folder that cannot be read.
+    """
+    try:
+        if is_pattern(path):
+            listed = [Path(file) for file in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        else:
+            listed = [*path.iterdir()] if path.is_dir() else [path]
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    return sorted(entry for entry in listed if not entry.name.startswith("."))
+
+
 def read_samples(path: Path, input_names: list[str]) -> list[Sample]:
     """Return the samples that `path` holds, as `placed_samples` does."""
     return list(placed_samples(path, input_names).values())
@@ -42,13 +63,14 @@ def placed_samples(path: Path, input_names: list[str]) -> Mapping[str, Sample]:
     """Return the samples that `path` holds, in a fixed order, by where each lies, in words.
 
     A .npz is one sample, and so is a .npy where the model has one input; a folder holds one sample
-    per file in name order. In a folder of .npy, files are named after the input (`ids_0.npy`,
-    `mask_0.npy`), or anything where the model has one input. Of many files each is read whenever
-    its sample is asked for. Raises InputError for what cannot be read and for an empty result.
+    per file in name order, and so does a pattern. In a folder of .npy, files are named after the
+    input (`ids_0.npy`, `mask_0.npy`), or anything where the model has one input. Of many files
+    each is read whenever its sample is asked for. Raises InputError for what cannot be read, and
+    for an empty result.
     """
     samples: Mapping[str, Sample]
-    if path.is_dir():
-        samples = _read_folder(path, input_names)
+    if path.is_dir() or is_pattern(path):
+        samples = _read_several(path, input_names)
     elif not path.exists():
         raise InputError(f"no such file or folder: {path}", _READABLE)
     elif path.suffix.lower() not in _READERS:
@@ -117,14 +139,17 @@ def _single(path: Path, input_names: list[str]) -> list[Sample]:
     return [{input_names[0]: _read_npy(path)}]
 
 
-def _read_folder(folder: Path, input_names: list[str]) -> Mapping[str, Sample]:
-    kinds = {kind: sorted(folder.glob(f"*{kind}")) for kind in (".npz", ".npy", ".json")}
+def _read_several(folder: Path, input_names: list[str]) -> Mapping[str, Sample]:
+    files = listed_files(folder)
+    kinds = {
+        kind: [file for file in files if file.suffix == kind] for kind in (".npz", ".npy", ".json")
+    }
     refuse_several(folder, [kind for kind, files in kinds.items() if files])
     if kinds[".npy"] and len(input_names) != 1:
         groups = by_input(folder, kinds[".npy"], input_names)
         return held(groups, _read_group)
-    if files := kinds[".npy"] or kinds[".npz"]:
-        return held({str(file): file for file in files}, partial(_of_one, input_names))
+    if arrays := kinds[".npy"] or kinds[".npz"]:
+        return held({str(file): file for file in arrays}, partial(_of_one, input_names))
     samples: dict[str, Sample] = {}
     for file in kinds[".json"]:
         samples |= _of_file(file, input_names)

@@ -3,6 +3,7 @@
 Raw files are as trtexec's --loadInputs takes them: the values alone, without type or shape.
 """
 
+import glob
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from precision_bisect.judging.inputs.image_files import (
 from precision_bisect.judging.inputs.input_files import (
     by_input,
     held,
+    is_pattern,
+    listed_files,
     placed_samples,
     refuse_several,
 )
@@ -43,12 +46,12 @@ RAW = ".bin"
 def raw_files(path: Path, specs: Sequence[TensorSpec]) -> Mapping[str, Mapping[str, Path]]:
     """Return the raw files of each input, by where the sample lies; nothing for other paths.
 
-    `path` is a folder of `<input>_<number>.bin`, one .bin for one input, or trtexec's
-    `<input>:<file>,<input>:<file>`. Raises InputError for what fits no input.
+    `path` is a folder of `<input>_<number>.bin`, a pattern of such, one .bin for one input, or
+    trtexec's `<input>:<file>,<input>:<file>`. Raises InputError for what fits no input.
     """
     names = [spec.name for spec in specs]
-    if path.is_dir():
-        files = sorted(path.glob(f"*{RAW}"))
+    if path.is_dir() or is_pattern(path):
+        files = [file for file in listed_files(path) if file.suffix == RAW]
         if len(names) == 1:
             return {str(file): {names[0]: file} for file in files}
         return by_input(path, files, names)
@@ -209,12 +212,15 @@ def _refuse_unknown(path: Path, suffixes: Counter[str]) -> None:
 
 
 def _files(path: Path) -> Sequence[Path]:
-    """Return the files of a folder, or the one that the path is. Raises InputError."""
-    try:
-        listed = sorted(path.iterdir()) if path.is_dir() else [path]
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    return [file for file in listed if file.is_file() and not file.name.startswith(".")]
+    """Return the files that a path stands for, of a folder without any the images of its folders.
+
+    That is how classes are kept apart, each in a folder of its name. Raises InputError.
+    """
+    files = [file for file in listed_files(path) if file.is_file()]
+    if files or not path.is_dir():
+        return files
+    below = listed_files(Path(glob.escape(str(path))) / "*" / "*")
+    return [file for file in below if file.suffix.lower() in IMAGES and file.is_file()]
 
 
 def _refuse_shapes(options: Options, path: Path) -> None:

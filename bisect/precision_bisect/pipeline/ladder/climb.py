@@ -66,16 +66,16 @@ def climb(
     """
     budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
     loaded = load_run(options, observer, work)
-    options = loaded.options
+    options = loaded.case.options
     lowest = pairs_of(options.ladder)[0]
-    model = pin_formless(loaded.model, lowest)
-    scales = scales_for(model, lowest, loaded.sets.judging, options)
+    model = pin_formless(loaded.case.model, lowest)
+    scales = scales_for(model, lowest, loaded.case.sets.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
     course = _Climb(loaded, scales, _once(observer), work, executor)
     course.take_floors(model, level=1)
     climbed = course.run(folder, budget)
-    write_layers(loaded.model, folder)
+    write_layers(loaded.case.model, folder)
     observer(TrialsEnded())
     return conclude_ladder(climbed, budget, folder, observer)
 
@@ -96,8 +96,8 @@ class _Climb:
         self._observer = observer
         self._work = work
         self._executor = executor
-        ladder = loaded.options.ladder
-        self._composition = Composition.at_top(ladder, loaded.model.table.names)
+        ladder = loaded.case.options.ladder
+        self._composition = Composition.at_top(ladder, loaded.case.model.table.names)
         self._steps: list[RungSearch] = []
         self._floors: dict[LayerName, Floor] = {}
         self._decided: dict[int, Composition] = {}
@@ -112,7 +112,7 @@ class _Climb:
                 raise
             interrupted = True
         return Climbed(
-            comparator=self._loaded.comparator,
+            comparator=self._loaded.case.comparator,
             steps=self._steps,
             floors=self._floors,
             interrupted=interrupted,
@@ -137,7 +137,7 @@ class _Climb:
     def _search(self, rung: int, share: float, top: RunFolder, budget: Budget) -> bool:
         """Search one rung within a share of the tolerance; False where that ends the run."""
         pair = self._composition.pair(rung)
-        model = self._composition.on_rung(self._loaded.model, rung)
+        model = self._composition.on_rung(self._loaded.case.model, rung)
         number = len(self._steps) + 1
         try:
             if not model.table.candidates:
@@ -151,7 +151,7 @@ class _Climb:
             if share == 1.0:
                 self._decided[rung] = self._composition
             return True
-        self.take_floors(prepared.model, rung + 1)
+        self.take_floors(prepared.case.model, rung + 1)
         folder = RunFolder(top.rung(number, pair.low))
         observer = _in_rung(self._observer, f"{pair.low} against {pair.high}")
         asked_low = AskedLow(
@@ -167,9 +167,11 @@ class _Climb:
         work = self._work / f"rung-{number}"
         # A rung on which no layer has a form is no step, and leaves its number to the next one.
         work.mkdir(exist_ok=True)
-        options = replace(self._loaded.options, low=pair.low, high=pair.high, ladder=())
-        comparator = shared(self._loaded.comparator, share, self._loaded.reference)
-        loaded = replace(self._loaded, options=options, model=model, comparator=comparator)
+        case = self._loaded.case
+        options = replace(case.options, low=pair.low, high=pair.high, ladder=())
+        comparator = shared(case.comparator, share, case.reference)
+        case = replace(case, options=options, model=model, comparator=comparator)
+        loaded = replace(self._loaded, case=case)
         return assemble(loaded, self._observer, work, self._scales, self._executor)
 
     def take_floors(self, model: Model, level: int) -> None:
@@ -181,7 +183,7 @@ class _Climb:
 
     def _take(self, rung: int, prepared: Prepared, result: Result, ledger: Path) -> None:
         """Take what a search has found into the composition."""
-        names = prepared.model.table.names
+        names = prepared.case.model.table.names
         has_answer = bool(result.rungs)
         # Without an answer every candidate stays in the upper type.
         kept = [LayerName(name) for name in result.kept] if has_answer else list(names)

@@ -8,9 +8,8 @@ from pathlib import Path
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.typed.pinning import pin
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
-from precision_bisect.layer_table import FIXED_BY_RUNG, LayerName, assigned
+from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
@@ -19,7 +18,6 @@ from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.judged_answer import asked_layers
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
@@ -66,10 +64,11 @@ class Composition:
 
         These are the layers in the upper type of the rung; all others are fixed as they are.
         """
+        table = model.table
         for level in range(len(self.ladder)):
             if level != rung + 1:
-                model = pin(model, dict.fromkeys(self.at(level), FIXED_BY_RUNG), self.form(level))
-        return model
+                table = table.on_rung(frozenset(self.at(level)), self.form(level))
+        return replace(model, table=table)
 
     def lowered(self, names: Collection[LayerName]) -> "Composition":
         """Return the composition with these layers one level down."""
@@ -160,11 +159,12 @@ def conclude_ladder(
     ladder = climbed.composition.ladder
     findings = Findings(low=ladder[0])
     part = last.result.deployment
-    options = part or deployed_session(last.prepared.options.engine)
+    options = part or deployed_session(last.prepared.case.options.engine)
     judge = judge_of(last.prepared, climbed.comparator, options)
     point = ExportedPoint(kept=last.kept) if last.answered else None
     others, before = [], _effort(climbed)
-    whole = replace(last.prepared, comparator=climbed.comparator)
+    plan = last.prepared.case.model.table.plan_of(last.kept)
+    whole = last.prepared.with_case(replace(last.prepared.case, comparator=climbed.comparator))
     check = not climbed.interrupted
     with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
         if last.answered:
@@ -174,8 +174,8 @@ def conclude_ladder(
                 until(budget.overdue),
                 reopened(last.prepared, last.ledger, budget, observer) as driver,
             ):
-                search = other_targets(whole, driver.cases, _plan(last), SampleSet.JUDGED)
-                others = driver.run_to_end(search)
+                search = other_targets(whole, driver.cases, plan, SampleSet.JUDGED)
+                others = driver.run(driver.to_end(search))
         diagnosis = [
             finding.short for name, finding in nearest(findings).items() if name in chosen
         ]
@@ -188,13 +188,13 @@ def conclude_ladder(
         low=climbed.composition.pair(0).low,
         high=climbed.composition.pair(-1).high,
         tolerance=tolerance_of(climbed.comparator),
-        candidates=len(climbed.steps[0].prepared.model.table.candidates),
+        candidates=len(climbed.steps[0].prepared.case.model.table.candidates),
         fp32_form=fp32_search(climbed.steps[0].prepared, late=budget.late),
         # Nothing was fixed below FP32 in the first search.
         interface=results[0].interface,
         kept=kept,
         low_share=None,
-        asked=asked_layers(last.prepared.model.table),
+        asked=asked_layers(last.prepared.case.model.table),
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),
         rungs=_rungs(climbed) if last.answered else [],
@@ -208,7 +208,7 @@ def conclude_ladder(
         evaluations=sum(result.evaluations for result in results) + _effort(climbed) - before,
         unresolved=dict(sum((Counter(result.unresolved) for result in results), Counter[str]())),
         non_monotone=[row for result in results for row in result.non_monotone],
-        wall_s=round(budget.elapsed_s(), 3),
+        wall_s=round(budget.wall_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
         deployment=written.deployment,
@@ -246,27 +246,21 @@ def _message(climbed: Climbed) -> str:
     last = climbed.steps[-1]
     if last.result.status.answers:
         return "" if last.result.status is Status.NOTHING_TO_KEEP else last.result.message
-    options = last.prepared.options
+    options = last.prepared.case.options
     return f"{options.low} against {options.high}: {last.result.message}".rstrip(": ")
 
 
 def _rungs(climbed: Climbed) -> list[Rung]:
     """Return what computes in each type of the ladder, highest first."""
     last, ladder = climbed.steps[-1], climbed.composition.ladder
-    table, options = last.prepared.model.table, last.prepared.options
+    table, options = last.prepared.case.model.table, last.prepared.case.options
     pair = Pair(low=options.low, high=options.high)
-    counts = Counter(assigned(table, pair, _plan(last)).values())
+    counts = Counter(assigned(table, pair, table.plan_of(last.kept)).values())
     rungs = [
         Rung(precision=ladder[level], layers=layers, count=counts[ladder[level]])
         for level, layers in reversed(list(climbed.chosen.items()))
     ]
     return [*rungs, Rung(precision=ladder[0], layers=None, count=counts[ladder[0]])]
-
-
-def _plan(step: RungSearch) -> Plan:
-    """Return what a search keeps, as a plan of its candidates."""
-    kept = frozenset(step.kept)
-    return Plan.of(i for i, name in enumerate(step.prepared.model.table.names) if name in kept)
 
 
 def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
@@ -366,7 +360,8 @@ def _of_rung(
         error=step.result.error,
     )
     with reopened(step.prepared, step.ledger, budget, observer) as driver:
-        findings = explained_in_time(step.prepared, driver, answer, budget).findings
+        explaining = explained_in_time(step.prepared, driver, answer, budget)
+        findings = driver.run(driver.to_end(explaining)).findings
     pair = climbed.composition.pair(rung)
     yield replace(
         findings,

@@ -37,6 +37,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.runs.results.verification import EngineFacts
 from precision_bisect.runs.runfolder import REFERENCE
+from precision_bisect.search.evaluation import with_engine
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Evidence, Outcome
 
@@ -105,7 +106,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     finished = read_finished(order.result, model)
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
     subject = finished.in_fp32(model) if order.plain else finished
-    searched, kept = subject.with_pinned(model), frozenset(subject.kept)
+    searched = subject.with_pinned(model)
     options = Options(
         model=order.model,
         backend=builder.name,
@@ -116,23 +117,17 @@ def build_here(order: Order, work: Path) -> OneBuild:
     task = BackendTask(
         options=options, shapes=subject.shapes, work=work, scales=subject.scales(), timed=True
     )
-    plan = Plan.of(i for i, name in enumerate(searched.table.names) if name in kept)
+    plan = searched.table.plan_of(subject.kept)
     with builder.listening() as messages:
-        evidence, failure, engine = Evidence(), None, ""
-        facts: EngineFacts | None = None
-        try:
-            with backend_plugin(builder.name).make(task)(searched).build(plan) as built:
-                evidence, engine, facts = seen(built, model, finished)
-        except BackendFailure as failed:
-            failure = failed.outcome
-    return OneBuild(
-        evidence=evidence, failure=failure, engine=engine, log=_log(messages), facts=facts
+        backend = backend_plugin(builder.name).make(task)(searched)
+        built = with_engine(backend, plan, lambda engine: seen(engine, model, finished))
+    log = _log(messages)
+    return (
+        OneBuild(failure=built, log=log) if isinstance(built, Outcome) else replace(built, log=log)
     )
 
 
-def seen(
-    engine: Engine, model: Model, finished: Finished
-) -> tuple[Evidence, str, EngineFacts | None]:
+def seen(engine: Engine, model: Model, finished: Finished) -> OneBuild:
     """Return what an engine shows, the library's words on it, and what its layers add up to.
 
     A look that fails is a remark. Raises BackendFailure where it fails and nothing is kept that
@@ -149,7 +144,7 @@ def seen(
             raise
         note = f"the engine was built, and a look into it failed: {failed.outcome.message}"
         evidence = replace(evidence, notes=(*evidence.notes, note))
-    return evidence, words, facts
+    return OneBuild(evidence=evidence, engine=words, facts=facts)
 
 
 def looked_into(engine: Engine, model: Model, finished: Finished) -> Evidence:
@@ -233,11 +228,8 @@ def run_here(order: Options, samples: Sequence[Sample], work: Path) -> list[Samp
     use_custom_ops(order.engine.ort_custom_ops)
     model = load_model(order.model)
     backend = choose_backend(order, samples, work).make(model)
-    try:
-        with backend.build(Plan.all_high(len(model.table.candidates))) as engine:
-            return [engine.run(sample) for sample in samples]
-    except BackendFailure as failed:
-        return failed.outcome
+    everything = Plan.all_high(len(model.table.candidates))
+    return with_engine(backend, everything, lambda engine: [*map(engine.run, samples)])
 
 
 def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> list[Sample] | Outcome:

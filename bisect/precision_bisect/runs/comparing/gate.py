@@ -1,5 +1,6 @@
 """Whether an answer keeps no more than was agreed on, for pull requests."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The most layers that may be kept, and those that may be; None for what was not asked."""
+    """The most layers that may be kept, and those that may be; None for what was not asked.
+
+    A baseline that is `missing` was named, and nothing lies there yet.
+    """
 
     max_kept: int | None = None
     baseline: frozenset[str] | None = None
+    missing: Path | None = None
 
     def objections(self, result: Result) -> Iterator[str]:
         """Yield one line for each way in which the answer keeps more than it may."""
@@ -33,11 +38,14 @@ class Gate:
 def read_gate(options: Options, max_kept: int | None, baseline: Path | None) -> Gate:
     """Return what the answer of these options is held against.
 
-    `baseline` is the run folder, or the `result.json`, of a run with an answer. Raises UsageError
+    `baseline` is the run folder, or the `result.json`, of a run with an answer; where nothing lies
+    there, the model is new. Raises UsageError
     for a baseline of other types, RunFolderError for one that cannot be read or has no answer.
     """
     if baseline is None:
         return Gate(max_kept=max_kept)
+    if not os.path.lexists(baseline):
+        return Gate(max_kept=max_kept, missing=baseline)
     saved = read_saved(baseline)
     if not saved.answered:
         raise RunFolderError(

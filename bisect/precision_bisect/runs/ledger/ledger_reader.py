@@ -98,13 +98,15 @@ class Header:
     """Of which run a ledger is.
 
     Verdicts depend on the `fingerprint`. `options` are all that were asked for, as JSON, and
-    `plugins` what each plug-in was installed with, by its kind and name.
+    `plugins` what each plug-in was installed with, by its kind and name. The sessions that have
+    ended took `wall_s` seconds.
     """
 
     schema: int = LEDGER_SCHEMA
     fingerprint: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     plugins: Mapping[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
 
     @classmethod
     def of_rows(cls, path: Path, rows: Sequence[tuple[str, str]]) -> Self:

@@ -159,6 +159,13 @@ class SqliteLedger:
                 ),
             )
 
+    def note_wall(self, seconds: float) -> None:
+        """Record the seconds that all sessions of the run have taken."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO header VALUES ('wall_s', ?)", (json.dumps(seconds),)
+            )
+
     def close(self) -> None:
         self._connection.close()
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from precision_bisect.options import Certify
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.trial import Figure
+from precision_bisect.trial import Figure, TrialStatus
 
 How: TypeAlias = Literal["dropped", "predicted"]
 FailsOn: TypeAlias = Literal["samples", "copies"]
@@ -35,7 +35,8 @@ class Need:
     None. `needed_at_limit` says the same for the limit that the search stayed below, None where
     that is the tolerance. `how` is `dropped` where the plan without this layer alone was tried,
     `predicted` where a forecast stands for that trial; `error` is the trial's, or forecast. Where
-    a trial failed, it `fails_on` the samples as given, or on `copies` of them alone.
+    a trial failed, it `fails_on` the samples as given, or on `copies` of them alone. `status` is
+    that of a trial without a verdict.
     """
 
     layer: str
@@ -45,6 +46,7 @@ class Need:
     how: How | None = None
     fails_on: FailsOn | None = None
     reason: str
+    status: TrialStatus | None = None
 
     @property
     def above(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
+from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.trial import CaseName, Latency, Outcome, SampleSet, TrialStatus
 
 if TYPE_CHECKING:
@@ -50,29 +51,18 @@ _NOT_EVEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployable:
-    """The fastest plan that holds, by estimate, and its own trial, on copies of the samples.
-
-    `time` and `answer_time` are the times of an inference with it and with the answer, `tf32_time`
-    and `fp32_tf32_time` those with it and with every layer high under TF32: shares of that with
-    every layer high without. `full_batch_time` is the plan's where launches do not count.
-    It has so many `casts`. Weights take `weight_bytes` with it, `answer_weight_bytes` with the
-    answer, `high_weight_bytes` with every layer high. An engine was judged and timed in a `case`,
-    in turns with every layer high there.
-    """
+    """The fastest plan that holds, its own trial in a `case`, on copies of the samples, and what
+    the `record` tells of it."""
 
     plan: Plan
     outcome: Outcome
-    time: float
-    answer_time: float
-    tf32_time: float
-    fp32_tf32_time: float
-    full_batch_time: float
-    casts: int
-    weight_bytes: int
-    answer_weight_bytes: int
-    high_weight_bytes: int
     case: CaseName = ""
-    latency: Latency | None = None
+    record: PlanToDeploy
+
+    def timed(self, latency: Latency | None) -> "Deployable":
+        """Return it with an engine's time."""
+        estimated = latency is None
+        return replace(self, record=replace(self.record, latency=latency, estimated=estimated))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

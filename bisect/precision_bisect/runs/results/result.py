@@ -31,6 +31,7 @@ from precision_bisect.runs.results.other_targets import (
     OnTargets,
     WithTf32,
 )
+from precision_bisect.runs.results.plot import Plot
 from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy, SpeedReport
 from precision_bisect.runs.results.unseen import OverSamples, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
@@ -162,18 +163,6 @@ class Inputs:
     def repeated(self) -> bool:
         """Whether some samples are others again."""
         return self.distinct is not None and self.distinct < self.samples
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A picture that notebooks show; `svg` is its text, to be written to a file."""
-
-    svg: str = field(repr=False)
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    _repr_html_ = _repr_svg_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

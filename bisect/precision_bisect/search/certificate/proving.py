@@ -26,7 +26,7 @@ from precision_bisect.search.certificate.confirmed_forecasts import (
 )
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.limits_and_noise import passing_within
-from precision_bisect.trial import Outcome, Verdict
+from precision_bisect.trial import Outcome, TrialStatus, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,8 @@ def _need(
             how="predicted",
             error=trials.forecasts[drop].error,
         )
-    return Need(layer=name, needed=None, reason=_untold(trials, drop) or terms.untested)
+    reason, status = _untold(trials, drop) or (terms.untested, None)
+    return Need(layer=name, needed=None, reason=reason, status=status)
 
 
 def _dropped(name: str, outcome: Outcome, limit: float | None) -> Need:
@@ -151,13 +152,17 @@ def _fails_on(outcome: Outcome) -> FailsOn | None:
     return None if stability.samples is None else "copies"
 
 
-def _untold(trials: JudgedTrials, drop: Plan) -> str:
-    """Say why a drop that was tried shows nothing; "" for one that was not tried."""
-    tried = trials.counting(drop)
-    if not tried:
-        return ""
-    if any(trials.lucky(outcome) for outcome in tried):
-        return "without it the samples fail and their copies hold"
-    if tried[-1].verdict is not None:
-        return "builds disagree on the plan without it"
-    return f"{tried[-1].status}: {tried[-1].message}" if tried[-1].message else tried[-1].status
+def _untold(trials: JudgedTrials, drop: Plan) -> tuple[str, TrialStatus | None] | None:
+    """Say why a drop that was tried shows nothing, with the status of a trial without a verdict.
+
+    None for one that was not tried.
+    """
+    outcomes = trials.counting(drop)
+    if not outcomes:
+        return None
+    if any(trials.lucky(outcome) for outcome in outcomes):
+        return "without it the samples fail and their copies hold", None
+    last = outcomes[-1]
+    if last.verdict is not None:
+        return "builds disagree on the plan without it", None
+    return ": ".join(filter(None, (last.status, last.message))), last.status

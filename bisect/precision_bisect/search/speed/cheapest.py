@@ -141,12 +141,20 @@ class _Annealing:
 
     def _change(self, group: Sequence[int]) -> float:
         """Return what changing the type of these layers adds to the cost."""
-        graph, after = self.graph, self.kept.symmetric_difference(group)
-        layers = sum(-graph.high_ms[i] if i in self.kept else graph.high_ms[i] for i in group)
+        graph, kept = self.graph, self.kept
+        layers = sum(-graph.high_ms[i] if i in kept else graph.high_ms[i] for i in group)
         values = [graph.values[i] for i in {i for layer in group for i in graph.around[layer]}]
         broken = {fusion for layer in group for fusion in graph.fusions_of.get(layer, ())}
-        return (
+        casts = [value.is_cast(kept) for value in values]
+        costs = [fusion.cost(kept) for fusion in broken]
+        # Changed in place and back: a copy of all that is kept takes longer than the rest.
+        kept.symmetric_difference_update(group)
+        change = (
             layers
-            + sum(v.cast_ms * (v.is_cast(after) - v.is_cast(self.kept)) for v in values)
-            + sum(sorted(fusion.cost(after) - fusion.cost(self.kept) for fusion in broken))
+            + sum(
+                v.cast_ms * (v.is_cast(kept) - cast) for v, cast in zip(values, casts, strict=True)
+            )
+            + sum(sorted(f.cost(kept) - cost for f, cost in zip(broken, costs, strict=True)))
         )
+        kept.symmetric_difference_update(group)
+        return change

@@ -10,7 +10,7 @@ import onnx
 from precision_bisect.graphs.graph import attribute, inner_nodes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import Shape, tensor_shapes
-from precision_bisect.layer_table import ASSIGNED, Exclusion, assigned
+from precision_bisect.layer_table import ASSIGNED, SETTLED, Exclusion, assigned
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.results.low_share import LowShare
@@ -55,7 +55,7 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
         runs_low = types.get(layer.name) == pair.low
         if layer.exclusion in _FIXED:
             fixed[node.op_type] += max(1, layer.inside)
-        elif layer.exclusion is Exclusion.PINNED:
+        elif layer.exclusion in SETTLED:
             fixed[node.op_type] += 1
         else:
             layers_low += runs_low

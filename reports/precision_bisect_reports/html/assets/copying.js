@@ -53,7 +53,10 @@ function mixedCards() {
 
 function drawExports() {
   const names = data.kept.map((row) => row.layer);
-  const cards = Object.entries(ABOUT).filter(([name]) => name in data.exports).map(([name, [title, about]]) => copyCard(title, `${about} In the run folder: ${name}`, data.exports[name]));
+  const cards = Object.entries(data.exports).map(([name, text]) => {
+    const [title, about] = ABOUT[name] ?? [name, "Written by a plug-in."];
+    return copyCard(title, `${about} In the run folder: ${name}`, text);
+  });
   if (cards.length) cards.unshift(...mixedCards());
   if (names.length) cards.push(
     copyCard("Names of the kept layers", "One a line, in network order.", names.join("\n"), "card screen"),

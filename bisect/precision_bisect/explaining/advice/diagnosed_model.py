@@ -29,15 +29,14 @@ from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.model_files import save_rewritten
-from precision_bisect.layer_table import FIXED_BY_RUNG
-from precision_bisect.options import DEFAULT_CALIBRATION, CalibrationName
+from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Backend, Comparator, Sample
+from precision_bisect.protocols import Backend, Comparator, Search
 from precision_bisect.runs.results.advised import Tried
-from precision_bisect.search.driver import Driver
+from precision_bisect.search.case import Case
 from precision_bisect.search.evaluation import Evaluator
-from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
+from precision_bisect.search.other_cases import Cases
 from precision_bisect.trial import Listed, Outcome, Phase, Proposal, SampleSet
 
 
@@ -145,38 +144,27 @@ UNCHANGED = ModelChange(what="control")
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosedModel:
-    """A diagnosed model; `samples` and `reference` judge, `calibrating` set scales.
+    """The case of a run whose layers were diagnosed; `findings` are what that came to.
 
-    `driver` has trials evaluated; the run's `own` emulator serves those without a change, if there
+    `cases` evaluate trials; the run's `own` emulator serves those without a change, if there
     is one. `notes` are the builder's remarks, `listed` the names that came with them, `work` an
-    empty folder for models that are tried out, `threads` ONNX Runtime's for one of the samples
-    that are run `at_once`; `scales` those of everything that is quantized, found by `calibration`;
-    a change has to pass on all `targets`, and on the `variants`, too.
+    empty folder for models that are tried out. A change has to pass on all targets of the case,
+    and on the `variants`, too.
     """
 
-    model: Model
-    pair: Pair
+    case: Case
     findings: Findings
     watched: WatchedTensors
-    samples: Sequence[Sample]
-    calibrating: Sequence[Sample]
-    reference: Sequence[Sample]
-    comparator: Comparator
     work: Path
-    driver: Driver
+    cases: Cases
     own: Backend | None = None
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
-    threads: int = 0
-    at_once: int = 1
-    scales: Scales = field(default_factory=Scales)
-    targets: Sequence[TargetName] = DEFAULT_TARGETS
-    calibration: CalibrationName = DEFAULT_CALIBRATION
     variants: Variants = field(default_factory=Variants)
 
     @property
     def low(self) -> LowType:
-        return LOW_TYPES[self.pair.low]
+        return LOW_TYPES[self.case.pair.low]
 
     @cached_property
     def by_name(self) -> Mapping[str, Finding]:
@@ -191,27 +179,27 @@ class DiagnosedModel:
     @cached_property
     def decomposed(self) -> Sequence[Decomposed]:
         """What the export took apart."""
-        return find_decomposed(self.model)
+        return find_decomposed(self.case.model)
 
     @cached_property
     def view(self) -> View:
         """The graph, for looking at operands and readers."""
-        return View(self.model)
+        return View(self.case.model)
 
     def tried(
         self, kept: Collection[str], change: ModelChange, low: Collection[str] | None = None
-    ) -> Tried | None:
+    ) -> Search[Tried | None]:
         """Emulate a plan that keeps these layers, with and without a change.
 
         None where that cannot be, or is too large. Without the change the plan keeps these, too,
         unless the change gives another type to layers that are `low` then.
         """
-        outcome = self._emulated(kept, change)
+        outcome = yield from self._emulated(kept, change)
         if outcome is None:
             return None
         unchanged = frozenset(kept).difference(low or ())
         if unchanged not in self._controls:
-            self._controls[unchanged] = self._emulated(unchanged, UNCHANGED)
+            self._controls[unchanged] = yield from self._emulated(unchanged, UNCHANGED)
         control = self._controls[unchanged]
         return None if control is None else replace(outcome, control=control)
 
@@ -220,19 +208,19 @@ class DiagnosedModel:
         """What plans come to without any change, by the layers that they keep."""
         return {}
 
-    def _emulated(self, kept: Collection[str], change: ModelChange) -> Tried | None:
-        model = change.model or self.model
+    def _emulated(self, kept: Collection[str], change: ModelChange) -> Search[Tried | None]:
+        model = change.model or self.case.model
         if not emulates(model):
             return None
         # A changed file computes as this one if it has neither scales nor fixed layers.
-        own_scales = self.pair.low in QUANTIZED and change.scales is None
+        own_scales = self.case.pair.low in QUANTIZED and change.scales is None
         if change.model is not None and (self.on_ladder or own_scales):
             return None
         # A changed file knows nothing of what was asked for.
-        model = replace(model, table=model.table.asking(self.model.table.asked))
+        model = replace(model, table=model.table.asking(self.case.model.table.asked))
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
-        outcome = self.judged(model, change, plan, draw=ADVICE_DRAW)
+        outcome = yield from self.judge(model, change, plan, draw=ADVICE_DRAW)
         if outcome.verdict is None:
             return None
         stability = outcome.evidence.stability
@@ -245,21 +233,21 @@ class DiagnosedModel:
             failed=0 if stability is None else stability.failed,
         )
 
-    def judged(self, model: Model, change: ModelChange, plan: Plan, draw: int = 0) -> Outcome:
-        """Have a plan of a changed model tried, which takes of the allowance.
-
-        Raises as `Driver.consider_all` does.
-        """
+    def judge(
+        self, model: Model, change: ModelChange, plan: Plan, draw: int = 0
+    ) -> Search[Outcome]:
+        """Judge a plan of a changed model, which takes of the allowance."""
         # The digest: answers may differ when a run is resumed, and the changes with them.
-        settings = (change.comparator or self.comparator).settings()
+        settings = (change.comparator or self.case.comparator).settings()
         content = pickle.dumps((model.digest, change.pair, change.scales, settings))
-        case = f"advice:{change.what}:{hashlib.sha256(content).hexdigest()[:12]}"
-        self.driver.cases.add(case, partial(self._evaluator, model, change))
-        outcome = self.driver.consider(
-            Proposal(plan=plan, phase=Phase.EXPLANATION, draw=draw, case=case, reason=change.what)
+        name = f"advice:{change.what}:{hashlib.sha256(content).hexdigest()[:12]}"
+        self.cases.add(name, partial(self._evaluator, model, change))
+        proposal = Proposal(
+            plan=plan, phase=Phase.EXPLANATION, draw=draw, case=name, reason=change.what
         )
+        (outcome,) = yield (proposal,)
         stability = outcome.evidence.stability
-        variants = self.variants.of_model(len(self.samples), 0, None)
+        variants = self.variants.of_model(len(self.case.samples), 0, None)
         variants.pay(0 if stability is None else stability.copies)
         return outcome
 
@@ -268,38 +256,42 @@ class DiagnosedModel:
         if change is UNCHANGED and self.own is not None:
             backend = self.own
         else:
-            pair, scales = change.pair or self.pair, change.scales or self.scales
+            pair, scales = change.pair or self.case.pair, change.scales or self.case.scales
             backend = EmulatedBackend(
                 model,
                 pair.low,
-                self.threads,
+                self.case.options.threads,
                 pair.high,
                 scales,
-                targets=self.targets,
+                targets=self.case.options.targets,
                 factors=self.variants.factors,
-                whole=True,
+                few=True,
             )
-        refer = ReferenceSession(model, self.threads) if change.own_reference else None
-        reference = self.reference if refer is None else [*map(refer, self.samples)]
+        refer = (
+            ReferenceSession(model, self.case.options.threads) if change.own_reference else None
+        )
+        reference = self.case.reference if refer is None else [*map(refer, self.case.samples)]
         layers = len(model.table.candidates)
         return Evaluator(
             backend=backend,
             emulator=backend,
-            comparator=change.comparator or self.comparator,
-            samples={SampleSet.JUDGED: (self.samples, reference)},
+            comparator=change.comparator or self.case.comparator,
+            samples={SampleSet.JUDGED: (self.case.samples, reference)},
             keep=self.work,
-            at_once=self.at_once,
-            copies=self.variants.of_model(len(self.samples), layers, refer),
+            at_once=self.case.at_once,
+            copies=self.variants.of_model(len(self.case.samples), layers, refer),
         )
 
     @property
     def on_ladder(self) -> bool:
         """Whether other rungs of a ladder have fixed layers of the model."""
-        return any(layer.detail == FIXED_BY_RUNG for layer in self.model.table.layers)
+        return any(layer.exclusion is Exclusion.RUNG for layer in self.case.model.table.layers)
 
-    def applied(self, what: str, proto: onnx.ModelProto, freed: Collection[str]) -> Tried | None:
+    def applied(
+        self, what: str, proto: onnx.ModelProto, freed: Collection[str]
+    ) -> Search[Tried | None]:
         """Try a changed graph with these layers no longer kept; None where it cannot be tried."""
-        if not emulates(self.model):
+        if not emulates(self.case.model):
             return None
         try:
             model = self.loaded(proto, "applied")
@@ -308,10 +300,10 @@ class DiagnosedModel:
         change = ModelChange(what=what, model=model)
         # Where nothing was searched no layer is kept, and the change may do without any.
         if not any(one.kept for one in self.findings.layers):
-            tried = self.tried((), change)
+            tried = yield from self.tried((), change)
             if tried is not None and tried.helps:
                 return tried
-        return self.tried(self.kept.difference(freed), change)
+        return (yield from self.tried(self.kept.difference(freed), change))
 
     def loaded(self, proto: onnx.ModelProto, name: str) -> Model:
         """Return a changed graph, with the model's weights, as if read from a file.
@@ -319,5 +311,5 @@ class DiagnosedModel:
         Raises ModelError.
         """
         path = self.work / f"{name}.onnx"
-        weights = self.model.weights
-        return save_rewritten(proto, weights, path, "a changed model", like=self.model)
+        weights = self.case.model.weights
+        return save_rewritten(proto, weights, path, "a changed model", like=self.case.model)

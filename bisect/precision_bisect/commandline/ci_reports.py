@@ -1,0 +1,72 @@
+"""What services show of a single run: JUnit's XML, and GitHub's annotations and summary."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from precision_bisect.commandline.batch.batch_record import Batch, Job, JobState, junit, markdown
+from precision_bisect.commandline.internal_errors import complain, tell
+from precision_bisect.errors import ExitCode, printable
+from precision_bisect.options import Options
+from precision_bisect.runs.locking import now
+from precision_bisect.runs.results.result import Result
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_MOST_ANNOTATED = 10
+"""GitHub shows so many annotations of a step."""
+
+
+def report_to_services(
+    options: Options,
+    result: Result | None,
+    code: ExitCode | int,
+    remarks: Sequence[str],
+    *,
+    junit_file: Path | None,
+    github: bool,
+) -> None:
+    """Write JUnit's file, and what GitHub reads; `remarks` say why the code is not 0.
+
+    A file that cannot be written is a warning.
+    """
+    job = Job(
+        name=options.model.name,
+        model=str(options.model),
+        model_stamp=[],
+        command=[],
+        run_folder=str(options.folder),
+        log=str(options.folder),
+        status=JobState.FAILED if result is None else result.status,
+        exit_code=int(code),
+        message="; ".join(remarks),
+        kept=None if result is None else len(result.kept),
+        candidates=None if result is None else result.candidates,
+        seconds=0.0 if result is None else result.wall_s,
+    )
+    batch = Batch(jobs_file=job.model, started=now(), jobs=[job])
+    if junit_file is not None:
+        _write(junit_file, junit(batch), "w")
+    if github:
+        level = "notice" if code == ExitCode.OK else "error"
+        for remark in (*remarks, *([] if remarks else [str(job)]))[:_MOST_ANNOTATED]:
+            tell(f"::{level} title=precision-bisect::{_escaped(remark)}")
+        if path := os.environ.get(_SUMMARY):
+            layers = "" if result is None else "".join(f"- `{_plain(n)}`\n" for n in result.kept)
+            _write(Path(path), f"{markdown(batch)}\n{layers}", "a")
+
+
+def _write(path: Path, text: str, mode: str) -> None:
+    try:
+        with path.open(mode, encoding="utf-8") as stream:
+            stream.write(text)
+    except (OSError, ValueError) as error:
+        complain(f"warning: cannot write {path}: {getattr(error, 'strerror', error)}")
+
+
+def _escaped(text: str) -> str:
+    """Return text as a workflow command has it: a name may hold what begins another."""
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _plain(name: str) -> str:
+    return printable(name).replace("`", "'")

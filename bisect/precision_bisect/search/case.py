@@ -1,0 +1,46 @@
+"""A case: a variant of a model, with all that a verdict on a plan of it rests on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.options import Options
+from precision_bisect.precisions import Pair
+from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.search.sample_sets import SampleSets
+from precision_bisect.trial import SampleSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model variant with its types, samples, reference, judge and target.
+
+    `options` name the pair of types, the targets, and how many threads ONNX Runtime gets. `sets`
+    has the samples with their FP32 outputs, which an `optimised` session computes or a plain one.
+    `scales` are those of everything that is quantized. `at_once` samples are emulated at the same
+    time, which uses the other cores where layers are too small for several threads.
+    """
+
+    options: Options
+    model: Model
+    sets: SampleSets
+    comparator: Comparator
+    scales: Scales = field(default_factory=Scales)
+    optimised: bool = True
+    at_once: int = 1
+
+    @property
+    def pair(self) -> Pair:
+        """The types that the plans choose from."""
+        return Pair(low=self.options.low, high=self.options.high)
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """The samples that may choose."""
+        return self.sets[SampleSet.JUDGED][0]
+
+    @property
+    def reference(self) -> Sequence[Sample]:
+        """Their FP32 outputs."""
+        return self.sets.reference

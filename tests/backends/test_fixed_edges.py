@@ -1,0 +1,62 @@
+"""A graph for one plan gives, bit for bit, what the graph of all plans gives."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from effort import examples
+from models import load_text, normal, save
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.fixed_edges import for_plan
+from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import Session
+from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+from precision_bisect.settings.targets import TARGETS, TargetName
+from random_graphs import SIZE, random_models
+from wider_graphs import WIDER_KINDS, WiderMaker
+
+
+@examples(25)
+@given(
+    proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
+    pair=st.sampled_from([Pair(low="fp16", high="fp32"), Pair(low="fp16", high="bf16")]),
+    target=st.sampled_from(TARGETS),
+    seed=st.integers(0, 2**16),
+)
+def test_any_graph_under_any_plan(
+    proto: onnx.ModelProto, pair: Pair, target: TargetName, seed: int
+) -> None:
+    """Fusions that a switch has kept from happening do not happen now."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(save(proto, Path(folder)))
+    graph = switch(model, pair, Scales(), target=target)
+    every = Session(graph.proto, graph.weights, 1)
+    sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
+    rng, count = np.random.default_rng(seed), len(model.table.candidates)
+    for share in (0.0, 1.0, *rng.random(2)):
+        low = rng.random(count) < share
+        fixed = for_plan(graph, model, low)
+        one = Session(fixed.proto, fixed.weights, 1)
+        expected = every.run({**sample, FLAGS_INPUT: graph.switches.flags(low)})
+        found = one.run({**sample, FLAGS_INPUT: fixed.switches.flags(low)})
+        for name, array in expected.items():
+            assert array.tobytes() == found[name].tobytes()
+
+
+def test_few_plans_come_to_what_all_come_to(tmp_path: Path) -> None:
+    """Each opens by itself, again after another one."""
+    body = "{ a = Mul (x, x)\n b = Sqrt (a)\n y = Add (b, x) }"
+    model = load_text(f"(float[4] x) => (float[4] y) {body}", tmp_path)
+    few, many = EmulatedBackend(model, few=True), EmulatedBackend(model)
+    feed = {"x": np.array([300.0, 1.1, 2.3, 1e-3], np.float32)}
+    for kept in ((), (0, 1), (), (0, 1, 2)):
+        plan = Plan.of(kept)
+        expected, found = many.evaluate(plan, feed)["y"], few.evaluate(plan, feed)["y"]
+        np.testing.assert_array_equal(expected, found)

@@ -1,0 +1,92 @@
+"""Flags of the runs in a folder stand in a file; the command line goes before it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import models
+from precision_bisect.commandline.main import main
+from precision_bisect.errors import ExitCode
+
+BODY = "(float[1,8] x) => (float[1,8] y) { y = Relu(x) }"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to a folder with a model."""
+    monkeypatch.chdir(tmp_path)
+    models.save(models.parse(BODY), tmp_path)
+
+
+def searched(*arguments: str) -> float:
+    """Search the model, and return the tolerance that it was searched with."""
+    assert ExitCode.OK == main(["model.onnx", "--overwrite", *arguments])
+    result = json.loads(Path("model.onnx.precision-bisect/result.json").read_text())
+    return float(result["tolerance"])
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("precision-bisect.toml", ""), ("pyproject.toml", "[tool.precision-bisect]\n")],
+)
+def test_the_file_is_obeyed_and_told(
+    name: str, head: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flag of the command line takes the place of the file's, also of one that repeats."""
+    Path(name).write_text(f'{head}tol = 0.5\nbackend = "emulated"\ncopies = 3\n')
+    assert 0.5 == searched()
+    assert "--tol=0.5 --backend=emulated --copies=3\n" in capsys.readouterr().err
+    assert 0.25 == searched("--tol", "0.25")
+    assert "file: --backend=emulated --copies=3\n" in capsys.readouterr().err
+    assert 0.01 == searched("--config", "none")
+    Path("other.toml").write_text("tol = 0.125")
+    assert 0.125 == searched("--config", "other.toml")
+    assert ExitCode.OK == main(["curve", "model.onnx", "--overwrite"])
+    assert "--tol=0.5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tool = 1", "precision-bisect.toml: unknown key 'tool'; did you mean tol?"),
+        ("tol = ", "is no configuration file, which is TOML"),
+        ("json = 3", "json is 3; it takes true or false"),
+        ("tol = [true]", "it takes a text or a number"),
+        ("help-all = true", "give it on the command line"),
+        ('keep = "a\\u0000"', "has a null character"),
+        ('low = "fp12"', "invalid choice: 'fp12'"),
+    ],
+)
+def test_what_is_wrong_in_it_is_one_line(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys are those of a batch's jobs, and refused as theirs."""
+    Path("precision-bisect.toml").write_text(text)
+    assert ExitCode.USAGE == main(["model.onnx"])
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_foreign_project_file_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """One without the table, or that is no TOML, is somebody else's."""
+    for text in ("[tool.other]\n", "tool = 3", "no toml ["):
+        Path("pyproject.toml").write_text(text)
+        assert 0.01 == searched()
+    assert "configuration" not in capsys.readouterr().err
+
+
+def test_jobs_of_a_batch_have_their_own_flags() -> None:
+    """What a batch has checked is what runs, whatever lies beside its file."""
+    Path("precision-bisect.toml").write_text("tol = 0.5")
+    Path("jobs.toml").write_text('[[job]]\nmodel = "model.onnx"\n')
+    assert ExitCode.OK == main(["batch", "jobs.toml"])
+    result = json.loads(Path("jobs.precision-bisect/model/result.json").read_text())
+    assert 0.01 == result["tolerance"]
+
+
+def test_a_quiet_run_says_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings and the answer stand without the opening and the progress."""
+    searched("-q")
+    shown = capsys.readouterr()
+    assert all(line.startswith("Warning: ") for line in shown.err.splitlines())
+    assert "no --inputs given" in shown.err and shown.out
