@@ -201,7 +201,7 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
             "mend the model or the inputs first",
         )
     try:
-        elsewhere = prepared.backend.emulated or prepared.options.elsewhere
+        elsewhere = prepared.backend.emulated or prepared.case.options.elsewhere
         if not (part or elsewhere or prepared.case.sets.others) and has_tf32(prepared):
             # What FP32 comes to where it is deployed is known before anything is searched.
             fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
