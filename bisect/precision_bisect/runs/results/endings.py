@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.errors import shortened
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.trial import CaseName, Latency, Outcome, SampleSet, TrialStatus
 
 if TYPE_CHECKING:
     from precision_bisect.runs.results.module_answer import ModuleAnswer
+    from precision_bisect.runs.results.speed_report import PlanToDeploy
 
 
 class Status(StrEnum):
@@ -57,7 +57,7 @@ class Deployable:
     plan: Plan
     outcome: Outcome
     case: CaseName = ""
-    record: PlanToDeploy
+    record: "PlanToDeploy"
 
     def timed(self, latency: Latency | None) -> "Deployable":
         """Return it with an engine's time."""
