@@ -180,9 +180,9 @@ class _Way:
         outputs, counts = run(low)
         if any(counts.values()):
             # NaN that FP32 has as well is what the model means.
-            if self._few:
+            if opened.fixed is not None:
                 # What comes of every layer high is another plan: one graph for all serves both.
-                self._few, self._opened = False, None
+                self._few = False
                 return self._run(self.open(), feed, low)
             _, exact = run(np.zeros_like(low))
             layers = [
