@@ -307,9 +307,9 @@ def _open(
         else:
             session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
-        # The whole graph may load where a segment does not.
-        if in_segments:
-            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=fixed)
+        # The whole graph may load where a segment, or that of one plan, does not.
+        if in_segments or fixed is not None:
+            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=None)
         if newest is None or usable is model:
             raise
         raise ModelError(
