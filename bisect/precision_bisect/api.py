@@ -3,6 +3,7 @@
 import builtins
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields, replace
@@ -321,6 +322,8 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     folder that another process is at work in. A spent budget and Ctrl-C during the search end it
     with the best plan so far.
     """
+    # What is imported next takes seconds on a machine with other work.
+    begun = time.monotonic()
     from precision_bisect.execution.executor import executor_plugin
     from precision_bisect.machine.stopping import limited
     from precision_bisect.machine.workdir import workdir
@@ -336,7 +339,7 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     # Before the folder is touched: it checks the options.
     plugin = executor_plugin(options)
     with (
-        limited(options.max_time_s, options.trial_timeout_s),
+        limited(options.max_time_s, options.trial_timeout_s, begun),
         RunLock(options.folder) as lock,
         workdir() as work,
         Attended(options.folder, observer) as attended,

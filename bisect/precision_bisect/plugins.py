@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,12 +40,13 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def _every(places: tuple[tuple[str, int], ...]) -> EntryPoints:
+def _every(places: tuple[tuple[str, int], ...]) -> Any:
     """Read them once: a run asks a dozen times, and all metadata are read for each answer.
 
     `places` is the path with the times of its folders, to notice what is installed meanwhile.
     """
     del places
+    # Of another type in Python 3.11 than later; both have `select`.
     return entry_points()
 
 

@@ -51,6 +51,7 @@ class _Limits:
     def __init__(self) -> None:
         self.calls: set[_Call] = set()
         self.changed = threading.Condition()
+        self.begun: float | None = None
         self.deadline: float | None = None
         self.each_s: float | None = None
         self.over: Callable[[], bool] | None = None
@@ -104,10 +105,18 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
             _LIMITS.calls.discard(call)
 
 
+def running_s() -> float:
+    """Return the seconds since a search in this process began, what it had to import included."""
+    return 0.0 if _LIMITS.begun is None else time.monotonic() - _LIMITS.begun
+
+
 @contextmanager
-def limited(total_s: float | None, each_s: float | None) -> Iterator[None]:
+def limited(
+    total_s: float | None, each_s: float | None, begun: float | None = None
+) -> Iterator[None]:
     """Give the calls inside the block so many seconds together, and each of them so many.
 
+    The search has `begun` then, by `time.monotonic`, or begins now.
     Raises UsageError where another block is at work in this process: it would be limited, too.
     """
     if not _LIMITS.taken.acquire(blocking=False):
@@ -115,19 +124,21 @@ def limited(total_s: float | None, each_s: float | None) -> Iterator[None]:
             "another search is at work in this process",
             "run one after the other, or each in a process of its own",
         )
+    _LIMITS.begun = time.monotonic() if begun is None else begun
     try:
         if total_s is None and each_s is None:
             yield
         else:
-            with _watched(total_s, each_s):
+            with _watched(total_s, each_s, _LIMITS.begun):
                 yield
     finally:
+        _LIMITS.begun = None
         _LIMITS.taken.release()
 
 
 @contextmanager
-def _watched(total_s: float | None, each_s: float | None) -> Iterator[None]:
-    _LIMITS.deadline = None if total_s is None else time.monotonic() + total_s
+def _watched(total_s: float | None, each_s: float | None, begun: float) -> Iterator[None]:
+    _LIMITS.deadline = None if total_s is None else begun + total_s
     _LIMITS.each_s = each_s
     ended = threading.Event()
     messages = (

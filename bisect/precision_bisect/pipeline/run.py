@@ -12,7 +12,7 @@ from precision_bisect.execution.executor import Executor
 from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
 from precision_bisect.machine.plain_files import whole
-from precision_bisect.machine.stopping import past_deadline, until
+from precision_bisect.machine.stopping import past_deadline, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import LOW_ONLY, AskedLow
 from precision_bisect.pipeline.conclude import conclude
@@ -87,7 +87,9 @@ def run_pair(
 ) -> Result:
     """Search with one pair of types; see `api.run`."""
     _keep_answer(options)
-    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+    budget = Budget(
+        max_trials=options.max_trials, max_time_s=options.max_time_s, spent_s=running_s()
+    )
     loaded = load_run(options, observer, work)
     prepared = assemble(loaded, observer, work, executor=executor)
     folder = lock.open(overwrite=options.overwrite, rungs=False)

@@ -180,9 +180,9 @@ class _Way:
         outputs, counts = run(low)
         if any(counts.values()):
             # NaN that FP32 has as well is what the model means.
-            if self._few:
+            if opened.fixed is not None:
                 # What comes of every layer high is another plan: one graph for all serves both.
-                self._few, self._opened = False, None
+                self._few = False
                 return self._run(self.open(), feed, low)
             _, exact = run(np.zeros_like(low))
             layers = [
@@ -307,9 +307,9 @@ def _open(
         else:
             session = Session(checked, threads=threads, providers=providers)
     except ModelError as error:
-        # The whole graph may load where a segment does not.
-        if in_segments:
-            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=fixed)
+        # The whole graph may load where a segment, or that of one plan, does not.
+        if in_segments or fixed is not None:
+            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=None)
         if newest is None or usable is model:
             raise
         raise ModelError(

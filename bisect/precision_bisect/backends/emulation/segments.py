@@ -13,6 +13,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Lock
@@ -27,6 +28,7 @@ from precision_bisect.backends.emulation.declared import Declared
 from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges
 from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
+from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, Session, as_value, check
@@ -309,9 +311,11 @@ class Segmented:
         with self._opening:
             off = self._off[number]
             if isinstance(off, CheckedGraph):
-                off = self._off[number] = Session(off, threads=self._threads)
-        assert off is not None
-        return off
+                # What does not open so is no loss: the other computes the same.
+                with suppress(ModelError):
+                    off = Session(off, threads=self._threads)
+                self._off[number] = off = off if isinstance(off, Session) else None
+        return off or self._sessions[number]
 
 
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:

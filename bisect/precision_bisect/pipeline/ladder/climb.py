@@ -25,6 +25,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
 from precision_bisect.judging.comparators.steadiness import shared
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.stopping import running_s
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.ladder.ladder_answer import (
@@ -64,7 +65,9 @@ def climb(
     `work` is an empty folder; `lock` is for the run folder; the `executor` evaluates
     trials. Raises as a run of one pair does.
     """
-    budget = Budget(max_trials=options.max_trials, max_time_s=options.max_time_s)
+    budget = Budget(
+        max_trials=options.max_trials, max_time_s=options.max_time_s, spent_s=running_s()
+    )
     loaded = load_run(options, observer, work)
     options = loaded.case.options
     lowest = pairs_of(options.ladder)[0]
