@@ -310,9 +310,8 @@ def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     if plan is None:
         return None
     case = prepared.case
-    shapes = {name: array.shape for name, array in case.samples[0].items()}
     with suppress(Exception):  # whatever a file holds, the answer stands
-        return running_low(case.model, case.pair, plan, shapes)
+        return running_low(case.model, case.pair, plan, case.shapes)
     return None
 
 

@@ -289,10 +289,8 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
         limits = Limits(time_s=limit_s, memory_mib=case.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
-        model = case.model
-        writer = TypedWriter(model, case.pair, case.scales)
-        shapes = {name: array.shape for name, array in case.samples[0].items()}
-        graph = prepared.graph or cost_graph(model, shapes)
+        writer = TypedWriter(case.model, case.pair, case.scales)
+        graph = prepared.graph or cost_graph(case.model, case.shapes)
         return island_costs(writer, graph, plan, (answer, low), latency)
 
     with suppress(RunFolderError, Death):

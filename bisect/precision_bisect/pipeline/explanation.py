@@ -256,8 +256,7 @@ def allowance(prepared: Prepared, trials: Sequence[Trial], budget: Budget) -> Al
         for trial in trials
         for stability in (trial.outcome.evidence.stability,)
     )
-    shapes = {name: array.shape for name, array in case.samples[0].items()}
-    least = LEAST_ADVICE / inference_work(case.model, shapes)
+    least = LEAST_ADVICE / inference_work(case.model, case.shapes)
     ends = math.inf
     if budget.max_time_s is not None:
         ends = time.monotonic() + max(LEAST_ADVICE_S, ADVICE * budget.elapsed_s())

@@ -103,15 +103,13 @@ def estimates_of(prepared: Prepared) -> Estimates:
 
     Operators that ONNX Runtime fuses count as one kernel, whatever the target.
     """
-    shapes = {name: array.shape for name, array in prepared.case.samples[0].items()}
-    graph = partial(
-        cost_graph, prepared.case.model, shapes, fused=fused_groups(prepared.case.model)
-    )
+    case = prepared.case
+    graph = partial(cost_graph, case.model, case.shapes, fused=fused_groups(case.model))
     return Estimates(
-        plain=graph(tf32=prepared.case.options.engine.in_tf32),
+        plain=graph(tf32=case.options.engine.in_tf32),
         tf32=graph(tf32=True),
         full_batch=graph(kernel_ms=0.0),
-        instead={"smallest": weight_graph(prepared.case.model)},
+        instead={"smallest": weight_graph(case.model)},
     )
 
 

@@ -216,8 +216,7 @@ class Prepared:
 
     def _held_bytes(self) -> int:
         """Return about how many bytes a session takes: weights, and all values of a sample."""
-        sample = {name: array.shape for name, array in self.case.samples[0].items()}
-        shapes = tensor_shapes(self.case.model, sample)
+        shapes = tensor_shapes(self.case.model, self.case.shapes)
         names = [name for layer in self.case.model.table.layers for name in layer.outputs]
         # Nobody knows what is missing: it may be large.
         values = sum(4 * prod(shapes[name]) if name in shapes else HELD_BYTES for name in names)
@@ -353,5 +352,6 @@ def _graph(loaded: Loaded, backend: Described) -> CostGraph | None:
     """
     if not loaded.weighs_speed:
         return None
-    shapes = {name: array.shape for name, array in loaded.case.samples[0].items()}
-    return cost_graph(loaded.case.model, shapes, 0.0 if backend.emulated else KERNEL_MS)
+    return cost_graph(
+        loaded.case.model, loaded.case.shapes, 0.0 if backend.emulated else KERNEL_MS
+    )

@@ -1,6 +1,6 @@
 """A case: a variant of a model, with all that a verdict on a plan of it rests on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precision_bisect.graphs.load import Model
@@ -39,6 +39,11 @@ class Case:
     def samples(self) -> Sequence[Sample]:
         """The samples that may choose."""
         return self.sets[SampleSet.JUDGED][0]
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the first sample, by input."""
+        return {name: array.shape for name, array in self.samples[0].items()}
 
     @property
     def reference(self) -> Sequence[Sample]:

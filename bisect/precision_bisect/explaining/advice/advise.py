@@ -12,7 +12,7 @@ from precision_bisect.explaining.advice.circumstances import (
     never_reached,
     quantized_beside,
 )
-from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
+from precision_bisect.explaining.advice.diagnosed_model import Advising, DiagnosedModel
 from precision_bisect.explaining.advice.exact_constants import epsilons, masks
 from precision_bisect.explaining.advice.quantizing import (
     bf16_instead,
@@ -28,12 +28,12 @@ from precision_bisect.protocols import Search
 
 
 class Adviser(NamedTuple):
-    """What has advice on a model, for low types of so many `bits`, 0 for all.
+    """What yields advice on a model, for low types of so many `bits`, 0 for all.
 
     A `cure` changes the model: of two that help, the one that leaves fewer layers comes first.
     """
 
-    advise: Callable[[DiagnosedModel], Search[list[Advice]]]
+    advise: Callable[[DiagnosedModel], Advising]
     bits: Literal[8, 16, 0] = 0
     cure: bool = False
 
@@ -49,27 +49,24 @@ ADVISERS: Sequence[Adviser] = (
     Adviser(chosen_rows),
     Adviser(bf16_instead, 16),
     Adviser(quantized_beside),
+    Adviser(builder_warnings),
+    Adviser(never_reached),
 )
 """Those first whose advice removes the need for good."""
 
 
-def advised(subject: DiagnosedModel) -> Search[Findings]:
+def advised(net: DiagnosedModel) -> Search[Findings]:
     """Return the findings with advice, and with its ids at the layers that it would help.
 
     No further advice is tried once the case's allowance is spent. What changes nothing for its
     plan is no advice.
     """
     cures, others = list[Advice](), list[Advice]()
-    bits = 8 if subject.case.pair.low in QUANTIZED else 16
+    bits = 8 if net.case.pair.low in QUANTIZED else 16
     for advise, for_bits, cure in ADVISERS:
-        if for_bits in (0, bits) and not subject.variants.allowance.spent:
-            # The time is up in a model that is run, not tried: what was tried before stays.
-            with suppress(Stopped):
-                advice = yield from advise(subject)
-                active = (entry for entry in advice if not (entry.tried and entry.tried.idle))
-                (cures if cure else others).extend(active)
-    if not subject.variants.allowance.spent:
-        others += [*builder_warnings(subject), *never_reached(subject)]
+        if for_bits in (0, bits) and not net.variants.allowance.spent:
+            with suppress(Stopped):  # what was tried before stays
+                yield from _collected(advise(net), cures if cure else others)
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
     ordered = [*cures, *others]
@@ -78,6 +75,24 @@ def advised(subject: DiagnosedModel) -> Search[Findings]:
             finding,
             advice=list(dict.fromkeys(one.id for one in ordered if finding.layer in one.layers)),
         )
-        for finding in subject.findings.layers
+        for finding in net.findings.layers
     ]
-    return replace(subject.findings, layers=layers, advice=ordered)
+    return replace(net.findings, layers=layers, advice=ordered)
+
+
+def _collected(advising: Advising, advice: list[Advice]) -> Search[None]:
+    """Return the search without its advice, which is added to the list where it changes a plan."""
+    with suppress(StopIteration):
+        step = next(advising)
+        while True:
+            if isinstance(step, Advice):
+                if not (step.tried and step.tried.idle):
+                    advice.append(step)
+                step = advising.send(())
+                continue
+            try:
+                outcomes = yield step
+            except BaseException as error:  # as in `feed`
+                step = advising.throw(error)
+            else:
+                step = advising.send(outcomes)

@@ -11,7 +11,12 @@ from functools import partial
 from typing import NamedTuple
 
 from precision_bisect.errors import PrecisionBisectError, counted, first_of
-from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel, Editor, ModelChange
+from precision_bisect.explaining.advice.diagnosed_model import (
+    Advising,
+    DiagnosedModel,
+    Editor,
+    ModelChange,
+)
 from precision_bisect.explaining.diagnosis.extremes import extremes
 from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
@@ -40,16 +45,16 @@ class _Late(Exception):
     """The allowance for advice is spent."""
 
 
-def never_reached(subject: DiagnosedModel) -> Iterator[Advice]:
+def never_reached(net: DiagnosedModel) -> Advising:
     """Yield the candidates whose outputs had one value only, over all samples."""
-    still = subject.watched.still
+    still = net.watched.still
     layers = [
         str(layer.name)
-        for layer in subject.case.model.table.candidates
+        for layer in net.case.model.table.candidates
         if layer.outputs and all(still.get(name) is not None for name in layer.outputs)
     ]
     if layers:
-        values = {still[subject.view.by_name[name].output[0]] for name in layers}
+        values = {still[net.view.by_name[name].output[0]] for name in layers}
         value = f"{values.pop():g}" if len(values) == 1 else "one value"
         yield Advice(
             id="inputs",
@@ -57,93 +62,91 @@ def never_reached(subject: DiagnosedModel) -> Iterator[Advice]:
             text="Add samples for which they compute something: what they need is not known.",
             layers=layers,
             evidence=f"{first_of(layers, MOST_LISTED)} gave nothing but {value} in all "
-            f"{counted(len(subject.case.samples), 'sample')}",
+            f"{counted(len(net.case.samples), 'sample')}",
         )
 
 
-def quantized_beside(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return the kept layers beside which the file itself quantizes.
+def quantized_beside(net: DiagnosedModel) -> Advising:
+    """Yield the kept layers beside which the file itself quantizes.
 
     Nothing where the model without that was tried, and needs as many layers as the file has kept.
     """
     rounding = {
         str(layer.name)
-        for layer in subject.case.model.table.layers
+        for layer in net.case.model.table.layers
         if layer.exclusion is Exclusion.QUANTIZATION
     }
     layers, beside = [], ""
-    for name, node in subject.view.by_name.items():
-        if name not in subject.kept:
+    for name, node in net.view.by_name.items():
+        if name not in net.kept:
             continue
-        makers = [subject.view.maker.get(tensor, "") for tensor in node.input]
-        near = [n for n in (*makers, *subject.view.reading(node)) if n in rounding]
+        makers = [net.view.maker.get(tensor, "") for tensor in node.input]
+        near = [n for n in (*makers, *net.view.reading(node)) if n in rounding]
         if near:
             layers.append(name)
             beside = beside or near[0]
     if not layers:
-        return []
-    tried = yield from _unrounded(subject, layers)
-    if tried is not None and tried.kept >= len(subject.kept):
-        return []
-    return [
-        Advice(
-            id=ALREADY_ROUNDED,
-            title="Search the FP32 model: this one already rounds here",
-            text="Export the model before it was quantized, and search that one.",
-            layers=layers,
-            evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, "
-            f"at {beside}{tried.clause() if tried else ''}",
-            tried=tried,
-        )
-    ]
+        return
+    tried = yield from _unrounded(net, layers)
+    if tried is not None and tried.kept >= len(net.kept):
+        return
+    yield Advice(
+        id=ALREADY_ROUNDED,
+        title="Search the FP32 model: this one already rounds here",
+        text="Export the model before it was quantized, and search that one.",
+        layers=layers,
+        evidence=f"{first_of(layers, MOST_LISTED)}: the file itself rounds beside it, at {beside}"
+        f"{tried.clause() if tried else ''}",
+        tried=tried,
+    )
 
 
-def _unrounded(subject: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | None]:
+def _unrounded(net: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | None]:
     """Return what the model comes to without its own rounding, None where that cannot be tried.
 
     Its reference is its own: without quantization it computes something else.
     """
-    editor = Editor(subject.case.model.proto)
+    editor = Editor(net.case.model.proto)
     editor.without_quantization()
     try:
-        model = subject.loaded(editor.edited(), "unrounded")
+        model = net.loaded(editor.edited(), "unrounded")
     except PrecisionBisectError:
         return None
     change = ModelChange(what=ALREADY_ROUNDED, model=model, own_reference=True)
-    tried = yield from subject.tried(subject.kept.difference(layers), change)
+    tried = yield from net.tried(net.kept.difference(layers), change)
     if tried is not None and tried.holds:
         return tried
-    return (yield from _searched(subject, model, change)) or tried
+    return (yield from _searched(net, model, change)) or tried
 
 
-def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
+def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
     """Search a changed model by the default strategy; return what its answer comes to.
 
     `before` is the number of its candidates then. None where it cannot be tried, or takes more
     than advice may take.
     """
-    names, pair = model.table.names, subject.case.pair
-    if subject.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
+    names, pair = model.table.names, net.case.pair
+    if net.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
         return None
 
     def judge(batch: Batch) -> Search[Outcomes]:
         outcomes = []
         for proposal in batch:
-            if subject.variants.allowance.spent:
+            if net.variants.allowance.spent:
                 raise _Late
-            outcomes.append((yield from subject.judge(model, change, proposal.plan)))
+            outcomes.append((yield from net.judge(model, change, proposal.plan)))
         return tuple(outcomes)
 
     def beyond() -> Plan | None:
-        measure = partial(extremes, model, subject.case.samples, subject.case.options.threads)
+        measure = partial(extremes, model, net.case.samples, net.case.options.threads)
         return out_of_range(
-            model, pair, subject.case.samples, {}, measure, targets=subject.case.options.targets
+            model, pair, net.case.samples, {}, measure, targets=net.case.options.targets
         )[0]
 
     problem = Problem(
         names=names,
         modules=model.table.modules,
-        tolerance=subject.case.comparator.tolerance,
+        tolerance=net.case.comparator.tolerance,
         unit=KINDS[pair.low].unit,
         beyond_range=beyond,
     )
@@ -155,7 +158,7 @@ def _searched(subject: DiagnosedModel, model: Model, change: ModelChange) -> Sea
             plan = yield from answered(search, judge)
     except (PrecisionBisectError, _Late):
         return None
-    tried = yield from subject.tried([names[i] for i in plan.indices], change)
+    tried = yield from net.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
 
 
@@ -186,47 +189,41 @@ _DISOBEYED = _Warning(
 )
 
 
-def builder_warnings(subject: DiagnosedModel) -> Iterator[Advice]:
+def builder_warnings(net: DiagnosedModel) -> Advising:
     """Yield what TensorRT warned of in any build, with the layers that it named.
 
     Where it named none, those that it can mean.
     """
     norms = [
-        name
-        for decomposed in subject.decomposed
-        if decomposed.squares
-        for name in decomposed.members
+        name for decomposed in net.decomposed if decomposed.squares for name in decomposed.members
     ]
     heavy = [
         finding.layer
-        for finding in subject.findings.layers
+        for finding in net.findings.layers
         if finding.figures.get("largest_in") == "weight"
     ]
     for kind, layers in ((_NORM, norms), (_WEIGHTS, heavy), (_DISOBEYED, ())):
         # Builds differ in their counts, which make no new remark.
-        notes = {re.sub(r"\d+", "", n): n for n in subject.notes if kind.pattern.search(n)}
+        notes = {re.sub(r"\d+", "", n): n for n in net.notes if kind.pattern.search(n)}
         if notes:
             yield Advice(
                 id=kind.id,
                 title="What TensorRT warned of",
                 text=kind.text,
-                layers=_named(subject, kind) or [name for name in layers if name in subject.kept],
+                layers=_named(net, kind) or [name for name in layers if name in net.kept],
                 evidence=f"the builder says: {'; '.join(notes.values())}",
             )
 
 
-def _named(subject: DiagnosedModel, kind: _Warning) -> list[str]:
+def _named(net: DiagnosedModel, kind: _Warning) -> list[str]:
     """Return the layers that remarks of this kind name, or whose weights they list."""
     listed = {
-        name
-        for remark in subject.listed
-        if kind.pattern.search(remark.note)
-        for name in remark.names
+        name for remark in net.listed if kind.pattern.search(remark.note) for name in remark.names
     }
-    readers = {node.name for node in subject.view.nodes if not listed.isdisjoint(node.input)}
+    readers = {node.name for node in net.view.nodes if not listed.isdisjoint(node.input)}
     weightless = (re.sub(r"\.(weight|bias)$", "", name) for name in sorted(listed))
-    text = "\n".join((*(n for n in subject.notes if kind.pattern.search(n)), *weightless))
-    return [name for name in subject.by_name if name in readers or _names(text, name)]
+    text = "\n".join((*(n for n in net.notes if kind.pattern.search(n)), *weightless))
+    return [name for name in net.by_name if name in readers or _names(text, name)]
 
 
 def _names(text: str, name: str) -> bool:
@@ -246,20 +243,20 @@ class _Fitting(NamedTuple):
     tried: Tried
 
 
-def chosen_rows(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return how to judge what is chosen otherwise: by a check, or before it is chosen.
+def chosen_rows(net: DiagnosedModel) -> Advising:
+    """Yield how to judge what is chosen otherwise: by a check, or before it is chosen.
 
     Only what was tried and helps is named. Nothing where a check judges already.
     """
-    if not isinstance(subject.case.comparator, PolygraphyComparator):
-        return []
-    chosen, advice = subject.findings.selections, list[Advice]()
+    if not isinstance(net.case.comparator, PolygraphyComparator):
+        return
+    chosen = net.findings.selections
     if not chosen:
-        return (yield from _raw_head(subject))
-    cut = yield from _cut(subject, subject.case.comparator)
+        yield from _raw_head(net)
+    cut = (yield from _cut(net, net.case.comparator)) if chosen else None
     for selection in chosen:
-        behind = subject.view.behind(selection.layer) - {selection.layer}
-        fitting = yield from _fitting(subject, _checks(subject, selection), behind)
+        behind = net.view.behind(selection.layer) - {selection.layer}
+        fitting = yield from _fitting(net, _checks(net, selection), behind)
         before, at = f"before {selection.operator}", ", ".join(selection.reads)
         judge, text, evidence = [], [], [selection.words]
         if fitting is not None:
@@ -276,82 +273,68 @@ def chosen_rows(subject: DiagnosedModel) -> Search[list[Advice]]:
             )
             evidence.append(f"judged {before}, with {counted(cut.kept, 'layer')} kept: {cut}")
         if judge:
-            advice.append(
-                Advice(
-                    id=CHOSEN_ROWS,
-                    title=f"Judge {', or '.join(judge)}",
-                    text=f"{', '.join(text)}.",
-                    layers=[
-                        one
-                        for one in subject.by_name
-                        if selection.layer in subject.view.behind(one)
-                    ],
-                    evidence="; ".join(evidence),
-                    tried=fitting.tried if fitting else cut,
-                )
+            yield Advice(
+                id=CHOSEN_ROWS,
+                title=f"Judge {', or '.join(judge)}",
+                text=f"{', '.join(text)}.",
+                layers=[one for one in net.by_name if selection.layer in net.view.behind(one)],
+                evidence="; ".join(evidence),
+                tried=fitting.tried if fitting else cut,
             )
-    return advice
 
 
-def _cut(subject: DiagnosedModel, judge: PolygraphyComparator) -> Search[Tried | None]:
+def _cut(net: DiagnosedModel, judge: PolygraphyComparator) -> Search[Tried | None]:
     """Return what a model comes to that ends at what choices read; None where it does not help.
 
     The tensors that it ends at are judged by the limits that have no output of their own.
     """
-    gone = {name for selection in subject.findings.selections for name in selection.outputs}
-    outputs = [name for name in subject.view.outputs if name not in gone]
+    gone = {name for selection in net.findings.selections for name in selection.outputs}
+    outputs = [name for name in net.view.outputs if name not in gone]
     reads = dict.fromkeys(
-        name for selection in subject.findings.selections for name in selection.reads
+        name for selection in net.findings.selections for name in selection.reads
     )
     fresh = [name for name in reads if name not in outputs]
     # A tolerance lets indices pass that are off by rows.
     counting = any(
-        finding.cause is Cause.INDICES for finding in subject.findings.layers if finding.kept
+        finding.cause is Cause.INDICES for finding in net.findings.layers if finding.kept
     )
-    if counting or not all(selection.reads for selection in subject.findings.selections):
+    if counting or not all(selection.reads for selection in net.findings.selections):
         return None
-    editor = Editor(subject.case.model.proto)
+    editor = Editor(net.case.model.proto)
     editor.end_at(outputs, fresh)
     try:
-        model = subject.loaded(editor.edited(), "before")
+        model = net.loaded(editor.edited(), "before")
         judge = judge.of_outputs([*outputs, *fresh])
     except PrecisionBisectError:
         return None
     change = ModelChange(what="before-choice", model=model, own_reference=True, comparator=judge)
-    behind = {
-        n
-        for selection in subject.findings.selections
-        for n in subject.view.behind(selection.layer)
-    }
+    behind = {n for selection in net.findings.selections for n in net.view.behind(selection.layer)}
     # What comes after a choice is not judged then, so what it needs stays kept.
-    after = subject.kept & behind
-    for kept in (after, subject.kept):
-        tried = yield from subject.tried(kept, change)
+    after = net.kept & behind
+    for kept in (after, net.kept):
+        tried = yield from net.tried(kept, change)
         if tried is not None and tried.helps:
             return tried
     return None
 
 
-def _raw_head(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return how to judge a detector by what it detects, if all its boxes are in one output."""
-    reference = subject.case.reference
+def _raw_head(net: DiagnosedModel) -> Advising:
+    """Yield how to judge a detector by what it detects, if all its boxes are in one output."""
+    reference = net.case.reference
     if not is_head(list(reference)) or not all(map(_in_pixels, reference)):
-        return []
-    fitting = yield from _fitting(subject, [("boxes", subject.view.outputs)], ())
+        return
+    fitting = yield from _fitting(net, [("boxes", net.view.outputs)], ())
     if fitting is not None:
-        (name,) = subject.view.outputs
-        return [
-            Advice(
-                id=CHOSEN_ROWS,
-                title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
-                text="A tolerance judges boxes of no score, which nothing detects, as the others.",
-                layers=list(subject.by_name),
-                evidence=f"{name} {list(reference[0][name].shape)} looks like a raw head; judged "
-                f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
-                tried=fitting.tried,
-            )
-        ]
-    return []
+        (name,) = net.view.outputs
+        yield Advice(
+            id=CHOSEN_ROWS,
+            title=f"Judge by {fitting.flags}, if {name} has the boxes of a detector",
+            text="A tolerance judges boxes of no score, which nothing detects, as the others.",
+            layers=list(net.by_name),
+            evidence=f"{name} {list(reference[0][name].shape)} looks like a raw head; judged "
+            f"by that, with {counted(fitting.tried.kept, 'layer')} kept: {fitting.tried}",
+            tried=fitting.tried,
+        )
 
 
 def _in_pixels(sample: Sample) -> bool:
@@ -362,7 +345,7 @@ def _in_pixels(sample: Sample) -> bool:
 
 
 def _fitting(
-    subject: DiagnosedModel,
+    net: DiagnosedModel,
     checks: Iterable[tuple[str, Sequence[str]]],
     behind: Collection[str],
 ) -> Search[_Fitting | None]:
@@ -375,22 +358,22 @@ def _fitting(
         words = shlex.quote(f"{name}:{','.join(outputs)}")
         flags = f"--check {words} --tol {judge.tolerance:g}"
         try:
-            try_out(judge, subject.case.reference, flags)
+            try_out(judge, net.case.reference, flags)
         except PrecisionBisectError:
             continue
         for kept in ((), behind):
-            tried = yield from subject.tried(kept, ModelChange(what=name, comparator=judge))
+            tried = yield from net.tried(kept, ModelChange(what=name, comparator=judge))
             if tried is not None and tried.helps:
-                unjudged = [name for name in subject.view.outputs if name not in outputs]
+                unjudged = [name for name in net.view.outputs if name not in outputs]
                 return _Fitting(flags, unjudged, tried)
     return None
 
 
-def _checks(subject: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequence[str]]]:
+def _checks(net: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield checks that may fit, each with outputs to judge: those of all before the chosen ones.
 
     Only whole numbers are classes: the largest of a row of features says nothing of them.
     """
-    yield from (("boxes", outputs) for outputs in (subject.view.outputs, chosen.outputs))
-    if all(subject.case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
+    yield from (("boxes", outputs) for outputs in (net.view.outputs, chosen.outputs))
+    if all(net.case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
         yield "top1", chosen.outputs

@@ -5,11 +5,11 @@ Beside the samples, what took no part in the search judges: samples held out, an
 
 import hashlib
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.advice.variants import Variants
 from precision_bisect.explaining.diagnosis.diagnose import emulates
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.fusing.norms import Decomposed, find_decomposed
@@ -35,6 +35,7 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Search
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.search.case import Case
+from precision_bisect.search.combinators import Batch, Outcomes
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.trial import Listed, Outcome, Phase, Proposal, SampleSet
@@ -120,6 +121,8 @@ class Editor:
         return self._names(f"precision_bisect/advised/{what}_{self._number}")
 
 
+Advising: TypeAlias = Generator[Batch | Advice, Outcomes, None]
+"""A search that also yields advice on its way."""
 ADVICE_DRAW = 2 * 10**6
 """The draw of copies that advice is judged on; searches count theirs from 1."""
 

@@ -7,7 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.errors import PrecisionBisectError, counted
-from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel, Editor, ModelChange
+from precision_bisect.explaining.advice.diagnosed_model import (
+    Advising,
+    DiagnosedModel,
+    Editor,
+    ModelChange,
+)
 from precision_bisect.explaining.diagnosis.causes.outliers import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
@@ -41,134 +46,119 @@ class _Smoothed:
     weight: NDArray[np.float32]
 
 
-def smoothing(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return the kept layers of whose inputs few channels are far larger than the others.
+def smoothing(net: DiagnosedModel) -> Advising:
+    """Yield the kept layers of whose inputs few channels are far larger than the others.
 
     SmoothQuant (Xiao et al., ICML 2023, section 4, with alpha 0.5): input channels are divided by
     factors, and the rows of the weight multiplied by them. Powers of two change nothing in FP32.
     """
-    smoothed = [
-        one for finding in _hit(subject) if (one := _smoothed(subject, finding)) is not None
-    ]
+    smoothed = [one for finding in _hit(net) if (one := _smoothed(net, finding)) is not None]
     if not smoothed:
-        return []
+        return
     layers = [layer.layer for layer in smoothed]
-    worst = max((subject.by_name[name] for name in layers), key=_ratio)
-    tried = yield from _with_smoothed(subject, smoothed)
-    return [
-        Advice(
-            id="smooth",
-            title="Bring the channels to one size before quantizing (SmoothQuant)",
-            text="Divide the large channels by a factor in the layer before, such as the scale "
-            "of a norm, and multiply the rows of the weight that read them: in FP32 nothing "
-            "changes.",
-            layers=layers,
-            evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
-            f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
-            f"{tried.clause() if tried else ''}",
-            tried=tried,
-        )
-    ]
+    worst = max((net.by_name[name] for name in layers), key=_ratio)
+    tried = yield from _with_smoothed(net, smoothed)
+    yield Advice(
+        id="smooth",
+        title="Bring the channels to one size before quantizing (SmoothQuant)",
+        text="Divide the large channels by a factor in the layer before, such as the scale of a "
+        "norm, and multiply the rows of the weight that read them: in FP32 nothing changes.",
+        layers=layers,
+        evidence=f"channel {worst.figures['channel']} of {worst.figures['tensor']} reaches "
+        f"{worst.figures['largest']:.3g}, {_ratio(worst):.0f} times as much as the median one"
+        f"{tried.clause() if tried else ''}",
+        tried=tried,
+    )
 
 
-def calibration(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return another way to calibrate, where with it the layers that lack range pass."""
-    lacking = [finding.layer for finding in subject.findings.layers if not finding.cause.digits]
-    hit = [name for name in lacking if name in subject.kept]
-    if subject.case.pair.low != "int8" or not hit:
-        return []
+def calibration(net: DiagnosedModel) -> Advising:
+    """Yield another way to calibrate, where with it the layers that lack range pass."""
+    lacking = [finding.layer for finding in net.findings.layers if not finding.cause.digits]
+    hit = [name for name in lacking if name in net.kept]
+    if net.case.pair.low != "int8" or not hit:
+        return
     for method in _METHODS:
-        if method == subject.case.options.calibration:
+        if method == net.case.options.calibration:
             continue
-        scales = _scales(subject, subject.case.model, subject.case.pair, method)
-        tried = yield from subject.tried(
-            subject.kept.difference(hit), ModelChange(what=method, scales=scales)
+        scales = _scales(net, net.case.model, net.case.pair, method)
+        tried = yield from net.tried(
+            net.kept.difference(hit), ModelChange(what=method, scales=scales)
         )
         if tried is not None and tried.on_samples:
-            return [
-                Advice(
-                    id="calibration",
-                    title="Calibrate in another way",
-                    text=f"Search with --calibration {method}.",
-                    layers=hit,
-                    evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
-                    f"{subject.case.options.calibration} has found; with {method}{tried.clause()}",
-                    tried=tried,
-                )
-            ]
-    return []
-
-
-def fp16_instead(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return FP16 for the kept layers and all that is not quantized, where that passes."""
-    if subject.case.pair.high != "fp32" or not subject.kept:
-        return []
-    pair = Pair(low=subject.case.pair.low, high="fp16")
-    scales = _scales(subject, subject.case.model, pair, subject.case.options.calibration)
-    change = ModelChange(what="fp16-kept", pair=pair, scales=scales)
-    tried = yield from subject.tried(subject.kept, change, low=subject.kept)
-    if tried is not None and tried.on_samples:
-        return [
-            Advice(
-                id="fp16-kept",
-                title="Keep these layers in FP16 instead of FP32",
-                text="Search with --high fp16, or name fp16 in place of fp32 in a ladder: what is "
-                "not quantized takes half the memory.",
-                layers=sorted(subject.kept),
-                evidence=f"with all that is not {pair.low} in FP16: {tried}",
+            yield Advice(
+                id="calibration",
+                title="Calibrate in another way",
+                text=f"Search with --calibration {method}.",
+                layers=hit,
+                evidence=f"most is lost in {counted(len(hit), 'layer')} to scales that "
+                f"{net.case.options.calibration} has found; with {method}{tried.clause()}",
                 tried=tried,
             )
-        ]
-    return []
+            return
 
 
-def bf16_instead(subject: DiagnosedModel) -> Search[list[Advice]]:
-    """Return BF16 for the kept layers, or for all layers, where it passes on the samples."""
-    if subject.case.pair != Pair(low="fp16", high="fp32"):
-        return []
-    kept = [finding for finding in subject.findings.layers if finding.layer in subject.kept]
-    if not kept or any(finding.cause.digits for finding in kept):
-        return []
-    layers, advice = [finding.layer for finding in kept], list[Advice]()
-    how = "Name bf16 in place of fp32" if subject.on_ladder else "Search with --high bf16"
-    kept_so = ModelChange(what="bf16-kept", pair=Pair(low="fp16", high="bf16"))
-    high = yield from subject.tried(layers, kept_so, low=layers)
-    if high is not None and high.on_samples:
-        advice.append(
-            Advice(
-                id="bf16-kept",
-                title="Keep these layers in BF16 instead of FP32",
-                text=f"{how}: BF16 has the range of FP32 at half its size.",
-                layers=layers,
-                evidence=f"range is short here, not digits; kept in BF16: {high}",
-                tried=high,
-            )
+def fp16_instead(net: DiagnosedModel) -> Advising:
+    """Yield FP16 for the kept layers and all that is not quantized, where that passes."""
+    if net.case.pair.high != "fp32" or not net.kept:
+        return
+    pair = Pair(low=net.case.pair.low, high="fp16")
+    scales = _scales(net, net.case.model, pair, net.case.options.calibration)
+    change = ModelChange(what="fp16-kept", pair=pair, scales=scales)
+    tried = yield from net.tried(net.kept, change, low=net.kept)
+    if tried is not None and tried.on_samples:
+        yield Advice(
+            id="fp16-kept",
+            title="Keep these layers in FP16 instead of FP32",
+            text="Search with --high fp16, or name fp16 in place of fp32 in a ladder: what is not "
+            "quantized takes half the memory.",
+            layers=sorted(net.kept),
+            evidence=f"with all that is not {pair.low} in FP16: {tried}",
+            tried=tried,
         )
-    if subject.on_ladder:
-        return advice
-    low = yield from subject.tried(
+
+
+def bf16_instead(net: DiagnosedModel) -> Advising:
+    """Yield BF16 for the kept layers, or for all layers, where it passes on the samples."""
+    if net.case.pair != Pair(low="fp16", high="fp32"):
+        return
+    kept = [finding for finding in net.findings.layers if finding.layer in net.kept]
+    if not kept or any(finding.cause.digits for finding in kept):
+        return
+    layers = [finding.layer for finding in kept]
+    how = "Name bf16 in place of fp32" if net.on_ladder else "Search with --high bf16"
+    kept_so = ModelChange(what="bf16-kept", pair=Pair(low="fp16", high="bf16"))
+    high = yield from net.tried(layers, kept_so, low=layers)
+    if high is not None and high.on_samples:
+        yield Advice(
+            id="bf16-kept",
+            title="Keep these layers in BF16 instead of FP32",
+            text=f"{how}: BF16 has the range of FP32 at half its size.",
+            layers=layers,
+            evidence=f"range is short here, not digits; kept in BF16: {high}",
+            tried=high,
+        )
+    if net.on_ladder:
+        return
+    low = yield from net.tried(
         [], ModelChange(what=EVERYWHERE, pair=Pair(low="bf16", high="fp32"))
     )
     if low is not None and low.on_samples:
-        advice.append(
-            Advice(
-                id=EVERYWHERE,
-                title="Run the whole model in BF16",
-                text="Search with --low bf16, where the hardware has it.",
-                layers=layers,
-                evidence=f"every layer in BF16: {low}",
-                tried=low,
-            )
+        yield Advice(
+            id=EVERYWHERE,
+            title="Run the whole model in BF16",
+            text="Search with --low bf16, where the hardware has it.",
+            layers=layers,
+            evidence=f"every layer in BF16: {low}",
+            tried=low,
         )
-    return advice
 
 
-def _hit(subject: DiagnosedModel) -> list[Finding]:
+def _hit(net: DiagnosedModel) -> list[Finding]:
     """Return the kept layers that lose most to their input, in which a channel stands out."""
     return [
         finding
-        for finding in subject.findings.layers
-        if finding.layer in subject.kept
+        for finding in net.findings.layers
+        if finding.layer in net.kept
         and finding.figures.get("largest_in") == "input"
         and _ratio(finding) >= CHANNEL_RATIO
     ]
@@ -179,11 +169,11 @@ def _ratio(finding: Finding) -> float:
     return float(ratio) if ratio is not None and isfinite(ratio) else 0.0
 
 
-def _smoothed(subject: DiagnosedModel, finding: Finding) -> _Smoothed | None:
+def _smoothed(net: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     """Return the factors of a layer; None where its weight is not constant, or has groups."""
-    node = subject.view.by_name[finding.layer]
-    weight = subject.view.array(node.input[1])
-    activations = subject.watched.magnitudes.get(node.input[0])
+    node = net.view.by_name[finding.layer]
+    weight = net.view.array(node.input[1])
+    activations = net.watched.magnitudes.get(node.input[0])
     group, transposed = attribute(node, "group"), attribute(node, "transB")
     if (
         weight is None
@@ -214,33 +204,26 @@ def _smoothed(subject: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     )
 
 
-def _with_smoothed(subject: DiagnosedModel, smoothed: list[_Smoothed]) -> Search[Tried | None]:
+def _with_smoothed(net: DiagnosedModel, smoothed: list[_Smoothed]) -> Search[Tried | None]:
     """Try the model with these layers smoothed, calibrated again, and not kept."""
-    editor = Editor(subject.case.model.proto)
+    editor = Editor(net.case.model.proto)
     for layer in smoothed:
-        node = subject.view.by_name[layer.layer]
+        node = net.view.by_name[layer.layer]
         editor.scale_reads(node.input[0], {layer.layer}, np.float32(1) / layer.factors)
         editor.replace(node.input[1], layer.weight, {layer.layer})
     try:
-        model = pin_formless(subject.loaded(editor.edited(), "smoothed"), subject.case.pair)
-        scales = _scales(subject, model, subject.case.pair, subject.case.options.calibration)
+        model = pin_formless(net.loaded(editor.edited(), "smoothed"), net.case.pair)
+        scales = _scales(net, model, net.case.pair, net.case.options.calibration)
     except PrecisionBisectError:
         return None
-    kept_layers = subject.kept.difference(layer.layer for layer in smoothed)
-    return (
-        yield from subject.tried(
-            kept_layers, ModelChange(what="smooth", model=model, scales=scales)
-        )
-    )
+    kept_layers = net.kept.difference(layer.layer for layer in smoothed)
+    change = ModelChange(what="smooth", model=model, scales=scales)
+    return (yield from net.tried(kept_layers, change))
 
 
-def _scales(subject: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
+def _scales(net: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
     kind = QUANTIZED[pair.low]
     how = Calibration(method=method, kind=kind, stored=pair.high)
     return calibrate(
-        model,
-        quantized_layers(model, pair),
-        subject.case.sets.judging,
-        how,
-        subject.case.options.threads,
+        model, quantized_layers(model, pair), net.case.sets.judging, how, net.case.options.threads
     )
