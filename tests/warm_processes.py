@@ -53,7 +53,7 @@ MODULES = {
 """What may be run as a module, and what the process that it is forked from has imported."""
 FIRST = frozenset(
     {"sitecustomize", "usercustomize", "precision_bisect", "precision_bisect_strategies"}
-    | {"numpy", "onnx", "onnxruntime", "polygraphy", "tensorrt", "tensorrt_rtx", "cuda"}
+    | {"numpy", "onnx", "onnxruntime", "polygraphy", "tensorrt", "tensorrt_rtx"}
 )
 """What a folder of PYTHONPATH may hold that would come before what has been imported."""
 AT_IMPORT = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "OMP_", "MKL_", "LOKY_PICKLER")
