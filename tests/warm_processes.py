@@ -161,9 +161,10 @@ ORIGINS = Origins()
 
 def install() -> None:
     """Have this process's `subprocess` and loky fork what they can."""
-    ORIGINS.enabled = sys.platform == "linux"
+    ORIGINS.enabled = True
     _posixsubprocess.fork_exec = fork_exec
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
+    subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]
 
 
 def fork_exec(*asked: Any) -> int:
