@@ -164,7 +164,7 @@ def install() -> None:
     ORIGINS.enabled = True
     _posixsubprocess.fork_exec = fork_exec
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
-    subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]
+    setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010 - mypy forbids the plain form
 
 
 def fork_exec(*asked: Any) -> int:
