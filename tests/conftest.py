@@ -44,7 +44,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have Python processes begin at once, except at night."""
-    if config.getoption("hypothesis_profile", None) != "nightly":
+    at_night = config.getoption("hypothesis_profile", None) == "nightly"
+    if sys.platform == "linux" and not at_night:
         import warm_processes
 
         warm_processes.install()
@@ -60,9 +61,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have processes begin as users start them."""
-    import warm_processes
-
-    monkeypatch.setattr(warm_processes.ORIGINS, "enabled", False)
+    if warm_processes := sys.modules.get("warm_processes"):
+        monkeypatch.setattr(warm_processes.ORIGINS, "enabled", False)
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ MODULES = {
 """What may be run as a module, and what the process that it is forked from has imported."""
 FIRST = frozenset(
     {"sitecustomize", "usercustomize", "precision_bisect", "precision_bisect_strategies"}
-    | {"numpy", "onnx", "onnxruntime", "polygraphy", "tensorrt", "tensorrt_rtx", "cuda"}
+    | {"numpy", "onnx", "onnxruntime", "polygraphy", "tensorrt", "tensorrt_rtx"}
 )
 """What a folder of PYTHONPATH may hold that would come before what has been imported."""
 AT_IMPORT = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "OMP_", "MKL_", "LOKY_PICKLER")
@@ -161,9 +161,10 @@ ORIGINS = Origins()
 
 def install() -> None:
     """Have this process's `subprocess` and loky fork what they can."""
-    ORIGINS.enabled = sys.platform == "linux"
+    ORIGINS.enabled = True
     _posixsubprocess.fork_exec = fork_exec
     subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]
+    setattr(subprocess, "_USE_POSIX_SPAWN", False)  # noqa: B010 - mypy forbids the plain form
 
 
 def fork_exec(*asked: Any) -> int:

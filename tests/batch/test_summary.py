@@ -39,10 +39,10 @@ def test_a_failed_gate_says_why(gated: Ran) -> None:
         first[key] for key in ("status", "exit_code", "message", "kept")
     )
     assert ("found", 0, "") == tuple(second[key] for key in ("status", "exit_code", "message"))
-    head, _, gated, other = (out / SUMMARY).read_text().splitlines()
+    head, _, row, other = (out / SUMMARY).read_text().splitlines()
     assert "| job | ended | FP32 layers | time | why |" == head
-    assert "| gated | found | 4 of 20 |" == gated[:27]
-    assert "the answer keeps 4 layers" in gated
+    assert "| gated | found | 4 of 20 |" == row[:27]
+    assert "the answer keeps 4 layers" in row
     assert other.startswith("| b | found | 4 of 20 |")
     suite = ElementTree.parse(out / JUNIT).getroot()
     assert ("2", "1", "0") == tuple(suite.get(key) for key in ("tests", "failures", "errors"))

@@ -43,12 +43,13 @@ WRITTEN = sorted(EVERY - {MIXED_DATA, TORCH_AUTOCAST, FP32_MODEL, FP32_DATA})
 
 
 def test_a_finished_run_is_exported_beside_its_result(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without paths it reads the model's default run folder and writes there."""
-    monkeypatch.chdir(finished.parent)
-    path, run = Path("tiny.onnx"), Path("tiny.onnx.precision-bisect")
-    finished.rename(run)
+    monkeypatch.chdir(tmp_path)
+    path = write_model(tmp_path / "tiny.onnx")
+    run = Path("tiny.onnx.precision-bisect")
+    search(path, run)
     for name in EVERY.difference(JUDGING):
         (run / name).unlink(missing_ok=True)
     said = export(path, None, None, {}).to_text()
