@@ -213,7 +213,7 @@ def plans(model: Model) -> Iterator[tuple[str, Plan]]:
         ends = (typed[0], typed[2 * len(typed) // 5], *typed[-2:])
         some += [*ends, *names[:1]] if len(names) < 16 else ends
     for name in dict.fromkeys(some or names[:2]):
-        yield f"{name} kept", Plan.of([[*names].index(name)])
+        yield f"{name} kept", Plan.of([[*names].index(LayerName(name))])
     ops = {node.name: node.op_type for node in model.proto.graph.node}
     for what, kept in (("statistics", kernels[:1]), ("all statistics", kernels[1:] and kernels)):
         between = [piece for kernel in kept for piece in _statistics(kernel.pieces, ops)]

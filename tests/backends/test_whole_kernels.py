@@ -21,7 +21,7 @@ PIECES = """(float[2, 64, 64] x) => (float[2, 64, 64] y) <float two = {{2}}, flo
   [sum] a = Add(v, e) [root] r = Sqrt(a) [quotient] q = Div({d}, r) [scale] {scaled} = Mul(q, w)
   {shift} }}"""
 WEIGHTS: Mapping[str, NDArray[np.float32]] = {
-    "w": 1 + normal(64, seed=1) / 8,
+    "w": (1 + normal(64, seed=1) / 8).astype(np.float32),
     "b": normal(64, seed=2),
 }
 LOUD = 600 * normal(2, 64, 64)
