@@ -33,6 +33,7 @@ from precision_bisect.backends.emulation.whole_kernels import kernels_of_cuda
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HalfName, Pair
 
@@ -71,7 +72,8 @@ class Network:
 
 def vision_transformer(blocks: int = 3, width: int = 64, tokens: int = 32) -> Network:
     """Return blocks with written-out norms, attention and GELU, on a stream with loud channels."""
-    body, weights, x = "", {}, "x"
+    body, x = "", "x"
+    weights: dict[str, tuple[int, ...]] = {}
     for i in range(blocks):
         p = f"b{i}"
         body += NORM.format(p=f"{p}one", x=x, y=f"{p}h")
@@ -188,7 +190,7 @@ def feed(model: Model, size: float) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(SEED + 1)
     found: dict[str, NDArray[Any]] = {}
     for spec in model.inputs:
-        shape = [int(n) for n in spec.shape or ()]
+        shape = [n if isinstance(n, int) else 1 for n in spec.shape or ()]
         if spec.name == "ids":
             found[spec.name] = rng.integers(0, 500, shape)
         else:
@@ -211,12 +213,12 @@ def plans(model: Model) -> Iterator[tuple[str, Plan]]:
         ends = (typed[0], typed[2 * len(typed) // 5], *typed[-2:])
         some += [*ends, *names[:1]] if len(names) < 16 else ends
     for name in dict.fromkeys(some or names[:2]):
-        yield f"{name} kept", Plan.of([[*names].index(name)])
+        yield f"{name} kept", Plan.of([[*names].index(LayerName(name))])
     ops = {node.name: node.op_type for node in model.proto.graph.node}
     for what, kept in (("statistics", kernels[:1]), ("all statistics", kernels[1:] and kernels)):
         between = [piece for kernel in kept for piece in _statistics(kernel.pieces, ops)]
         if between:
-            yield f"{what} kept", Plan.of([names.index(name) for name in between])
+            yield f"{what} kept", Plan.of([*names].index(LayerName(name)) for name in between)
 
 
 def _statistics(pieces: tuple[str, ...], ops: Mapping[str, str]) -> list[str]:

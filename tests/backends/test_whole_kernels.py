@@ -1,5 +1,6 @@
 """What ONNX Runtime fuses is rounded at its ends alone, as long as a plan keeps none of it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,10 @@ PIECES = """(float[2, 64, 64] x) => (float[2, 64, 64] y) <float two = {{2}}, flo
   {centre} [square] p = Pow({d}, two) [variance] v = ReduceMean<axes = [{axis}]>(p)
   [sum] a = Add(v, e) [root] r = Sqrt(a) [quotient] q = Div({d}, r) [scale] {scaled} = Mul(q, w)
   {shift} }}"""
-WEIGHTS = {"w": 1 + normal(64, seed=1) / 8, "b": normal(64, seed=2)}
+WEIGHTS: Mapping[str, NDArray[np.float32]] = {
+    "w": (1 + normal(64, seed=1) / 8).astype(np.float32),
+    "b": normal(64, seed=2),
+}
 LOUD = 600 * normal(2, 64, 64)
 """Their squares leave FP16's range."""
 
