@@ -120,7 +120,7 @@ def write_models(folder: Path) -> dict[str, dict[str, str]]:
     for name, model, arrays in models():
         path = folder / f"{name}.onnx"
         onnx.save(model, path)
-        np.savez(path.with_suffix(".npz"), **arrays)
+        np.savez(path.with_suffix(".npz"), **dict[str, Any](arrays))
         jobs[name] = [
             *("--onnx_path", str(path), "--output_path", str(folder / f"{name}.{AUTOCAST}.made")),
             *("--low_precision_type", "fp16", "--keep_io_types", "--log_level", "CRITICAL"),

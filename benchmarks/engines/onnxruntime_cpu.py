@@ -106,8 +106,8 @@ def models_of(operator: str, kind: int) -> Iterator[tuple[str, onnx.ModelProto, 
             arrays[value.name] = as_kind(array, wanted) if wanted == kind else array
         for value in model.graph.input[len(values) :]:
             shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
-            wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            arrays[value.name] = np.ones(shape, wanted)
+            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            arrays[value.name] = np.ones(shape, dtype)
         yield f"{operator}-{number}", model, arrays
 
 
@@ -131,7 +131,7 @@ def with_special(model: onnx.ModelProto, arrays: dict[str, Array], kind: int) ->
 def reference(model: onnx.ModelProto, arrays: dict[str, Array]) -> list[float]:
     """Return the first output that the onnx reference computes."""
     with np.errstate(all="ignore"):
-        outputs = ReferenceEvaluator(model).run(None, arrays)
+        outputs: Any = ReferenceEvaluator(model).run(None, arrays)
     return [float(number) for number in np.ravel(outputs[0])]
 
 
@@ -196,7 +196,7 @@ def write_models(folder: Path) -> dict[str, list[float]]:
 def _write(path: Path, model: onnx.ModelProto, arrays: Mapping[str, Array]) -> None:
     onnx.save(model, path.with_name(path.name + ".onnx"))
     # NumPy's files know no bfloat16.
-    plain = {
+    plain: dict[str, Any] = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         for name, array in arrays.items()
     }

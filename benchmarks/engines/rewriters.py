@@ -43,7 +43,7 @@ def write_models(folder: Path) -> None:
             made = Path(children.call(mixed, model, place))
             if made.is_absolute():
                 onnx.save(onnx.load(made), folder / f"{name}.onnx")
-                np.savez(folder / f"{name}.npz", **arrays)
+                np.savez(folder / f"{name}.npz", **dict[str, Any](arrays))
 
 
 def precision(operator: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -136,8 +136,9 @@ def typed_file(
     path = folder / "model.onnx"
     onnx.save(model, path)
     pair = Pair(low=form.low, high="fp32")
-    io_types = "fp16" if form.half_interface else "model"
-    settings = EngineSettings(io_types=io_types, guard_islands=guard)
+    settings = EngineSettings(
+        io_types="fp16" if form.half_interface else "model", guard_islands=guard
+    )
     loaded = pin_formless(load_model(path).with_io_types(settings.io_types), pair)
     if pins:
         judge = EmulatedBackend(loaded, form.low, targets=("tensorrt-rtx",), late=True)
