@@ -22,7 +22,7 @@ def read_toml(path: Path, what: str, hint: str) -> Mapping[str, Any]:
     """Return what a TOML file holds. Raises UsageError, which says `what` the file is to be."""
     try:
         if plain_size(path) > LARGEST_FILE:
-            raise UsageError(f"{path} is too large for {what}", "split it")
+            raise UsageError(f"{path} is too large for a {what}", "split it")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
