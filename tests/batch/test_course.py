@@ -154,7 +154,7 @@ def test_a_batch_survives_what_it_cannot_write(write: Write, tmp_path: Path) -> 
             (tmp_path / "out" / "batch.json").unlink()
             (tmp_path / "out" / "batch.json").mkdir()
 
-    record = run_batch(options, say)
+    record = run_batch(options, say, say)
     assert ["failed", "found"] == [job.status for job in record.jobs]
     assert "cannot start a job that writes" in record.jobs[0].message
     assert any(line.startswith("Warning: cannot write") for line in said)

@@ -22,7 +22,7 @@ def read_toml(path: Path, what: str, hint: str) -> Mapping[str, Any]:
     """Return what a TOML file holds. Raises UsageError, which says `what` the file is to be."""
     try:
         if plain_size(path) > LARGEST_FILE:
-            raise UsageError(f"{path} is too large for {what}", "split it")
+            raise UsageError(f"{path} is too large for a {what}", "split it")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
@@ -34,7 +34,7 @@ def read_toml(path: Path, what: str, hint: str) -> Mapping[str, Any]:
 def flag_keys(where: str, table: object) -> dict[str, Any]:
     """Return a table by the flags' own spelling. Raises UsageError."""
     if not isinstance(table, dict):
-        raise UsageError(f"{where} is no table", "write [defaults], and [[job]] for each search")
+        raise UsageError(f"{where} is no table", "write keys and values, as tol = 0.01")
     keys = {key.replace("_", "-"): value for key, value in table.items()}
     if len(keys) < len(table):
         raise UsageError(f"{where} has a key twice, with a dash and an underscore", "drop one")
@@ -72,7 +72,7 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
         return []
     table = read_toml(path, "configuration file", "see --config in precision-bisect --help-all")
     if path.name == PYPROJECT:
-        table = table.get("tool", {}).get(_TOOL, {})
+        table = _table_of_tool(table)
     flags, arguments = parser._option_string_actions, []
     for key, value in flag_keys(str(path), table).items():
         if key in _OF_THE_COMMAND_LINE:
@@ -93,6 +93,11 @@ def _holds_config(path: Path) -> bool:
     if path.name == CONFIG:
         return True
     try:
-        return _TOOL in tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, ValueError, RecursionError, AttributeError):
+        return bool(_table_of_tool(tomllib.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, RecursionError):
         return False  # somebody else's file
+
+
+def _table_of_tool(project: Mapping[str, Any]) -> Any:
+    tools = project.get("tool")
+    return tools.get(_TOOL, {}) if isinstance(tools, dict) else {}
