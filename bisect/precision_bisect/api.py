@@ -46,6 +46,7 @@ from precision_bisect.settings.targets import TargetChoice
 from precision_bisect.settings.worker_options import ForecastOn, Isolate
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
     from precision_bisect.protocols import Sample
@@ -125,7 +126,7 @@ def find(
     model: "str | Path | onnx.ModelProto",
     *,
     tol: Limits = None,
-    inputs: "str | Path | Sample | Iterable[Sample] | None" = None,
+    inputs: "str | Path | Sample | np.ndarray | Iterable[Sample | np.ndarray] | None" = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
     progress: bool | None = None,

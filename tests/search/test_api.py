@@ -13,10 +13,11 @@ import pytest
 import precision_bisect
 from effort import nightly
 from models import OVERFLOW, parse, save, with_weights
-from precision_bisect.api import FindOptions, in_keywords
+from precision_bisect.api import FindOptions
 from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.events import Event, Warned
+from precision_bisect.settings.keywords import in_keywords
 from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,

@@ -217,7 +217,6 @@ def doctor_command(parsed: Namespace) -> int:
 def batch_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.batch.batch_record import written_line
     from precision_bisect.commandline.batch.batch_run import as_shell, dry_run, run_batch
-    from precision_bisect.runs.monitoring.events import ignore
 
     options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:
@@ -229,7 +228,7 @@ def batch_command(parsed: Namespace) -> int:
         if planned.interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.USAGE if failed else ExitCode.OK
-    batch = run_batch(options, tell, ignore if parsed.json else _show)
+    batch = run_batch(options, tell, (lambda line: None) if parsed.json else _show)
     sys.stdout.write(batch.to_json() if parsed.json else written_line(options.folder))
     return batch.exit_code
 

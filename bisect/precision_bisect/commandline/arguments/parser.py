@@ -195,7 +195,9 @@ class Parser(argparse.ArgumentParser):
 
     def format_short_help(self) -> str:
         """Return a line for each everyday argument."""
-        formatter = self.formatter_class(prog=self.prog, max_help_position=_BRIEF_COLUMN)
+        formatter = argparse.RawDescriptionHelpFormatter(
+            self.prog, max_help_position=_BRIEF_COLUMN
+        )
         usage, epilog = self._short
         formatter.add_usage(usage, [], [])
         formatter.add_text(self.description)
