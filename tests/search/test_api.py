@@ -17,7 +17,6 @@ from precision_bisect.api import FindOptions
 from precision_bisect.commandline.main import main
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.events import Event, Warned
-from precision_bisect.settings.keywords import in_keywords
 from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
     EVENTS,
@@ -29,6 +28,7 @@ from precision_bisect.runs.runfolder import (
 )
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.flags import choices_of, flag_name, flags_of
+from precision_bisect.settings.keywords import in_keywords
 
 GIVEN = (
     "(float[4096] x) => (float[4096] y) <float k = {0.00333333333}>"
