@@ -20,30 +20,16 @@ from precision_bisect.precisions import (
     type_name,
 )
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.settings.export_points import (
-    DEPLOY,
-    EXPORT_POINTS,
-    FEWEST,
-    export_point,
-)
+from precision_bisect.settings.export_points import DEPLOY, EXPORT_POINTS, FEWEST, export_point
 from precision_bisect.settings.flags import check, flag, flag_name, objects
-from precision_bisect.settings.reading import check_ranges, duration, patterns, share
+from precision_bisect.settings.reading import duration, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
     SampleOptions,
     check_images,
-    check_limits,
 )
-from precision_bisect.settings.targets import (
-    DEFAULT_TARGETS,
-    TARGETS,
-    TargetChoice,
-    TargetName,
-)
-from precision_bisect.settings.worker_options import (
-    DEFAULT_EXECUTOR,
-    WorkerOptions,
-)
+from precision_bisect.settings.targets import DEFAULT_TARGETS, TARGETS, TargetChoice, TargetName
+from precision_bisect.settings.worker_options import DEFAULT_EXECUTOR, WorkerOptions
 
 CalibrationName: TypeAlias = Literal["minmax", "entropy", "percentile"]
 Certify: TypeAlias = Literal["none", "forecasts", "full"]
@@ -256,7 +242,8 @@ class Options(WorkerOptions, SampleOptions):
 
     def __post_init__(self) -> None:
         check(self)
-        self._check_shapes()
+        self.check_samples()
+        self._check_patterns()
         beyond = chain(self._beyond_a_pair(), self._beyond_the_emulator())
         refusals = chain(check_images(self), self._clashes(), beyond)
         for refused, message, hint in refusals:
@@ -350,26 +337,13 @@ class Options(WorkerOptions, SampleOptions):
         ended = self.until != "answer" and bool(self.ladder)
         yield ended, f"a run that ends with the {self.until} has no use for --ladder", out
 
-    def _check_shapes(self) -> None:
-        """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
-        if not isinstance(self.inputs, Path | Sequence | None):
-            raise UsageError(
-                f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
-            )
-        if not all(isinstance(shape, Sequence) for shape in self.input_shapes.values()):
-            raise UsageError(
-                f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
-            )
+    def _check_patterns(self) -> None:
+        """Raise UsageError for patterns of a type that only Python can give."""
         for name in ("keep", "low_only"):
             value = getattr(self, name)
             listed = isinstance(value, Sequence) and not isinstance(value, str)
             if not (listed and all(isinstance(pattern, str) and pattern for pattern in value)):
                 raise UsageError(f"{name} cannot be {value!r}", "give a list of patterns")
-        check_ranges(self.ranges)
-        for name in ("tol", "atol", "rtol"):
-            # A check of the user's may ask for no error at all.
-            zero = name != "tol" or self.check is not None
-            check_limits(getattr(self, name), name, zero=zero)
 
     @property
     def pair(self) -> Pair:

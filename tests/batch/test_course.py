@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
-from precision_bisect.commandline.arguments.command_flags import BatchOptions
+from precision_bisect.commandline.arguments.batch_flags import BatchOptions
 from precision_bisect.commandline.batch.batch_run import run_batch
 from precision_bisect.commandline.main import main
 from precision_bisect.runs.locking import RunLock

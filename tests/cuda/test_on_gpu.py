@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -330,29 +329,6 @@ def test_what_is_judged_is_what_is_deployed(tmp_path: Path) -> None:
     assert ["use_tf32=0"] == list(recheck.library_defaults.options)
     ran = subprocess.run([sys.executable, tmp_path / "out" / "run_onnxruntime.py"])
     assert 0 == ran.returncode
-
-
-SQUARE = """(float[64,512] x) => (float[64,512] y) <float up = {300}, float down = {1.1e-5}> {
-  [product] p = MatMul(x, w) [bent] a = Tanh(p) [up] b = Mul(a, up) [square] c = Mul(b, b)
-  [down] d = Mul(c, down) [last] y = Tanh(d) }"""
-
-
-def test_the_plan_to_deploy_is_timed_beside_fp32(tmp_path: Path) -> None:
-    """Both with TF32, which FP32 holds with; the ledger decides where a run goes on."""
-    path = save(with_weights(parse(SQUARE), {"w": normal(512, 512) / 16}), tmp_path)
-    inputs = [{"x": normal(64, 512, seed=seed)} for seed in range(2)]
-    search = partial(
-        find, path, tol=1e-2, inputs=inputs, backend="onnxruntime", out=tmp_path / "out"
-    )
-    found = search()
-    assert "found" == found.status and found.tf32 is not None and found.tf32.fp32_passed
-    assert found.deploy is not None and found.deploy.tf32 and not found.deploy.estimated
-    latency = found.deploy.latency
-    assert latency is not None and "cuda_graph" == latency.method
-    assert latency.speedup == found.tf32.speedup
-    assert found.deploy.error is not None and found.deploy.error <= 1e-2
-    again = search(resume=True)
-    assert (found.kept, found.deploy, found.builds) == (again.kept, again.deploy, again.builds)
 
 
 def test_the_users_own_options_judge(tmp_path: Path) -> None:

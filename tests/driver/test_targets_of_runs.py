@@ -14,6 +14,7 @@ from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.judging.inputs.input_files import read_samples
+from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.evaluators import reopened
@@ -26,7 +27,6 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.evaluation import judge_outputs
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
 

@@ -4,7 +4,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from PIL import Image
 from effort import examples
 from models import load_text
 from precision_bisect.commandline.main import main
-from precision_bisect.errors import InputError, PrecisionBisectError, UsageError
+from precision_bisect.errors import InputError, PrecisionBisectError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.judging.inputs.sample_sources import Source, open_source
@@ -399,26 +398,3 @@ def test_flags_of_images_without_images(tmp_path: Path) -> None:
     assert "--input-shapes is for" in refused(path, input_shapes={"image": (1, 3, 4, 6)}).message
     np.save(path / "a.npy", np.zeros((1, 3, 4, 6), np.float32))
     assert "has both image and .npy files" in refused(path).message
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"image_size": (0, 3)},
-        {"image_size": 640},
-        {"scale": 0.0},
-        {"scale": float("nan")},
-        {"mean": (1.0, 2.0)},
-        {"mean": "0.5"},
-        {"std": (0.0,)},
-        {"std": (1.0, 1.0, float("inf"))},
-        {"layout": "hwc"},
-    ],
-    ids=str,
-)
-def test_flags_that_cannot_work(flags: dict[str, Any]) -> None:
-    """Python's callers get the same one line."""
-    good = Options(model=Path("m.onnx"))
-    with pytest.raises(UsageError) as caught:
-        replace(good, **flags)
-    assert caught.value.hint

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from precision_bisect.commandline.arguments.batch_flags import BatchOptions, batch_parser
 from precision_bisect.commandline.arguments.command_flags import (
     WORST,
-    BatchOptions,
-    batch_parser,
     compare_parser,
     doctor_parser,
     explain_parser,

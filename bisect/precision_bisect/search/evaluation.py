@@ -4,7 +4,6 @@ An `Evaluator` uses neither ledger nor observer. So any executor can call it, se
 time, in the process that it was made in.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -14,8 +13,8 @@ from typing import TypeAlias
 from precision_bisect.errors import RunFolderError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.output_errors import output_errors, together
-from precision_bisect.judging.comparators.script import numbered
 from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
+from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.threads import side_by_side
 from precision_bisect.plan import Plan
@@ -318,19 +317,6 @@ def _hardest(
     if len(outputs) == 1:
         return outputs[0]
     return max(outputs, key=lambda way: judge_outputs(comparator, way, reference).error or 0.0)
-
-
-def judge_outputs(
-    comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
-) -> Judgement:
-    """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
-    trouble = non_finite(outputs) or non_finite(reference)
-    layers = () if trouble else dropping(outputs)
-    if layers:
-        trouble = f"{layers[0]!r} reads NaN that FP32 has not, and drops it here"
-    if trouble:
-        return Judgement(verdict=Verdict.FAIL, error=math.inf, message=trouble, dropped_nan=layers)
-    return numbered(comparator.judge(outputs, reference))
 
 
 def _worst(

@@ -14,7 +14,13 @@ from precision_bisect.errors import UsageError
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.settings.flags import flag, flag_name
-from precision_bisect.settings.reading import limits, named_path, parse_ranges, parse_shapes
+from precision_bisect.settings.reading import (
+    check_ranges,
+    limits,
+    named_path,
+    parse_ranges,
+    parse_shapes,
+)
 
 if TYPE_CHECKING:
     from precision_bisect.protocols import Sample
@@ -278,6 +284,22 @@ class SampleOptions(ImageOptions):
         metavar="CHECK",
         brief="judge by boxes, top1, iou, …, or a script",
     )
+
+    def check_samples(self) -> None:
+        """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
+        if not isinstance(self.inputs, Path | Sequence | None):
+            raise UsageError(
+                f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
+            )
+        if not all(isinstance(shape, Sequence) for shape in self.input_shapes.values()):
+            raise UsageError(
+                f"input_shapes cannot be {self.input_shapes!r}", "give a tuple by input name"
+            )
+        check_ranges(self.ranges)
+        for name in ("tol", "atol", "rtol"):
+            # A check of the user's may ask for no error at all.
+            zero = name != "tol" or self.check is not None
+            check_limits(getattr(self, name), name, zero=zero)
 
 
 def check_limits(limits: Limits, name: str, *, zero: bool) -> None:

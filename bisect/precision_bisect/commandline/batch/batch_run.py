@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from precision_bisect.commandline.arguments.command_flags import BatchOptions
+from precision_bisect.commandline.arguments.batch_flags import BatchOptions
 from precision_bisect.commandline.arguments.run_flags import run_parser, to_options
 from precision_bisect.commandline.batch.batch_record import (
     BATCH,

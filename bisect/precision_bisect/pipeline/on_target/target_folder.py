@@ -25,6 +25,7 @@ from precision_bisect.exports.trtexec import (
     since,
 )
 from precision_bisect.exports.write import save_mixed
+from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point
 from precision_bisect.protocols import Comparator, Sample
@@ -33,7 +34,6 @@ from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.on_target import ANSWER, FP32, OnTarget, PointOnTarget
 from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET, RunFolder, folder_errors
 from precision_bisect.runs.typed_json import read_typed
-from precision_bisect.search.evaluation import judge_outputs
 from precision_bisect.trial import LayerHonour, Verdict
 
 MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
