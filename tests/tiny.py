@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedEngine
+from precision_bisect.errors import SearchInterrupted
 from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted
@@ -81,9 +83,17 @@ def samples(count: int = 1) -> list[dict[str, NDArray[np.float32]]]:
 
 def search(model: Path, out: Path, **options: Any) -> Result:
     """Search the model on one sample, one thread, unless the options say otherwise."""
-    return precision_bisect.find(
-        model, out=out, **{"inputs": samples(), "threads": 1, "tol": 1e-2, **options}
-    )
+    options = {"inputs": samples(), "threads": 1, "tol": 1e-2, **options}
+    return ended(precision_bisect.find, model, out=out, **options)
+
+
+def ended(find: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Return what a search found, also where it was interrupted."""
+    try:
+        return find(*arguments, **options)
+    except SearchInterrupted as interrupted:
+        assert isinstance(interrupted.result, Result)
+        return interrupted.result
 
 
 class Killer:

@@ -38,8 +38,8 @@ def test_keys_are_flags(write: Write, tmp_path: Path) -> None:
     assert (
         *("precision-bisect", "run", "--backend=emulated", "--inputs=inputs.npz", "--threads=2"),
         *("--tol=y=1e-2", "--tol=1e-1", "--max-time=2h", "--holdout=1"),
-        *("--tf32=on", "--no-guard-islands", f"--out={tmp_path / 'out' / 'a'}", "--resume"),
-        *("--", "a.onnx"),
+        *("--tf32=on", "--no-guard-islands", "--config=none", f"--out={tmp_path / 'out' / 'a'}"),
+        *("--resume", "--", "a.onnx"),
     ) == tuple(job.command)
     options = options_of(job)
     assert ({"y": 1e-2, "": 1e-1}, 7200.0, 2) == (options.tol, options.max_time_s, options.threads)
@@ -210,7 +210,7 @@ def test_a_dry_run_writes_nothing(
     path = write(GOOD + "tol = 1e-2\n")
     assert 0 == main(["batch", str(path), "--out", str(tmp_path / "out"), "--dry-run"])
     said = capsys.readouterr().out
-    assert f"--tol=0.01 --out={tmp_path / 'out' / 'a'} --resume -- a.onnx)\n" in said
+    assert f"--tol=0.01 --config=none --out={tmp_path / 'out' / 'a'} --resume -- a.onnx)\n" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 import precision_bisect
+import tiny
 from assigned_graphs import run_as_written
 from ladder_model import OUTLIERS, OVERFLOWING, QUANTIZABLE, samples, write
 from models import normal, parse, save, with_weights
@@ -34,7 +36,8 @@ TOLERANCE = 0.1
 def climb(folder: Path, **options: Any) -> Result:
     """Search the model of `ladder_model`."""
     settings = {"tol": TOLERANCE, "ladder": LADDER, "backend": "emulated", **options}
-    return precision_bisect.find(write(folder), inputs=samples(), out=folder / "run", **settings)
+    search = partial(precision_bisect.find, write(folder), inputs=samples(), out=folder / "run")
+    return tiny.ended(search, **settings)
 
 
 def test_each_rung_finds_its_layers(tmp_path: Path) -> None:

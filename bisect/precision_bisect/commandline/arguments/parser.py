@@ -195,8 +195,9 @@ class Parser(argparse.ArgumentParser):
 
     def format_short_help(self) -> str:
         """Return a line for each everyday argument."""
-        formatter = argparse.RawDescriptionHelpFormatter(
-            self.prog, max_help_position=_BRIEF_COLUMN
+        # What a formatter takes beside `prog` is of the class, which argparse's types leave out.
+        formatter: argparse.HelpFormatter = self.formatter_class(  # type: ignore[call-arg]
+            prog=self.prog, max_help_position=_BRIEF_COLUMN
         )
         usage, epilog = self._short
         formatter.add_usage(usage, [], [])

@@ -54,12 +54,12 @@ example:
 _SHORT_EPILOG = f"""\
 {_EXAMPLE}
 commands, each with a --help:
-  curve MODEL     what breaks FP16          verify MODEL    does the engine obey?
-  layers MODEL    what is decided on        target MODEL    judge by trtexec alone
-  explain MODEL   why, and what helps       export MODEL    the files once more
-  show MODEL      the last screen again     report MODEL    the HTML page again
-  status MODEL    what a run is doing       compare A B     two runs
-  batch JOBS      many models               doctor          what works here
+  curve MODEL     what breaks FP16        verify MODEL    does the engine obey?
+  layers MODEL    what is decided on      target MODEL    judge by trtexec alone
+  explain MODEL   why, and what helps     export MODEL    the files once more
+  show MODEL      the last screen again   report MODEL    the HTML page again
+  status MODEL    what a run is doing     compare A B     two runs
+  batch JOBS      many models             doctor          what works here
 
 --help-all shows every flag and the exit codes.
 """
