@@ -255,7 +255,7 @@ def test_steps_are_as_forecast(body: str, opset: int, tmp_path: Path) -> None:
     assert np.abs(found - stored).mean() <= np.abs(found - plain).mean() / 2
 
 
-@pytest.mark.parametrize("kept", [(), ("root",), ("scaled",)])
+@pytest.mark.parametrize("kept", [(), ("root",), ("shifted",)])
 def test_a_norm_is_as_forecast(kept: tuple[str, ...], tmp_path: Path) -> None:
     """Its variance overflows where a sum is stored: not where it runs low as a whole."""
     text = """(float[4, 64] x) => (float[4, 64] y) <float two = {2}, float e = {1}> {
