@@ -67,6 +67,41 @@ def test_what_is_wrong_in_it_is_one_line(
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'check = "judge.py:error"',
+        'inputs = "loader.py"',
+        'on-finish = "touch ran"',
+        'cluster = "tcp://there:8786"',
+        'plugins = ["library.so"]',
+        'ort-custom-ops = ["library.so"]',
+        'trt-config-postprocess-script = "builder.py"',
+        'backend-option = ["host=there"]',
+    ],
+)
+def test_code_and_machines_come_from_a_file_that_was_named(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that merely lies in the folder may be somebody else's."""
+    path = Path("precision-bisect.toml")
+    path.write_text(text)
+    assert ExitCode.USAGE == main(["model.onnx"])
+    said = capsys.readouterr().err.splitlines()
+    assert 1 == len(said) and "--config precision-bisect.toml to trust it" in said[0]
+
+
+def test_a_file_that_was_named_is_trusted(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it names is run, and told before."""
+    path = Path("precision-bisect.toml")
+    path.write_text('on-finish = "touch ran"')
+    main(["model.onnx"])
+    assert not Path("ran").exists()
+    main(["model.onnx", "--config", str(path)])
+    assert Path("ran").exists()
+    assert "'--on-finish=touch ran'" in capsys.readouterr().err
+
+
 def test_a_foreign_project_file_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """One without the table, or that is no TOML, is somebody else's."""
     for text in ("[tool.other]\n", "tool = 3", "no toml ["):

@@ -23,20 +23,17 @@ from precision_bisect.runs.results.saved import last_run, quoted
 from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.runs.saved_options import options_from_json
 from precision_bisect.runs.typed_json import typed
-from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import (
-    BACKEND_OPTION,
     NOT_TOLD,
     SHAPES,
     EngineSettings,
 )
+from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
 from precision_bisect.settings.reading import (
     CONFIG_SCRIPT,
-    CUSTOM_OPS,
     PLUGINS,
     script_and_function,
 )
-from precision_bisect.settings.worker_options import DEFAULT_EXECUTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,20 +128,6 @@ def _model_at(run: Path, model_path: Path, hint: str) -> Path:
     return path
 
 
-_ANEW: Mapping[str, str] = {
-    "check": "--check",
-    "inputs": "--inputs",
-    "reference": "--reference",
-    "executor": "--executor",
-    "optuna_storage": "--optuna-storage",
-    "plugins": PLUGINS,
-    "ort_custom_ops": CUSTOM_OPS,
-    "config_script": CONFIG_SCRIPT,
-    "backend_options": BACKEND_OPTION,
-}
-"""What may name code, another machine or a place to write to, by its flag."""
-
-
 def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, Any]) -> Options:
     """Return the options with which the run in a folder was begun, with what flags change.
 
@@ -161,12 +144,12 @@ def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, A
         content = {**header.options}
         content["engine"] = {**typed(dict[str, Any], content.get("engine", {}))}
         for values, given in ((content, flags), (content["engine"], engine)):
-            for name in _ANEW.keys() & values.keys():
+            for name in ONLY_BY_FLAG.keys() & values.keys():
                 if name in given:
                     del values[name]
-                elif _is_alien(name, values[name]):
+                elif reaches_out(name, values[name]):
                     raise UsageError(
-                        f"the run had {_ANEW[name]} {shortened(str(values[name]))}",
+                        f"the run had {ONLY_BY_FLAG[name]} {shortened(str(values[name]))}",
                         "give it again: what a run folder names is not run",
                     )
         begun = options_from_json(content)
@@ -183,15 +166,6 @@ def options_to_go_on(run: Path, flags: Mapping[str, Any], engine: Mapping[str, A
             f"{ledger} is damaged: options: {shortened(str(error))}",
             "name the model, or choose another --out",
         ) from error
-
-
-def _is_alien(name: str, value: object) -> bool:
-    """Tell whether an option names what a run folder must not."""
-    if name == "check":
-        return isinstance(value, str) and read_check(value).script is not None
-    if name in ("inputs", "reference"):
-        return ".py" in str(value).lower()
-    return bool(value) and (name, value) != ("executor", DEFAULT_EXECUTOR)
 
 
 def _refuse_missing(run: Path, plugins: Mapping[str, str]) -> None:

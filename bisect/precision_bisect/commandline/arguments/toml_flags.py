@@ -11,6 +11,7 @@ from typing import Any
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.runs.plain_json import LARGEST_FILE
+from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
 
 CONFIG, PYPROJECT = "precision-bisect.toml", "pyproject.toml"
 NO_CONFIG = "none"
@@ -82,6 +83,11 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", error.hint) from error
         dest = flags[f"--{key}"].dest
+        if parsed.config is None and dest in ONLY_BY_FLAG and reaches_out(dest, value):
+            raise UsageError(
+                f"{path}: {key} names what is run or reached, and the file was only found here",
+                f"give --config {path} to trust it, or --config {NO_CONFIG}",
+            )
         if getattr(parsed, dest, None) == parser.get_default(dest) or not hasattr(parsed, dest):
             arguments += words
     return arguments
