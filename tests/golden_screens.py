@@ -12,19 +12,11 @@ from final_screens import DEPLOYMENT, ENGINE, KEPT, RESULT, screen
 from golden_answers import answers
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.other_targets import WithTf32
-from precision_bisect.runs.results.result import (
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    Inputs,
-    Pinned,
-    PointName,
-    Result,
-    Rung,
-)
+from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Calibrating, Estimate, Unseen
 from precision_bisect.trial import Honour, Latency, LayerHonour, Stability

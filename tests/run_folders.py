@@ -12,16 +12,10 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
-from precision_bisect.runs.results.result import (
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    PointName,
-    Result,
-    Rung,
-)
+from precision_bisect.runs.results.result import Diagnosis, Result, Rung
 from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.runfolder import LAYER_PRECISIONS, LAYERS, LEDGER, RESULT, STATUS

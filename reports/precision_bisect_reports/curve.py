@@ -9,7 +9,8 @@ from precision_bisect.errors import UsageError, counted, first_of, printable
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
-from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
+from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, Form, Row
 

@@ -9,7 +9,8 @@ from html import escape
 from itertools import islice
 
 from precision_bisect.errors import printable
-from precision_bisect.runs.results.result import CurvePoint, Result
+from precision_bisect.runs.results.curve_of_result import CurvePoint
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.curve import curve_words, figure_text, point_name
 from precision_bisect_reports.page_model import page_of

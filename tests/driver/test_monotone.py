@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oracles import TOLERANCE, outcome
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.result import KeptError
+from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.monotone import (
     MOST_LISTED,

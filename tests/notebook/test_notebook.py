@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import (
-    Culprit,
-    CurvePoint,
-    Diagnosis,
-    PointName,
-    Result,
-    Rung,
-)
+from precision_bisect.runs.results.result import Diagnosis, Result, Rung
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect_reports.notebook import MOST_ADVICE, MOST_LAYER_ROWS, curve_svg
 from run_folders import names, result_of, write_curve
@@ -88,7 +82,7 @@ def test_the_curve_and_what_helps_are_there(tmp_path: Path) -> None:
     plot = result.plot()
     assert plot._repr_svg_() in result._repr_html_()
     assert plot._repr_html_() == plot.svg
-    assert "svg" not in repr(plot)
+    assert "<svg" not in repr(plot)
     without = replace(result, curve=())
     assert "svg" not in page_of(without).tags
     with pytest.raises(PrecisionBisectError, match="no curve; ladders"):

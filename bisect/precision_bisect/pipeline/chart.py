@@ -16,8 +16,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
 from precision_bisect.runs.results.endings import Ending, Status
-from precision_bisect.runs.results.result import Culprit, CurvePoint
 from precision_bisect.runs.results.unseen import OverSamples
 from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver

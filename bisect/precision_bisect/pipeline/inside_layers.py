@@ -9,8 +9,8 @@ from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
+from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.other_targets import InnerSum
-from precision_bisect.runs.results.result import CurvePoint
 
 LOOKED_AT = 2
 """Samples in which NaN and Inf are looked for inside. A bound on time."""

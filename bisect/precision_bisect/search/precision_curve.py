@@ -14,7 +14,7 @@ from typing import NamedTuple
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
-from precision_bisect.runs.results.result import PointName
+from precision_bisect.runs.results.curve_of_result import PointName
 from precision_bisect.search.rounding_law import (
     LAWFUL,
     ORDINARY_UNITS,

@@ -7,8 +7,9 @@ from typing import Any
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Hurt
 from precision_bisect.layer_table import SETTLED, Exclusion, scope_of
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
-from precision_bisect.runs.results.result import CurvePoint, Result
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.culprit_groups import groups_of

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.runs.results.result import Culprit, CurvePoint, Result
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 

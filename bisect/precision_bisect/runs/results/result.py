@@ -19,6 +19,12 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.curve_of_result import (
+    Culprit,
+    CurvePoint,
+    NonMonotone,
+    Plot,
+)
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
@@ -31,9 +37,8 @@ from precision_bisect.runs.results.other_targets import (
     OnTargets,
     WithTf32,
 )
-from precision_bisect.runs.results.plot import Plot
 from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy, SpeedReport
-from precision_bisect.runs.results.unseen import OverSamples, Unseen
+from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.settings.targets import TargetChoice, TargetName
@@ -41,7 +46,6 @@ from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputErr
 
 RESULT_SCHEMA: Literal[1] = 1
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
-PointName: TypeAlias = Literal["all_low", "culprits", "answer", "margin", ""]
 HARDLY = 0.9
 """Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
 what is said depends on it."""
@@ -69,53 +73,6 @@ class Diagnosis:
     cause: Cause
     evidence: str
     largest: Figure | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
-    """A layer that breaks the low type: the error when it alone of the culprits runs low.
-
-    `error_with` is that of keeping all culprits; `evidence` is "" where the cause is not known.
-    """
-
-    layer: str
-    error_without: Figure | None
-    error_with: Figure | None
-    cause: Cause
-    evidence: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
-    """A plan that was evaluated: how many layers it keeps and which, and its error over copies.
-
-    `point` is "" for one between those with a name; `kept` are in network order.
-    """
-
-    kept_count: Count
-    error_median: Figure | None
-    error_max: Figure | None
-    latency_ms: Figure | None
-    point: PointName
-    kept: Sequence[str] = ()
-    over_samples: OverSamples | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptError:
-    """How many layers a plan keeps, and its error."""
-
-    kept: Count
-    error: Figure | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonMonotone:
-    """A plan that passed, and one that keeps more and failed; `layers` are some of the added."""
-
-    passed: KeptError
-    failed: KeptError
-    layers: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.result import KeptError, NonMonotone
+from precision_bisect.runs.results.curve_of_result import KeptError, NonMonotone
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.limits_and_noise import MARGIN
 
