@@ -94,7 +94,7 @@ def test_text_inputs(tmp_path: Path) -> None:
     assert outputs["y"].all()
 
 
-@pytest.mark.parametrize("sample", [np.zeros((2, 3)), None, "x", 5, [("x", 1)]])
+@pytest.mark.parametrize("sample", [None, "x", 5, [("x", 1)]])
 def test_a_sample_that_is_no_dict_is_told(tmp_path: Path, sample: object) -> None:
     """Python callers may give anything."""
     model = load_text("(float[2, 3] x) => (float[2, 3] y) { y = Abs(x) }", tmp_path)

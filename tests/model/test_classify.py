@@ -34,14 +34,15 @@ CASES = {
 }
 
 
-# What the user asks for no model shows.
-@pytest.mark.parametrize("reason", [each for each in Exclusion if each is not Exclusion.ASKED])
+# What the user asks for no model shows, nor what a ladder has settled.
+@pytest.mark.parametrize("reason", [*CASES])
 def test_every_reason_has_a_model_that_shows_it(tmp_path: Path, reason: Exclusion) -> None:
     """Node `n` of the model is excluded for just this reason."""
     model = load_text(CASES[reason], tmp_path, domains='"com.microsoft": 1, "acme": 1')
     model = pin_formless(model, Pair(low="fp16", high="fp32"))
     found = {str(layer.name): layer.exclusion for layer in model.table.layers}
     assert found["n"] is reason
+    assert {*Exclusion} == {*CASES, Exclusion.ASKED, Exclusion.RUNG}
 
 
 @pytest.mark.parametrize(
