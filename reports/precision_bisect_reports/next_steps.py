@@ -190,7 +190,10 @@ def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
         return
     error = "" if tried.error is None else f" (error {tried.error:.3g})"
     count = f"{tried.kept} instead of {counted(len(result.kept), 'layer')}"
-    words = [word for word in _without(command, result.status) if word != str(result.out)]
+    words = [w for w in _without(command, result.status) if Path(w) != result.out]
+    flags = {word.partition("=")[0] for word in words}
+    if not flags.isdisjoint(("--keep", "--low-only", "--start")):
+        return  # these name layers of the file, or plans of it
     again = [word for word in words if word.partition("=")[0] != "--out"]
     again += ["--fuse-norms", "--out", f"{result.out}.fused"]
     yield NextStep(
@@ -235,8 +238,9 @@ def _judge(result: Result) -> Iterator[NextStep]:
     if not result.emulated:
         return
     undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
-    tf32 = f"TF32 off (for {counted(undone, 'layer')})" if undone else "TF32 off"
     for number, (target, command) in enumerate(judging_steps(result).items()):
+        tf32 = f"TF32 {'on' if '--tf32' in command.split() else 'off'}"
+        tf32 += f" (for {counted(undone, 'layer')})" if undone else ""
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:

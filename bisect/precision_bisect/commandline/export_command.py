@@ -97,7 +97,7 @@ def export(
             folder=folder.path,
             reasons={**reasons, **judging},
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
-            recheck=None if reasons[MIXED_MODEL] else _checked(folder.path, wanted, judging),
+            recheck=None if reasons[MIXED_MODEL] else _checked(case, folder.path, wanted, judging),
         )
 
 
@@ -107,13 +107,16 @@ def _holds(run: Finished) -> bool:
     return run.point in ((DEPLOY, FEWEST) if held in (None, NEAR_MISS) else (held,))
 
 
-def _checked(folder: Path, export: Export, judging: Mapping[str, str | None]) -> Recheck:
+def _checked(
+    case: Reopened, folder: Path, export: Export, judging: Mapping[str, str | None]
+) -> Recheck:
     """Open and run the typed model in a fresh process, on what is stored beside it."""
     feeds = Feeds(
         stored=not any(judging.values()),
         custom_ops=export.settings.ort_custom_ops,
         known=not foreign(export.model.proto),
         large=total_bytes(export.model.weights) > LARGE_BYTES,
+        by_defaults="onnxruntime" in case.options.targets,
     )
     with workdir() as work, Check(folder, work, judges=False, feeds=feeds) as check:
         return check.ended()

@@ -87,7 +87,7 @@ class Finished:
             shapes=self.shapes,
             run=self.result.fingerprint,
             modules=self.modules,
-            seal="onnxruntime" in self.options.targets,
+            seal=self.result.emulated or "onnxruntime" in self.options.targets,
         )
 
     @property

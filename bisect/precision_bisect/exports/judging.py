@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.cuda.provider import CUDA
+from precision_bisect.backends.cuda.provider import CUDA, deployed_provider
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import polygraphy_command
@@ -33,7 +33,7 @@ from precision_bisect.runs.runfolder import (
 
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
 """The line of the template, `run_onnxruntime.py`, that is filled in."""
-_LOW_LAYERS = "low_layers"
+_LOW_LAYERS, _PROVIDER_OPTIONS = "low_layers", "provider_options"
 _HALVES = ("fp16", "bf16")
 MOST_GOLDEN_SAMPLES = 16
 MOST_GOLDEN_BYTES = 64 * 2**20
@@ -217,7 +217,7 @@ def write_run_script(export: Export, judge: Judge) -> str:
         "inputs": GOLDEN_INPUTS,
         "outputs": GOLDEN_OUTPUTS,
         "provider": CUDA,
-        "provider_options": dict(options.provider_options),
+        _PROVIDER_OPTIONS: dict(options.provider_options),
         "session_config": dict(options.session_config),
         "graph_optimization_level": options.graph_optimization_level,
         "disabled_optimizers": list(options.disabled_optimizers),
@@ -230,11 +230,18 @@ def write_run_script(export: Export, judge: Judge) -> str:
 
 
 def _of_plan(script: str, export: Export) -> str:
-    """Return a script that judges the plan of an export as it has judged another plan."""
-    begins = _line(_LOW_LAYERS, []).partition("[")[0]
+    """Return a script that judges the plan of an export as it has judged another plan.
+
+    A plan may have been judged with TF32, and another of the same run without.
+    """
+    settings, own = export.settings, export.settings.ort_options
+    changed = {
+        _LOW_LAYERS: _low_layers(export),
+        _PROVIDER_OPTIONS: deployed_provider(tf32=settings.in_tf32, own=own),
+    }
+    lines = {_line(key, "").partition(":")[0]: _line(key, value) for key, value in changed.items()}
     return "".join(
-        _line(_LOW_LAYERS, _low_layers(export)) if line.startswith(begins) else line
-        for line in script.splitlines(keepends=True)
+        lines.get(line.partition(":")[0], line) for line in script.splitlines(keepends=True)
     )
 
 

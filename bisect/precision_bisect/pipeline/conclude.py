@@ -29,7 +29,7 @@ from precision_bisect.pipeline.explanation import (
     allowance,
     explained_in_time,
 )
-from precision_bisect.pipeline.exported import exported_plan, within_limits
+from precision_bisect.pipeline.exported import exported_plan, within_limits, without_other_engine
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -106,7 +106,7 @@ class _Explanation:
     hidden: Sequence[str] = ()
     costs: Costs | None = None
     fp32_form: Fp32Search | None = None
-    missing: Sequence[str] = ()
+    missing: list[str] = field(default_factory=list)
 
 
 def conclude(
@@ -135,7 +135,9 @@ def conclude(
     if part:
         return _result(run, explanation, None)
     yield from _explain(run, explanation)
-    result = _result(run, explanation, _unseen(run, explanation.leaving or answer.plan))
+    deployed = explanation.promises_of == DEPLOY
+    unseen = _unseen(run, explanation.leaving or answer.plan, deployed=deployed)
+    result = _result(run, explanation, unseen)
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
@@ -160,6 +162,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
         replace(prepared.case, options=replace(prepared.case.options, engine=engine))
     )
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
+    explanation.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
@@ -356,13 +359,13 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
     ]
 
 
-def _unseen(run: _Ended, plan: Plan | None) -> Unseen | None:
-    """Return the promise of a plan, with the estimate that was asked for."""
+def _unseen(run: _Ended, plan: Plan | None, *, deployed: bool) -> Unseen | None:
+    """Return the promise of a plan, which is `deployed` or the answer, with the estimate asked for."""
     prepared, deploy = run.prepared, run.ending.deploy
     case = prepared.case
     if plan is None:
         return None
-    name = deploy.case if deploy is not None and deploy.plan == plan else ""
+    name = deploy.case if deploy is not None and deployed else ""
     trials = [trial for trial in run.driver.every_trial if trial.proposal.case == name]
     risk, limit = case.options.risk, case.comparator.tolerance
     calibrated = bool(case.scales.activations)

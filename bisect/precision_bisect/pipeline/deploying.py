@@ -103,7 +103,7 @@ def deploying(
         shapes=sample_shapes(case.model, case.sets.feeds),
         run=prepared.fingerprint,
         modules=answer.modules,
-        seal="onnxruntime" in case.options.targets,
+        seal=prepared.backend.emulated or "onnxruntime" in case.options.targets,
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]

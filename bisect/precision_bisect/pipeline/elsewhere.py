@@ -167,7 +167,8 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
             engine = replace(prepared.case.options.engine, tf32="on")
-            options = replace(prepared.case.options, engine=engine, workers=1)
+            first = prepared.case.options.gpus[:1]
+            options = replace(prepared.case.options, engine=engine, workers=1, gpus=first)
             here = prepared.here and _made(prepared, options)
             deployed = replace(prepared, here=here, work=work)
             deployed = deployed.with_case(replace(prepared.case, options=options))

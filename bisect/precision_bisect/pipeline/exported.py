@@ -7,8 +7,10 @@ from precision_bisect.pipeline.judged_answer import JudgedAnswer
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.runfolder import ENGINE, RunFolder
 from precision_bisect.search.driver import Driver
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
+from precision_bisect.trial import Phase
 
 
 def exported_plan(
@@ -46,3 +48,30 @@ def within_limits(
     plan = prepared.case.model.table.plan_of(exported.kept)
     outcome = driver.judged(plan, answer.samples) or driver.on_copies(plan)
     return outcome is not None and outcome.passed
+
+
+def without_other_engine(
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    folder: RunFolder,
+    exported: ExportedPoint | None,
+) -> list[str]:
+    """Remove the engine that was kept last where it is of another plan than the files.
+
+    Return a remark that says so.
+    """
+    path, deploy = folder.path / ENGINE, ending.deploy
+    passed = (
+        trial.proposal
+        for trial in reversed(driver.every_trial)
+        if trial.proposal.phase is Phase.RECHECK and trial.outcome.passed
+    )
+    last = next(passed, None)
+    if exported is None or last is None or not path.exists():
+        return []
+    case = deploy.case if deploy is not None and exported.point == DEPLOY else ""
+    if (last.plan, last.case) == (prepared.case.model.table.plan_of(exported.kept), case):
+        return []
+    path.unlink()
+    return [f"no {ENGINE}: the exported files hold another plan than was built last"]

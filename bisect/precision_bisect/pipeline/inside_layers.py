@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from precision_bisect.backends.emulation.semantics import whole_kernels
 from precision_bisect.errors import ModelError, counted, first_of
 from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
 from precision_bisect.explaining.diagnosis.instrument import Instrument, births, watched_under
@@ -92,7 +93,10 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
         watched = watched_under(instrument, {}, case.samples[:LOOKED_AT], plan)
     except (ModelError, RuntimeError):
         return nothing
-    layers = [birth.layer for birth in births(instrument.view, watched)]
+    # What stays inside a kernel is never stored.
+    whole = whole_kernels(case.model, case.pair, case.options.targets)
+    inside = whole.layers.keys() - whole.endings.keys()
+    layers = {birth.layer for birth in births(instrument.view, watched)} - inside
     masks = prepared.problem.beyond_range() or nothing
     return Plan.of(instrument.index[name] for name in layers if name in instrument.index).without(
         masks.kept

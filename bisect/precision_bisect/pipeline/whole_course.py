@@ -104,7 +104,8 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
         outcome=outcome,
         starts=[] if curve.margin is None else [curve.margin],
         estimates=estimates_of(prepared),
-        refuted=driver.refuted,
+        # What a plan to deploy has failed at before is not known to a run that is not resumed.
+        refuted=driver.refuted_before(Phase.SPEED),
     )
     # The answer stands, as in `_charted`.
     with driver.standing():
@@ -114,7 +115,7 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
             deployable = yield from on_samples(samples, search)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
-        if deployable is None or deployable.plan == answer:
+        if deployable is None or (deployable.plan, deployable.case) == (answer, ""):
             return replace(ending, deploy=deployable)
         holds = _passes_others(prepared, deployable.plan, ending)
         if not (yield from _in_case(deployable.case, holds)):

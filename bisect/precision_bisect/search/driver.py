@@ -12,8 +12,9 @@ driver's thread only.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
@@ -282,11 +283,11 @@ class Driver:
     @property
     def refuted(self) -> frozenset[Plan]:
         """The plans that have failed as an answer, on copies or when they were built afresh."""
-        return frozenset(
-            trial.proposal.plan
-            for trial in self.trials
-            if trial.proposal.phase is Phase.RECHECK and trial.outcome.failed
-        )
+        return _refuted(self.trials)
+
+    def refuted_before(self, phase: Phase) -> frozenset[Plan]:
+        """The same, of the trials before the first of a phase."""
+        return _refuted(takewhile(lambda t: t.proposal.phase is not phase, self.trials))
 
     def on_copies(self, plan: Plan) -> Outcome | None:
         """Return the last outcome of a plan on copies of the samples, None if there is none.
@@ -391,3 +392,11 @@ def _judged(trial: Trial) -> bool:
         proposal.samples.singly and proposal.phase is Phase.RECHECK
     )
     return proposal.kind in JUDGED_KINDS and deciding and proposal.samples != SampleSet.HELD_OUT
+
+
+def _refuted(trials: Iterable[Trial]) -> frozenset[Plan]:
+    return frozenset(
+        trial.proposal.plan
+        for trial in trials
+        if trial.proposal.phase is Phase.RECHECK and trial.outcome.failed
+    )

@@ -233,9 +233,11 @@ class EngineSettings:
         check_libraries(self.ort_custom_ops, CUSTOM_OPS)
         if self.config_script is not None:
             check_script(self.config_script)
-        if self.in_tf32 and self.ort_options.get("use_tf32", "1") != "1":
+        own = self.ort_options.get("use_tf32")
+        if own is not None and self.tf32 != "auto" and self.in_tf32 != (own == "1"):
             raise UsageError(
-                "--tf32 on and --ort-option use_tf32=0 exclude each other", "keep one"
+                f"--tf32 {self.tf32} and --ort-option use_tf32={own} exclude each other",
+                "keep one",
             )
         if (self.min_shapes or self.max_shapes) and not self.opt_shapes:
             raise UsageError(
