@@ -152,8 +152,9 @@ def find(
     gpu:0,1, one for each of `workers`; `executor_address`, as in --executor NAME=ADDRESS;
     `engine`, an EngineSettings with the flags of engines.
 
-    Raises a PrecisionBisectError for bad input; `str` of it says what to do, too. Ctrl-C raises
-    SearchInterrupted, a KeyboardInterrupt with the `result` so far.
+    Raises a PrecisionBisectError for bad input; `str` of it says what to do, too. Ctrl-C during
+    the search raises SearchInterrupted, a KeyboardInterrupt with the `result` so far; before it a
+    plain one. Once the answer is found, Ctrl-C ends what explains it, and the answer is returned.
     """
     from precision_bisect import plugins
 

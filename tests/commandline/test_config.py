@@ -78,6 +78,9 @@ def test_what_is_wrong_in_it_is_one_line(
         'ort-custom-ops = ["library.so"]',
         'trt-config-postprocess-script = "builder.py"',
         'backend-option = ["host=there"]',
+        'junit = "notes.txt"',
+        'out = "elsewhere"',
+        "overwrite = true",
     ],
 )
 def test_code_and_machines_come_from_a_file_that_was_named(

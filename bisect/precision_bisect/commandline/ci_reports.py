@@ -1,19 +1,57 @@
 """What services show of a single run: JUnit's XML, and GitHub's annotations and summary."""
 
 import os
-from collections.abc import Sequence
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from precision_bisect.commandline.batch.batch_record import Batch, Job, JobState, junit, markdown
 from precision_bisect.commandline.internal_errors import complain, tell
-from precision_bisect.errors import ExitCode, printable
+from precision_bisect.errors import ExitCode, UsageError, printable
 from precision_bisect.options import Options
 from precision_bisect.runs.locking import now
 from precision_bisect.runs.results.result import Result
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
+_HEAD = 512
+"""Bytes in which a JUnit file names its suite."""
 _MOST_ANNOTATED = 10
 """GitHub shows so many annotations of a step."""
+
+
+def check_junit(path: Path, run: Path) -> None:
+    """Remove the JUnit file of a run before, so that it does not stand for this one.
+
+    Raises UsageError for what is no such file, and where none can be written.
+    """
+    hint = "give --junit a new file, or one that it wrote before"
+    if path.absolute().is_relative_to(run.absolute()):
+        raise UsageError(f"{path} is in the run folder, {run}", hint)
+    try:
+        if os.path.lexists(path):
+            with path.open("rb") as stream:
+                if b"<testsuite" not in stream.read(_HEAD):
+                    raise UsageError(f"{path} is no JUnit file", hint)
+        path.write_text("", encoding="utf-8")
+        path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint) from error
+
+
+@contextmanager
+def commands_stopped(*, github: bool) -> Iterator[None]:
+    """Have GitHub take no line within for a command: names of layers begin lines."""
+    word = secrets.token_hex(16)
+    if github:
+        tell(f"::stop-commands::{word}")
+    try:
+        yield
+    finally:
+        if github:
+            sys.stdout.flush()
+            tell(f"::{word}::")
 
 
 def report_to_services(

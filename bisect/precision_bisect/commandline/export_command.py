@@ -17,7 +17,7 @@ from precision_bisect.exports.write import gains, write_gain
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.machine.workdir import workdir
 from precision_bisect.pipeline.foreign import foreign
-from precision_bisect.pipeline.reopening import reopen
+from precision_bisect.pipeline.reopening import Reopened, reopen
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import EXPORTED
 from precision_bisect.runs.locking import RunLock

@@ -70,11 +70,17 @@ def search(parsed: Namespace, options: Options) -> int:
     finished = parsed.on_finish
     if finished is not None:
         check_command(finished)
-    from precision_bisect.commandline.ci_reports import report_to_services
+    from precision_bisect.commandline.ci_reports import (
+        check_junit,
+        commands_stopped,
+        report_to_services,
+    )
     from precision_bisect.plugins import REPORTS, leave_page, load
     from precision_bisect.runs.comparing.gate import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
+    if parsed.junit is not None:
+        check_junit(parsed.junit, options.folder)
     if gate.missing is not None:
         complain(f"warning: there is no baseline {gate.missing}: the answer is new")
     tell_services = partial(
@@ -84,7 +90,7 @@ def search(parsed: Namespace, options: Options) -> int:
     telling = {"explain": parsed.explain_search, "quiet": parsed.quiet}
     report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, **telling)
     with Interruptible(report) as watched, ExitStack() as last, _errors_told(tell_services):
-        with report, internal_errors(options.folder):
+        with commands_stopped(github=parsed.github), report, internal_errors(options.folder):
             from precision_bisect.api import run
 
             result = run(options, watched)

@@ -135,9 +135,8 @@ def conclude(
     if part:
         return _result(run, explanation, None)
     yield from _explain(run, explanation)
-    deployed = explanation.promises_of == DEPLOY
-    unseen = _unseen(run, explanation.leaving or answer.plan, deployed=deployed)
-    result = _result(run, explanation, unseen)
+    plan, deployed = explanation.leaving or answer.plan, explanation.promises_of == DEPLOY
+    result = _result(run, explanation, _unseen(run, plan, deployed=deployed))
     folder.write(DIAGNOSIS, explanation.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
@@ -360,9 +359,8 @@ def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
 
 
 def _unseen(run: _Ended, plan: Plan | None, *, deployed: bool) -> Unseen | None:
-    """Return the promise of a plan, which is `deployed` or the answer, with the estimate asked for."""
-    prepared, deploy = run.prepared, run.ending.deploy
-    case = prepared.case
+    """Return the promise of the plan, `deployed` or the answer, with an estimate if asked for."""
+    deploy, case = run.ending.deploy, run.prepared.case
     if plan is None:
         return None
     name = deploy.case if deploy is not None and deployed else ""

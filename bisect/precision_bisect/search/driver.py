@@ -286,7 +286,7 @@ class Driver:
         return _refuted(self.trials)
 
     def refuted_before(self, phase: Phase) -> frozenset[Plan]:
-        """The same, of the trials before the first of a phase."""
+        """Return the same of the trials before the first of a phase."""
         return _refuted(takewhile(lambda t: t.proposal.phase is not phase, self.trials))
 
     def on_copies(self, plan: Plan) -> Outcome | None:
@@ -395,8 +395,5 @@ def _judged(trial: Trial) -> bool:
 
 
 def _refuted(trials: Iterable[Trial]) -> frozenset[Plan]:
-    return frozenset(
-        trial.proposal.plan
-        for trial in trials
-        if trial.proposal.phase is Phase.RECHECK and trial.outcome.failed
-    )
+    failed = (trial.proposal for trial in trials if trial.outcome.failed)
+    return frozenset(entry.plan for entry in failed if entry.phase is Phase.RECHECK)

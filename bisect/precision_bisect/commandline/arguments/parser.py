@@ -43,7 +43,7 @@ _OTHERS: Mapping[str, str] = {
     "--trt": "--backend tensorrt",
     "--onnxrt": "--backend onnxruntime",
     "--verbose": "-v",
-    "--noTF32": "no flag: TF32 is off without --tf32",
+    "--noTF32": "--tf32 off",
     **dict.fromkeys(("--timingCacheFile", "--timing-cache", "--load-timing-cache"), _CACHE),
     "--best": "--ladder int8,fp16,fp32",
     "--nodes_to_exclude": "--keep PATTERN",

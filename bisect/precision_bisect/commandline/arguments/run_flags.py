@@ -5,10 +5,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.metadata import version
+from pathlib import Path
 
 from precision_bisect.commandline.arguments.command_flags import TOLD_OF_RUNS, Telling
 from precision_bisect.commandline.arguments.parser import Parser
-from precision_bisect.commandline.arguments.toml_flags import configured
+from precision_bisect.commandline.arguments.toml_flags import NO_CONFIG, configured
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -108,8 +109,12 @@ def from_config(parser: Parser, parsed: argparse.Namespace) -> Sequence[str]:
 
     Raises UsageError.
     """
-    if not hasattr(parsed, "config") or os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+    if not hasattr(parsed, "config"):
         return ()
+    if os.path.isdir(parsed.model):  # noqa: PTH112 - never raises
+        if parsed.config in (None, Path(NO_CONFIG)):
+            return ()
+        raise UsageError(f"{parsed.model} is a run, which has its flags", "leave --config out")
     # What is for a search alone is no error of `curve`.
     added = configured(run_parser(), parsed)
     return [word for word in added if word.partition("=")[0] in parser._option_string_actions]

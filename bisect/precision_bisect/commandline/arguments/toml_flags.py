@@ -16,6 +16,8 @@ from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
 CONFIG, PYPROJECT = "precision-bisect.toml", "pyproject.toml"
 NO_CONFIG = "none"
 _TOOL = "precision-bisect"
+_WRITING = ("out", "overwrite", "junit")
+"""Options that say what is written over."""
 _OF_THE_COMMAND_LINE = ("config", "help", "help-all", "version")
 
 
@@ -74,6 +76,10 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
     table = read_toml(path, "configuration file", "see --config in precision-bisect --help-all")
     if path.name == PYPROJECT:
         table = _table_of_tool(table)
+        if not table:
+            raise UsageError(
+                f"{path} has no [tool.{_TOOL}]", "add the table, or name another file"
+            )
     flags, arguments = parser._option_string_actions, []
     for key, value in flag_keys(str(path), table).items():
         if key in _OF_THE_COMMAND_LINE:
@@ -83,9 +89,10 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", error.hint) from error
         dest = flags[f"--{key}"].dest
-        if parsed.config is None and dest in ONLY_BY_FLAG and reaches_out(dest, value):
+        alien = dest in _WRITING or (dest in ONLY_BY_FLAG and reaches_out(dest, value))
+        if parsed.config is None and alien:
             raise UsageError(
-                f"{path}: {key} names what is run or reached, and the file was only found here",
+                f"{path}: {key} names what is run, reached or written, and was only found here",
                 f"give --config {path} to trust it, or --config {NO_CONFIG}",
             )
         if getattr(parsed, dest, None) == parser.get_default(dest) or not hasattr(parsed, dest):

@@ -76,6 +76,9 @@ def _top5(name: str, pairs: list[Any]) -> Found:
 def _mean_iou(name: str, pairs: list[Any]) -> Found:
     if any(got.shape != want.shape for got, want in pairs):
         return _reshaped(*next(pair for pair in pairs if pair[0].shape != pair[1].shape))
+    for _, want in pairs:
+        if want.ndim < (3 if want.dtype.kind == "f" else 2):
+            raise DoesNotFit(name, want, "has no pixels")
     axes = [_classes(name, want, 2, labels=True) for _, want in pairs]
     one, other = (
         np.concatenate(
@@ -116,10 +119,14 @@ def _logarithms(x: Any, shares: bool) -> Any:
 
 
 def _classes(name: str, want: Any, least: int, *, labels: bool = False) -> int:
-    """Return the axis of the classes: the second of images, else the last."""
+    """Return the axis of the classes: the second of images, else the last.
+
+    Images whose second and third axes are alike, and the fourth is not, have them last.
+    """
     if labels and want.dtype.kind != "f":
         return -1
-    axis = 1 if want.ndim == 4 else -1
+    last = want.ndim == 4 and want.shape[1] == want.shape[2] != want.shape[3]
+    axis = 1 if want.ndim == 4 and not last else -1
     if want.dtype.kind != "f" or not want.ndim or want.shape[axis] < least:
         raise DoesNotFit(name, want, f"has no scores of {least} classes or more along an axis")
     return axis
