@@ -38,7 +38,7 @@ from precision_bisect.settings.reading import named_path
         (["m.onnx", "--precisionConstraints=obey"], "write --typing weak, which constrains"),
         (["m.onnx", "--saveEngine=a.plan", "-o", "b"], "write --keep-engines, --out DIR"),
         (["m.onnx", "--verbose", "--best"], "write -v, --ladder int8,fp16,fp32"),
-        (["m.onnx", "--noTF32", "--nodes_to_exclude", "a"], "TF32 is off without --tf32, --keep"),
+        (["m.onnx", "--noTF32", "--nodes_to_exclude", "a"], "--tf32 off, --keep"),
         (["m.onnx", "--timingCacheFile=a"], "each run folder has a timing cache"),
         (["m.onnx", "--batch-size", "8"], "write --input-shapes NAME:8x3x224x224"),
         (["m.onnx", "--check-error-stat", "mean"], "write --metric max, mean or quantile"),

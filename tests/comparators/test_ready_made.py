@@ -99,6 +99,7 @@ def test_more_noise_is_no_smaller_error(name: str) -> None:
 LOGITS = np.array([[3, 2, 1, 0, -1, -2, -3, 0.5], [0, 1, 2, 3, 4, 5, 6, 7]], np.float32)
 SWAPPED = LOGITS[:, [1, 0, 2, 3, 4, 5, 6, 7]]
 LINES = np.eye(5, dtype=np.float32)
+ONE_HOT = np.eye(3, dtype=np.float32)
 IMAGES = np.ones((1, 1, 16, 16), np.float32)
 BOX = np.array([[0, 0, 10, 10, 0.5]], np.float32)
 MOVED = np.array([[1, 0, 11, 10, 0.5]], np.float32)
@@ -121,6 +122,10 @@ MOVED = np.array([[1, 0, 11, 10, 0.5]], np.float32)
         ("ctc", LINES[[4, 1, 2, 4]][:, None], LINES[[4, 1, 4, 4]][:, None], 1.0),
         # Of class 1 one of two places, of class 2 the one and another; 3 is nobody's.
         ("iou", np.array([[1, 2, 2, 3]]), np.array([[1, 1, 2, 2]]), 1 - (1 / 2 + 1 / 3) / 2),
+        # Half of the pixels are of another class; classes lie along the last axis, or the second.
+        *(("iou", ONE_HOT[np.tile([[0, 1], [2, 2]], (2, 2))][None].transpose(order),
+           ONE_HOT[np.tile([[0, 1], [0, 1]], (2, 2))][None].transpose(order), 1 / 2)
+          for order in ((0, 1, 2, 3), (0, 3, 1, 2))),
         ("embeddings", np.array([[1, 0], [0, 2.0]]), np.array([[1, 0], [1, 1.0]]), 1 - 0.5**0.5),
         ("embeddings", np.zeros((2, 3)), np.ones((2, 3)), 1.0),
         # Constant images have no structure: luminance alone, with C1 of their own value.

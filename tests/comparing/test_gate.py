@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import models
 import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.runs.comparing.gate import Gate
@@ -117,6 +118,43 @@ def test_services_are_told_of_a_single_run(
     assert 2 == again(found, "--reference", "nowhere", *flags)
     (case,) = ElementTree.parse(junit).getroot()
     assert case.find("error") is not None
+
+
+def test_junit_writes_over_nothing_else(
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a model nor a run's files nor what it cannot read: one line before the search."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    run = found.parent / "again"
+    for path in (
+        notes,
+        found.parent / "m.onnx",
+        run / "junit.xml",
+        tmp_path,
+        tmp_path / "a/b.xml",
+    ):
+        assert 2 == again(found, "--junit", str(path))
+        assert "give --junit a new file, or one that it wrote before" in capsys.readouterr().err
+    assert "mine" == notes.read_text()
+
+
+def test_names_of_layers_are_no_commands_of_github(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Commands are off while names may begin a line, and on for our annotation."""
+    body = "(float[1,4] x) => (float[1,4] y) <float k = {300}> {"
+    body += "[first] a = Mul(x, k) [first2] b = Mul(a, k) [last] y = Div(b, k) }"
+    proto = models.parse(body)
+    proto.graph.node[1].name = "::error::there"
+    path = models.save(proto, tmp_path)
+    main([str(path), "--out", str(tmp_path / "run"), "--backend", "emulated", "--github"])
+    lines = capfd.readouterr().err.splitlines()
+    (stopped,) = (i for i, line in enumerate(lines) if line.startswith("::stop-commands::"))
+    resumed = lines.index(f"::{lines[stopped].removeprefix('::stop-commands::')}::")
+    said = [i for i, line in enumerate(lines) if line.lstrip().startswith("::")]
+    assert stopped == said[0] and resumed == said[1] < said[-1]
+    assert lines[said[-1]].startswith(("::notice title=precision-bisect", "::error title="))
 
 
 def test_a_baseline_of_other_types_is_refused(

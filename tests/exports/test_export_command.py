@@ -29,6 +29,7 @@ from precision_bisect.runs.runfolder import (
     MIXED_MODEL,
     REPORT,
     RESULT,
+    RUN_SCRIPT,
     STATUS,
     TORCH_AUTOCAST,
     TRTEXEC,
@@ -84,9 +85,15 @@ def test_what_cannot_be_written_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_what_judges_is_the_runs(finished: Path, tmp_path: Path) -> None:
     """The files that judge go along as the run has left them, or are told as missing."""
     model = finished.with_name("tiny.onnx")
-    export(model, finished, tmp_path / "out", {"tf32": "on"})
+    export(model, finished, tmp_path / "out", {})
+    export(model, finished, tmp_path / "tf32", {"tf32": "on"})
     for name in JUDGING:
         assert (finished / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    script = (finished / RUN_SCRIPT).read_text()
+    assert script.replace("'use_tf32': '0'", "'use_tf32': '1'") == (
+        (tmp_path / "tf32" / RUN_SCRIPT).read_text()
+    )
+    for name in JUDGING:
         (finished / name).unlink()
     said = export(model, finished, None, {}).to_text()
     for name in JUDGING:

@@ -121,11 +121,11 @@ def _logarithms(x: Any, shares: bool) -> Any:
 def _classes(name: str, want: Any, least: int, *, labels: bool = False) -> int:
     """Return the axis of the classes: the second of images, else the last.
 
-    Images whose second and third axes are alike, and the fourth is not, have them last.
+    Images whose second and third axes are alike, and the fourth is shorter, have them last.
     """
     if labels and want.dtype.kind != "f":
         return -1
-    last = want.ndim == 4 and want.shape[1] == want.shape[2] != want.shape[3]
+    last = want.ndim == 4 and want.shape[1] == want.shape[2] > want.shape[3]
     axis = 1 if want.ndim == 4 and not last else -1
     if want.dtype.kind != "f" or not want.ndim or want.shape[axis] < least:
         raise DoesNotFit(name, want, f"has no scores of {least} classes or more along an axis")
