@@ -66,7 +66,7 @@ def test_paths_without_a_flag_are_samples(
     monkeypatch.chdir(tmp_path)
     for name in ("in", "more"):
         (tmp_path / name).mkdir()
-    for words, said in ((["in"], "--inputs in, "), (["in", "more"], "--inputs PATH, one file or")):
+    for words, said in ((["in"], "--inputs in, "), (["in", "more"], "--inputs PATH, one file,")):
         assert ExitCode.USAGE == main(["m.onnx", *words])
         assert f"give samples by {said}" in capsys.readouterr().err
     assert ExitCode.USAGE == main(["m.onnx", "out"])

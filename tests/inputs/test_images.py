@@ -194,7 +194,7 @@ def test_patterns_and_a_folder_for_each_class(tmp_path: Path) -> None:
         path = tmp_path / pattern
         source = open_source(Options(model=model.path, inputs=path), path, model)
         assert count == len(source.placed)
-    assert "holds no samples" in refused(tmp_path / "*.jpg").message
+    assert "matches no file" in refused(tmp_path / "*.jpg").message
 
 
 def test_a_size_that_fits_the_strides_is_named(

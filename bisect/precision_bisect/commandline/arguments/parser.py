@@ -95,7 +95,7 @@ def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]
     # Beside a flag that is not known a path is its value.
     if paths and "--inputs" in flags and not any(word.startswith("--") for word in words):
         path = shlex.quote(paths[0]) if len(paths) == 1 else "PATH"
-        return f"give samples by --inputs {path}, one file or one folder"
+        return f"give samples by --inputs {path}, one file, one folder, or a pattern in quotes"
     near = (
         match for word in words if word.startswith("--") for match in close_matches(word, flags)
     )

@@ -104,7 +104,8 @@ class Copies:
         self._refer(copy, [place for place in wanted if place not in copy.reference])
         pair = [copy.feeds[i] for i in wanted], [copy.reference[i] for i in wanted]
         # The first ones, as many as fit: most plans that are judged on one draw fail on these.
-        if number == 0 or _nbytes(pair) * (len(copies) + 1) <= _MOST_HELD:
+        whole = copy.feeds, [*copy.reference.values()]
+        if number == 0 or _nbytes(whole) * (len(copies) + 1) <= _MOST_HELD:
             copies[number] = copy
         return pair
 

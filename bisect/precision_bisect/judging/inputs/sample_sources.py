@@ -212,15 +212,29 @@ def _refuse_unknown(path: Path, suffixes: Counter[str]) -> None:
 
 
 def _files(path: Path) -> Sequence[Path]:
-    """Return the files that a path stands for, of a folder without any the images of its folders.
+    """Return the files that a path stands for, of a folder without samples the images below it.
 
     That is how classes are kept apart, each in a folder of its name. Raises InputError.
     """
     files = [file for file in listed_files(path) if file.is_file()]
-    if files or not path.is_dir():
+    if not path.is_dir():
+        if not files and is_pattern(path):
+            raise InputError(f"the pattern {path} matches no file", "check it; '**' is any depth")
         return files
-    below = listed_files(Path(glob.escape(str(path))) / "*" / "*")
-    return [file for file in below if file.suffix.lower() in IMAGES and file.is_file()]
+    images = any(file.suffix.lower() in IMAGES for file in files)
+    if not images and any(file.suffix.lower() in _ARRAYS for file in files):
+        return files
+    depth = "*/*" if images else "*/**/*"
+    below = [
+        file
+        for file in listed_files(Path(glob.escape(str(path)), depth))
+        if file.suffix.lower() in IMAGES and file.is_file()
+    ]
+    if below and images:
+        raise InputError(
+            f"{path} has images, and so have its folders", f"name those meant: '{path}/**/*'"
+        )
+    return below or files
 
 
 def _refuse_shapes(options: Options, path: Path) -> None:
