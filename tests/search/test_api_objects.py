@@ -209,6 +209,9 @@ def test_a_bare_array_and_texts_of_units(tmp_path: Path) -> None:
     result = results[-1]
     picture = tmp_path / "curve.svg"
     result.plot().save(picture)
+    for path in ("curve.png", None, "no/such/curve.svg"):
+        with pytest.raises(precision_bisect.PrecisionBisectError):
+            result.plot().save(path)  # type: ignore[arg-type]
     assert picture.read_text().startswith("<svg") and "save" in repr(result.plot())
 
 

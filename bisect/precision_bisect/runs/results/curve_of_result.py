@@ -72,6 +72,8 @@ class Plot:
 
     def save(self, path: str | Path) -> None:
         """Write the picture, to be opened in any browser. Raises UsageError."""
+        if not str(path).lower().endswith(".svg"):
+            raise UsageError(f"the picture is an SVG, and {path} none", "give a path.svg")
         try:
             Path(path).write_text(self.svg, encoding="utf-8")
         except (OSError, ValueError) as error:
