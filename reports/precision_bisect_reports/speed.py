@@ -71,7 +71,7 @@ def to_deploy(result: Result) -> str:
         fp32, beside = f"FP32: TF32 holds{error}", f"{high} with TF32{error}"
     else:
         fp32 = "FP32, the reference itself" if tf32 is None else "FP32 without TF32"
-        if result.fingerprint.get("versions", {}).get("tf32") == "on":
+        if result.in_tf32:
             fp32 = "FP32 with TF32"
         beside = high
     if result.fp32_wins:

@@ -79,6 +79,8 @@ def test_settings_check_them_too() -> None:
         EngineSettings(ort_options={"nothing": "1"})
     with pytest.raises(UsageError, match="exclude each other"):
         EngineSettings(tf32="on", ort_options={"use_tf32": "0"})
+    with pytest.raises(UsageError, match="exclude each other"):
+        EngineSettings(tf32="off", ort_options={"use_tf32": "1"})
     assert EngineSettings(tf32="on", ort_options={"use_tf32": "1"}).in_tf32
 
 

@@ -332,6 +332,12 @@ class Result:
         html: str = load(REPORTS, "notebook")(self)
         return html
 
+    @property
+    def in_tf32(self) -> bool:
+        """Whether FP32 products were searched in TF32."""
+        versions = self.fingerprint.get("versions", {})
+        return "on" in (self.fingerprint.get("tf32"), versions.get("tf32"))
+
     def plot(self) -> Plot:
         """Return the curve as notebooks draw it: the error by the number of kept layers.
 
