@@ -10,10 +10,8 @@ compared with what other layers would add for the same cost, by the marginal rat
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
@@ -21,7 +19,6 @@ from precision_bisect.trial import Outcome
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.beliefs import TINY, Array, Beliefs, to_power
 from precision_bisect_strategies.modules import Group
-from precision_bisect_strategies.neighbours import beside
 
 CHANCE_SHARE = 0.1
 """Share of the error by which independent errors, to the power 2, differ by chance from what they
@@ -54,18 +51,17 @@ class Lowered:
 class Demotion:
     """What is known on the way.
 
-    `order` has the layers of each position, least sensitive first. `plan` is the last that passed,
+    `order` has the layer of each position, least sensitive first. `plan` is the last that passed,
     with `error`. Errors to the power `power` add up. `limit` is the tolerance, None without
     figures. `pool` are the undecided positions, `suspects` are groups of them that hold a culprit.
     Without figures a culprit is a layer at the score `culprit` or higher.
 
     `kept` positions stay high, with the error that each was measured to add. `lowered` are groups
-    that run low; each is `raised` at most once. `chosen` are the layers that break the limit
-    alone, by the emulator. Groups above `largest` had no verdict. `refused` groups did not fit at
-    the end.
+    that run low; each is `raised` at most once. Groups above `largest` had no verdict. `refused`
+    groups did not fit at the end.
     """
 
-    order: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
     beliefs: Beliefs
     limit: float | None
     power: float
@@ -77,7 +73,6 @@ class Demotion:
     kept: dict[int, float | None] = field(default_factory=dict)
     lowered: tuple[Lowered, ...] = ()
     raised: frozenset[Lowered] = frozenset()
-    chosen: frozenset[int] = frozenset()
     largest: int | None = None
     refused: frozenset[Group] = frozenset()
 
@@ -113,29 +108,11 @@ class Demotion:
 
     def without(self, positions: Sequence[int]) -> Plan:
         """Return the plan without the layers at these positions."""
-        return self.plan.without(layer for i in positions for layer in self.order[i])
+        return self.plan.without(self.order[i] for i in positions)
 
     def with_(self, positions: Sequence[int]) -> Plan:
         """Return the plan with the layers at these positions kept, too."""
-        return self.plan.with_(layer for i in positions for layer in self.order[i])
-
-    def arranged(self, positions: Sequence[int]) -> tuple[list[int], dict[int, float]]:
-        """Return positions with likely neighbours of kept layers last, and the chance of each.
-
-        Only kept layers that overflow have such neighbours: those that add little each say
-        nothing, as rounding does not come in runs.
-        """
-        much = to_power(self.limit or 0.0, self.power)
-        at = {layer: i for i in positions for layer in self.order[i]}
-        kept = [
-            layer
-            for i, error in self.kept.items()
-            if error is None or error >= much
-            for layer in self.order[i]
-        ]
-        chances = beside(kept, at.keys(), self.chosen)
-        near = {at[layer]: chance for layer, chance in chances.items()}
-        return sorted(positions, key=lambda i: (i in near, i)), near
+        return self.plan.with_(self.order[i] for i in positions)
 
     def cost(self, positions: Sequence[int]) -> float:
         """Return the cost of keeping these."""
@@ -151,8 +128,8 @@ class Demotion:
 
 
 def begun(state: Demotion, plan: Plan) -> Search[Demotion]:
-    """Return the state that begins with a plan, in whole units; the same state if that fails."""
-    low = tuple(i for i in state.pool if plan.kept.isdisjoint(state.order[i]))
+    """Return the state that begins with a plan; the same state if that fails."""
+    low = tuple(i for i in state.pool if state.order[i] not in plan.kept)
     if not low:
         return state
     # The curve's plan passed on its own draw; here it is judged as every plan of the search is.
@@ -194,28 +171,28 @@ def _singles(state: Demotion) -> Demotion:
 
 def _group(state: Demotion) -> Search[Demotion]:
     """Try the first ones of the pool: as many as pass with a chance of one half."""
-    pool, near = state.arranged(state.pool)
-    chances = _chances(state, pool, near, bad=False)
+    pool = state.pool
+    chances = _chances(state, pool, bad=False)
     most = min(len(pool), state.largest or len(pool))
     # A trial tells most, one bit, where both outcomes are equally likely.
     size = int(abs(chances[:most] - 0.5).argmin()) + 1
-    group, rest = tuple(pool[:size]), tuple(pool[size:])
+    group, rest = pool[:size], pool[size:]
     outcome = yield from _try(state, group, _believed(state, chances[size - 1]))
     # A crash or a refused build says nothing of accuracy: ask about a smaller group.
     if outcome.verdict is None:
         return _around(state, group)
-    after = replace(state, pool=tuple(sorted(rest)), largest=None)
+    after = replace(state, pool=rest, largest=None)
     return _judged(after, group, (), outcome, state.marginal_rate)
 
 
 def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     """Try the part of a suspect group that likely holds no culprit."""
-    line, near = state.arranged(suspect.positions)
+    line = suspect.positions
     # Not the whole group: it is known to hold a culprit.
-    chances = _chances(state, line, near, bad=True)[:-1]
+    chances = _chances(state, line, bad=True)[:-1]
     size = int(abs(chances - 0.5).argmin()) + 1
     size = min(size, state.largest or size)
-    part, rest = tuple(line[:size]), tuple(line[size:])
+    part, rest = line[:size], line[size:]
     believed = _believed(state, chances[size - 1], among=len(line))
     outcome = yield from _try(state, part, believed)
     others = tuple(other for other in state.suspects if other is not suspect)
@@ -238,16 +215,10 @@ def _cut(state: Demotion, suspect: Suspect) -> Search[Demotion]:
     return replace(after, pool=tuple(sorted({*after.pool, *rest})))
 
 
-def _chances(
-    state: Demotion, line: Sequence[int], near: Mapping[int, float], *, bad: bool
-) -> Array:
-    """Return the chance that the first m of a line can go, for m >= 1: shape (len(line),).
-
-    `near` are neighbours of kept layers with the chance that each must stay, too.
-    """
+def _chances(state: Demotion, line: Sequence[int], *, bad: bool) -> Array:
+    """Return the chance that the first m of a line can go, for m >= 1: shape (len(line),)."""
     fitting = state.beliefs.fitting(line, state.slack)
-    chances = state.beliefs.passing(line, state.marginal_rate, bad=bad) * fitting
-    return chances * np.cumprod([1 - near.get(position, 0.0) for position in line])
+    return state.beliefs.passing(line, state.marginal_rate, bad=bad) * fitting
 
 
 def _judged(state: Demotion, group: Group, rest: Group, outcome: Outcome, rate: float) -> Demotion:

@@ -22,7 +22,7 @@ from precision_bisect_strategies.guided import Guided
 def state(errors: list[float], limit: float) -> Demotion:
     """Return the state before any trial of layers whose errors add up."""
     return Demotion(
-        order=tuple((i,) for i in range(len(errors))),
+        order=tuple(range(len(errors))),
         beliefs=Beliefs.at_first(errors, [1.0] * len(errors), power=1.0),
         limit=limit,
         power=1.0,

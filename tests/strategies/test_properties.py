@@ -60,20 +60,6 @@ def test_promises_are_kept(make: Callable[[], Strategy], promise: Promise, case:
         promise.check(make, vary(case))
 
 
-@every
-@given(any_oracle(SMALL), st.sampled_from([1, 4, 16]), st.booleans())
-@FEW
-def test_ends_with_a_plan_that_passed(
-    make: Callable[[], Strategy], drawn: tuple[int, Oracle], workers: int, figures: bool
-) -> None:
-    """Whatever the oracle does, the answer is a plan that was tried and passed."""
-    size, oracle = drawn
-    asked = oracles.problem(size, oracles.TOLERANCE if figures else None)
-    simulation = Simulation(size, oracle if figures else oracles.without_figures(oracle))
-    plan = simulation.run(make().search(replace(asked, workers=workers)))
-    assert simulation.passed(plan)
-
-
 @pytest.mark.parametrize("make", [Guided, Ddmin, QuickXplain, ProbDD, Hierarchical])
 @given(culprits(), st.sets(st.integers(0, 39)), st.sampled_from([1, 4]))
 @FEW
