@@ -19,7 +19,8 @@ from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.runs.results.run_status import Best, RunningTrial, Shown
+from precision_bisect.runs.results.curve_of_result import KeptError
+from precision_bisect.runs.results.run_status import RunningTrial, Shown
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from run_folders import names, write_run, write_status
@@ -64,7 +65,7 @@ RUNNING = RunningTrial.of(PROPOSAL, seconds=1.5)
 LAST = Shown.by(
     PROPOSAL, Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=inf, wall_s=1.0)
 )
-BEST = Best(kept=2, error=0.1)
+BEST = KeptError(kept=2, error=0.1)
 
 
 @pytest.fixture

@@ -42,19 +42,6 @@ def comparator(**changed: dict[str, float]) -> dict[str, Any]:
             {"versions": {"numpy": "2.0", "operators of lib.so": OTHER}},
             "numpy was 1.26, now 2.0, other operators of lib.so",
         ),
-        (comparator(atol={"y": 0.1, "z": 0.1}), "--atol was 0.01, now 0.1"),
-        (
-            comparator(atol={**LIMITS, "y": 0.05}, rtol={**LIMITS, "y": 0.05}),
-            "--tol of 'y' was 0.01, now 0.05",
-        ),
-        (
-            comparator(atol={**LIMITS, "y": 1.0}, rtol={**LIMITS, "y": 0.0}),
-            "--tol of 'y' was 0.01, now 1",
-        ),
-        (
-            comparator(atol={"y": 1.0, "z": 1.0}, rtol={"y": 1.0, "z": 1.0}),
-            "--atol was 0.01, now 1, --rtol was 0.01, now 1",
-        ),
         (comparator(atol={"y": 0.01}, rtol={"y": 0.01}, classes={"z": 0.02}), "other limits"),
         (
             {**comparator(atol={"c": 0.1}, rtol={"c": 0.1}), "model": OTHER},
@@ -68,4 +55,19 @@ def comparator(**changed: dict[str, float]) -> dict[str, Any]:
 )
 def test_differences_are_told_by_flag(changed: dict[str, Any], said: str) -> None:
     """At most three, limits of all outputs once, and no keys, hashes or absent outputs."""
-    assert said == difference_words(BEGUN, {**BEGUN, **changed})
+    assert said == difference_words(BEGUN, {**BEGUN, **changed}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"atol": 0.1}, "--atol was not given, now 0.1"),
+        ({"tol": {"": 0.01, "y": 1.0}}, "--tol was 0.01, now 0.01,y=1"),
+        ({"metric": "l2", "max_trials": 9}, "--metric was elementwise, now l2"),
+    ],
+)
+def test_what_judges_is_told_as_it_was_given(asked: dict[str, Any], said: str) -> None:
+    """Once for all outputs, whatever limits follow from it; other options tell nothing."""
+    options = {"tol": 0.01, "metric": "elementwise", "max_trials": None}
+    other = {**BEGUN, **comparator(atol={"y": 0.1, "z": 0.1}, rtol={"y": 0.2, "z": 0.2})}
+    assert said == difference_words(BEGUN, other, options, {**options, **asked})

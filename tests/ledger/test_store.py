@@ -245,15 +245,6 @@ def test_an_orphan_is_tried_again(tmp_path: Path, phase: Phase) -> None:
     assert statuses == ([TrialStatus.CRASHED] if crashed else [])
 
 
-def test_nested_differences_are_named_by_path(tmp_path: Path) -> None:
-    """Of a nested setting only what differs is named, by its flag."""
-    begun = {"comparator": {"metric": "max", "rtol": {"y": 0.01, "z": 1.0}}}
-    path = tmp_path / "ledger.sqlite"
-    open_ledger(path, begun, resume=False).close()
-    said = refusal(path, {"comparator": {"rtol": {"z": 1.0, "y": 0.02}, "metric": "max"}})
-    assert "resume" in said and ": --rtol was 0.01, now 0.02; run" in said
-
-
 def test_a_withdrawn_start_does_not_count(tmp_path: Path) -> None:
     """Starts that were taken back, as on Ctrl-C, never make a trial a crashed one."""
     path = tmp_path / "ledger.sqlite"

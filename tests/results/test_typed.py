@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from beginning import STARTED
-from precision_bisect.errors import RunFolderError
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.run_status import read_status
+from precision_bisect.runs.results.run_status import RunStatus
 from precision_bisect.runs.results.saved import read_saved
-from precision_bisect.runs.runfolder import RESULT
-from precision_bisect.runs.typed_json import typed
+from precision_bisect.runs.runfolder import RESULT, STATUS
+from precision_bisect.runs.typed_json import read_file, typed
 from precision_bisect.trial import NotFinite, Stability
 from run_folders import TOLERANCE, names, result_of, write_status
 
@@ -44,49 +43,6 @@ def test_a_result_comes_back(tmp_path: Path) -> None:
     assert "error inf" in str(again)
 
 
-OLD = [
-    {"layer": LAYERS[2], "needed": True, "how": "dropped", "error": 0.03, "reason": "fails"},
-    {
-        "layer": LAYERS[5],
-        "needed": True,
-        "how": "implied",
-        "more_kept": 1,
-        "reason": "1 more fails",
-    },
-]
-
-
-def test_a_certificate_of_the_mode_groups_is_read(tmp_path: Path) -> None:
-    """What was dropped alone is proven; what a plan that kept more implied is not any more."""
-    told = FOUND.to_json()
-    older = {"mode": "groups", "minimal": False, "checked": [LAYERS[2], LAYERS[5]]}
-    older |= {"unchecked": [], "assumes": "monotone", "evidence": OLD, "minimal_at_limit": False}
-    (tmp_path / RESULT).write_text(json.dumps({**told, "certificate": older}), encoding="utf-8")
-    proof = read_saved(tmp_path).result.certificate
-    assert ("full", False, False) == (proof.mode, proof.minimal, proof.minimal_by_forecasts)
-    assert ([LAYERS[2]], [LAYERS[5]]) == (proof.checked, proof.unchecked)
-    assert ["dropped", None] == [need.how for need in proof.evidence]
-
-
-def test_a_certificate_that_knows_no_forecasts_is_read(tmp_path: Path) -> None:
-    """Files of runs before forecasts counted lack the keys for them."""
-    told = FOUND.to_json()
-    for key in ("predicted", "forecasts", "minimal_by_forecasts"):
-        del told["certificate"][key]
-    (tmp_path / RESULT).write_text(json.dumps(told), encoding="utf-8")
-    assert FOUND.certificate == read_saved(tmp_path).result.certificate
-
-
-@pytest.mark.parametrize("evidence", [7, [7], [{"how": "group"}], [{"layer": [], "how": {}}]])
-def test_a_damaged_certificate_of_older_files_is_an_error(tmp_path: Path, evidence: Any) -> None:
-    """Whatever stands in it, the file is called damaged."""
-    older = {"mode": "groups", "minimal": False, "evidence": evidence, "checked": 3}
-    told = {**FOUND.to_json(), "certificate": older}
-    (tmp_path / RESULT).write_text(json.dumps(told), encoding="utf-8")
-    with pytest.raises(RunFolderError, match="is damaged"):
-        read_saved(tmp_path)
-
-
 def test_what_follows_from_other_fields_is_not_believed() -> None:
     """A share that was edited is the true one again."""
     told = {**FOUND.to_json(), "kept_fraction": 0.9}
@@ -96,7 +52,7 @@ def test_what_follows_from_other_fields_is_not_believed() -> None:
 def test_a_status_comes_back(tmp_path: Path) -> None:
     """What stands in the file is what the run has told."""
     write_status(tmp_path, "a.onnx", done=0.5)
-    found = read_status(tmp_path)
+    found = read_file(RunStatus, tmp_path / STATUS)
     started = replace(STARTED, model="a.onnx", tolerance=TOLERANCE)
     assert (started, 0.5, "searching") == (found.run, found.done, found.state)
 

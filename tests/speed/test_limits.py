@@ -1,6 +1,5 @@
 """Speed limits: what they ask for, and which are refused in one line."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -67,17 +66,3 @@ def test_what_cannot_work_is_one_line(
     assert error.startswith("precision-bisect: ")
     assert said in error
     assert not (tmp_path / "run").exists()
-
-
-def test_golden_ledgers_without_a_baseline_are_read(tmp_path: Path) -> None:
-    """Evidence that an earlier version wrote has a latency without the new figures."""
-    from precision_bisect.runs.ledger.ledger_reader import evidence_of
-
-    golden = Path(__file__).parents[1] / "golden" / "ledger_v4.sqlite"
-    with sqlite3.connect(golden) as connection:
-        texts = [text for (text,) in connection.execute("SELECT evidence FROM trials") if text]
-    connection.close()
-    latencies = [evidence_of(text).latency for text in texts]
-    found = [latency for latency in latencies if latency is not None]
-    assert found
-    assert all(latency.speedup is None for latency in found)

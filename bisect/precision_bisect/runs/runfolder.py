@@ -4,11 +4,11 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError, first_of
-from precision_bisect.machine.plain_files import whole
+from precision_bisect.machine.plain_files import whole, written
 
 LEDGER = "ledger.sqlite"
 RESULT = "result.json"
@@ -145,13 +145,6 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
 
-@contextmanager
-def folder_errors(path: Path) -> Iterator[None]:
+def folder_errors(path: Path) -> AbstractContextManager[None]:
     """Turn OSError into RunFolderError, with the path and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {error.strerror}",
-            "choose a writable folder with free space by --out",
-        ) from error
+    return written(str(path), "choose a writable folder with free space by --out")

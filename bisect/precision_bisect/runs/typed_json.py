@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from precision_bisect.errors import RunFolderError
 from precision_bisect.runs import plain_json
 
 T = TypeVar("T")
@@ -37,6 +38,30 @@ def typed(kind: type[T], content: Any) -> T:
 def read_typed(kind: type[T], path: Path) -> T:
     """Return what a file of JSON says. Raises OSError as `plain_json.read`, and ValueError."""
     return typed(kind, plain_json.read(path))
+
+
+def read_file(kind: type[T], path: Path) -> T:
+    """Return what a file of a run folder says.
+
+    Raises FileNotFoundError where there is none, and RunFolderError for what cannot be read.
+    """
+    try:
+        return read_typed(kind, path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror}", "check the path, and its permissions"
+        ) from error
+    except ValueError as error:
+        raise foreign_file(path) from error
+
+
+def foreign_file(path: Path) -> RunFolderError:
+    """Return the error for a file, or a folder, that is not as this version writes it."""
+    return RunFolderError(
+        f"{path} holds what this version cannot read", "use the version that ran the search"
+    )
 
 
 def _of_text(kind: type, content: Any) -> Any:

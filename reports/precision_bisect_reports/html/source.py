@@ -1,6 +1,7 @@
 """What a run folder holds, read and never written, and what its trials say of single layers."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from precision_bisect.runs.runfolder import (
     TARGET,
     VERIFIED,
 )
-from precision_bisect.runs.typed_json import T, read_or_none, read_typed
+from precision_bisect.runs.typed_json import T, read_file, read_or_none
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import judged_outcomes
 from precision_bisect.trial import Kind, Phase, Trial
@@ -132,23 +133,7 @@ def _result(path: Path, message: str) -> Result | None:
 
 def _read(kind: type[T], path: Path) -> T | None:
     """Return what a file holds, None where it is not there. Raises RunFolderError."""
-    try:
-        return read_typed(kind, path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {path}: {error.strerror}", "check the path, and its permissions"
-        ) from error
-    except ValueError as error:
-        raise foreign_file(path) from error
-
-
-def foreign_file(path: Path) -> RunFolderError:
-    """Return the error for a file, or a folder, that is not as this version writes it."""
-    return RunFolderError(
-        f"{path} holds what this version cannot read", "use the version that ran the search"
-    )
+    return read_file(kind, path) if os.path.lexists(path) else None
 
 
 def _exports(folder: Path) -> dict[str, str | None]:

@@ -12,6 +12,7 @@ from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.runs.results.verification import Verification
+from precision_bisect.runs.typed_json import foreign_file
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
 from precision_bisect_reports.html.answer import answer_section
@@ -22,7 +23,6 @@ from precision_bisect_reports.html.source import (
     coded,
     columns,
     figure,
-    foreign_file,
     sensitivities,
 )
 from precision_bisect_reports.speed import cost

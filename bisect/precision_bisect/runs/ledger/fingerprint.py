@@ -2,14 +2,12 @@
 
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from precision_bisect.errors import first_of
 from precision_bisect.protocols import Sample
-from precision_bisect.settings.sample_options import relative_of
 
 
 def digest_samples(samples: Sequence[Sample]) -> str:
@@ -68,28 +66,30 @@ _FLAGS = {
     "workspace_mib": "workspace",
     "optimization_level": "builder-optimization-level",
     "ort_options": "ort-option",
-    "tolerance": "tol",
 }
 """The flags of settings that are called otherwise."""
 _COPIES = ("--copies", "--copies-failing")
-_LIMITS = {"atol": "--atol", "rtol": "--rtol", "classes": "--tol"}
+_JUDGING = ("tol", "atol", "rtol", "metric", "quantile", "check")
+"""The options of what judges, which are told as they were given."""
+_JUDGED_BY = {*_JUDGING, "classes", "tolerance", "outputs"}
 _HASH = re.compile(r"[0-9a-f]{64}")
 
-_Pair: TypeAlias = tuple[Any, Any]
-_Shown: TypeAlias = tuple[str, str]
+_Told: TypeAlias = Mapping[str, Any]
 
 
-def difference_words(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+def difference_words(recorded: _Told, present: _Told, before: _Told, now: _Told) -> str:
     """Return in which flags, files and versions two fingerprints differ, "" for none.
 
-    At most `MOST_TOLD` are named, models and inputs first.
+    At most `MOST_TOLD` are named, models and inputs first. `before` and `now` are the options.
     """
     differences = differing_fields(recorded, present)
     heads = {difference.key.partition(".")[0] for difference in differences}
     # Images that are read otherwise are other inputs, too.
     others = {_OTHER.get(head) for head in heads - (_INPUTS if "images" in heads else set())}
     phrases = [phrase for phrase in dict.fromkeys(_OTHER.values()) if phrase in others]
-    phrases += _limits(differences, present.get("comparator", {}))
+    if "comparator" in heads:
+        pairs = ((name, before.get(name), now.get(name)) for name in _JUDGING)
+        phrases += [_was(f"--{name}", old, new) for name, old, new in pairs if old != new]
     phrases += [phrase for difference in differences for phrase in _phrase(difference)]
     if differences and not phrases:
         phrases = ["other limits"]
@@ -112,48 +112,9 @@ def _phrase(difference: Difference) -> Iterator[str]:
         yield _was(rest or head, difference.before, difference.after)
     else:
         name, _, of = (rest if head in ("comparator", "engine", "images") else head).partition(".")
-        if name not in _LIMITS:
+        if head != "comparator" or name not in _JUDGED_BY:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             yield _was(f"--{flag} {of}".rstrip(), difference.before, difference.after)
-
-
-def _limits(differences: Sequence[Difference], comparator: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which limits differ of outputs that both have, alike ones together."""
-    by_output: defaultdict[str, dict[str, _Pair]] = defaultdict(dict)
-    for difference in differences:
-        head, part, name = [*difference.key.split(".", 2), "", ""][:3]
-        if (
-            head == "comparator"
-            and part in _LIMITS
-            and None not in (difference.before, difference.after)
-        ):
-            by_output[name][part] = (difference.before, difference.after)
-    alike: defaultdict[tuple[str, _Shown], list[str]] = defaultdict(list)
-    for name, changes in by_output.items():
-        single = _by_tol(name, changes, comparator)
-        for part, (before, after) in changes.items():
-            if single and part == "rtol":
-                continue
-            change = (_show(before), _show(after))
-            flag = "--tol" if single else _LIMITS[part]
-            alike[flag, change].append(name)
-    outputs = len({*comparator.get("atol", ()), *comparator.get("classes", ())})
-    for (flag, (old, new)), names in alike.items():
-        where = f" of {', '.join(map(repr, names))}" if len(names) < outputs else ""
-        yield _was(f"{flag}{where}", old, new)
-
-
-def _by_tol(name: str, changes: Mapping[str, _Pair], comparator: Mapping[str, Any]) -> bool:
-    """Tell whether one limit by --tol says both of an output's limits, before and now."""
-    if "rtol" not in comparator:
-        return True
-    atol, rtol = (
-        changes.get(part) or (comparator.get(part, {}).get(name),) * 2 for part in ("atol", "rtol")
-    )
-    return all(
-        absolute is not None and relative_of(absolute) == relative
-        for absolute, relative in zip(atol, rtol, strict=True)
-    )
 
 
 def _was(what: str, before: Any, after: Any) -> str:
@@ -165,5 +126,7 @@ def _was(what: str, before: Any, after: Any) -> str:
 def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping):
+        value = ",".join(f"{name}={_show(limit)}".lstrip("=") for name, limit in value.items())
     text = "not given" if value is None else str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

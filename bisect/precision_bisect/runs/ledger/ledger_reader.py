@@ -32,11 +32,6 @@ def evidence_text(evidence: Evidence) -> str:
     return plain_json.dumps({key: value for key, value in values.items() if value})
 
 
-def evidence_of(text: str) -> Evidence:
-    """Return the evidence that `evidence_text` wrote. Raises ValueError for other text."""
-    return typed(Evidence, plain_json.parse(text))
-
-
 LEDGER_SCHEMA = 4
 TABLES = """
 CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -88,7 +83,7 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
             error=error,
             message=message,
             wall_s=wall_s,
-            evidence=evidence_of(text),
+            evidence=typed(Evidence, plain_json.parse(text)),
         ),
     )
 

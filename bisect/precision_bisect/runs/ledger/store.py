@@ -225,7 +225,10 @@ def open_ledger(
             new = Header(fingerprint=fingerprint, options=options or {}, plugins=plugins or {})
             ledger.begin(new)
         elif resume:
-            if differences := difference_words(recorded.fingerprint, fingerprint):
+            before = recorded.options
+            if differences := difference_words(
+                recorded.fingerprint, fingerprint, before, options or before
+            ):
                 raise RunFolderError(
                     f"cannot resume {path.parent}: {differences}",
                     f"run with what was used before, {_ANEW}",

@@ -12,8 +12,9 @@ from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.runs.monitoring.event_log import EventLog
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, tell_all
 from precision_bisect.runs.monitoring.live_status import LiveStatus
+from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.run_status import Best, Process
+from precision_bisect.runs.results.run_status import Process
 from precision_bisect.runs.runfolder import EVENTS, STATUS
 
 
@@ -57,7 +58,7 @@ class Attended:
 
     def conclude(self, result: Result) -> None:
         """Note how the run ended."""
-        best = Best(kept=len(result.kept), error=result.error)
+        best = KeptError(kept=len(result.kept), error=result.error)
         self._ending = {
             "state": "finished",
             "status": result.status,

@@ -15,7 +15,7 @@ from precision_bisect.runs.monitoring.events import (
     TrialsEnded,
     TrialStarted,
 )
-from precision_bisect.runs.results.run_status import Best
+from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.trial import (
     Identity,
     Kind,
@@ -129,12 +129,12 @@ class Progress:
         return sets[0][1] if sets else None
 
     @property
-    def shown_best(self) -> Best | None:
+    def shown_best(self) -> KeptError | None:
         """What is known of the best plan; None where it keeps every layer, so saves none."""
         best = self.best
         if best is None or len(best.proposal.plan) == self.candidates:
             return None
-        return Best(kept=len(best.proposal.plan), error=best.outcome.error)
+        return KeptError(kept=len(best.proposal.plan), error=best.outcome.error)
 
     def take(self, event: Event) -> None:
         """Account for one event."""

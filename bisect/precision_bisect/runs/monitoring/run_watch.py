@@ -11,8 +11,9 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError, counted, printable
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import Owner, owner_of
-from precision_bisect.runs.results.run_status import Asked, RunStatus, read_status
+from precision_bisect.runs.results.run_status import Asked, RunStatus
 from precision_bisect.runs.runfolder import LEDGER, STATUS
+from precision_bisect.runs.typed_json import foreign_file, read_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +63,7 @@ def _look(folder: Path) -> RunState:
             told=status,
         )
     except (TypeError, ValueError) as error:
-        raise foreign_status(folder) from error
-
-
-def foreign_status(folder: Path) -> RunFolderError:
-    """Return the error for a live status that is not as this version writes it."""
-    return RunFolderError(
-        f"{folder / STATUS} holds what this version cannot read",
-        "ask the version that runs the search",
-    )
+        raise foreign_file(folder / STATUS) from error
 
 
 def _told(folder: Path, owner: Owner | None) -> RunStatus:
@@ -90,19 +83,12 @@ def _told(folder: Path, owner: Owner | None) -> RunStatus:
             "name the folder above where this is one search of a ladder, else go on with --resume",
         )
     try:
-        return read_status(folder)
+        return read_file(RunStatus, folder / STATUS)
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{folder} is no run folder, it has no {STATUS}",
             "name the one that the search was told by --out, or MODEL.precision-bisect",
         ) from error
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot read {folder / STATUS}: {error.strerror}",
-            "check the path, and its permissions",
-        ) from error
-    except ValueError as error:
-        raise foreign_status(folder) from error
 
 
 def _state(status: RunStatus, owner: Owner | None) -> str:
@@ -126,7 +112,7 @@ def status_text(run_state: RunState) -> str:
         lines = [f"{run_state.folder}: {_headline(run_state)}"]
         lines += [f"  {label:<12}{text}" for label, text in _facts(run_state)]
     except (ValueError, ArithmeticError) as error:
-        raise foreign_status(run_state.folder) from error
+        raise foreign_file(run_state.folder / STATUS) from error
     return "".join(f"{printable(line)}\n" for line in lines)
 
 

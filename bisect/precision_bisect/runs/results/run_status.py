@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from precision_bisect.runs.monitoring.events import RunStarted
+from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import STATUS
-from precision_bisect.runs.typed_json import Count, read_or_none, read_typed
+from precision_bisect.runs.typed_json import Count, read_or_none
 from precision_bisect.trial import (
     Figure,
     Kind,
@@ -77,14 +78,6 @@ class Shown(Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """How many layers the best plan so far keeps, and its error."""
-
-    kept: Count
-    error: Figure | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """The process that searches; `command` is None where the run was begun from Python."""
 
@@ -118,18 +111,13 @@ class RunStatus(Process):
     evaluations: Count = 0
     done: float = 0.0
     unresolved: Mapping[str, Count] = field(default_factory=dict)
-    best: Best | None = None
+    best: KeptError | None = None
     narrowed_to: int | None = None
     about_left: int | None = None
     seconds_left: float | None = None
     in_flight: Sequence[RunningTrial] = ()
     last: Sequence[Shown] = ()
     wall_s: Figure | None = None
-
-
-def read_status(folder: Path) -> RunStatus:
-    """Return what a run folder tells. Raises OSError, and ValueError for another file."""
-    return read_typed(RunStatus, folder / STATUS)
 
 
 def told_of(folder: Path) -> RunStatus | None:

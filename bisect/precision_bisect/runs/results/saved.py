@@ -5,7 +5,6 @@ import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.options import default_run_folder
@@ -127,28 +126,10 @@ def read_result(file: Path, hint: str) -> Result:
             f"{file} is no result.json of version {RESULT_SCHEMA}: its schema is {quoted(schema)}",
             "name the result.json of a run, or run the search again with this version",
         )
-    _without_groups(fields.get("certificate"))
     try:
         return typed(Result, {key: fields[key] for key in KEYS if key in fields})
     except ValueError as error:
         raise damaged(file, str(error)) from error
-
-
-def _without_groups(certificate: Any) -> None:
-    """Read a certificate of the mode `groups`, which older files have.
-
-    Failing plans that kept more were a proof there; here they are none.
-    """
-    needs = certificate.get("evidence") if isinstance(certificate, dict) else None
-    if not isinstance(needs, list) or certificate.get("mode") != "groups":
-        return
-    needs = [need for need in needs if isinstance(need, dict)]
-    for need in needs:
-        if need.get("how") in ("implied", "group"):
-            need |= {"needed": None, "needed_at_limit": None, "how": None}
-    checked = [need.get("layer") for need in needs if need.get("needed")]
-    unchecked = [need.get("layer") for need in needs if not need.get("needed")]
-    certificate |= {"mode": "full", "checked": checked, "unchecked": unchecked}
 
 
 def damaged(file: Path, what: str) -> RunFolderError:
