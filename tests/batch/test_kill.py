@@ -160,41 +160,6 @@ def test_the_reading_can_be_interrupted(
         assert gone(calls(tmp_path)[-1], 5.0)
 
 
-@pytest.mark.nightly
-def test_a_closed_terminal_ends_nothing(write: Write, command: Command, tmp_path: Path) -> None:
-    """The jobs go on without it."""
-    write(JOBS)
-    shell = [sys.executable, "-c", _HANGS_UP, *command()]
-    with start(shell, tmp_path, 3) as child:
-        child.send_signal(signal.SIGHUP)
-        child.communicate(timeout=60)
-    assert 0 == child.returncode
-    assert {"found"} == {job["status"] for job in jobs_of(tmp_path).values()}
-
-
-_HANGS_UP = """
-import os, signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-@pytest.mark.nightly
-def test_a_batch_in_the_background_can_be_ended(
-    write: Write, command: Command, tmp_path: Path
-) -> None:
-    """A shell's background process ignores Ctrl-C, and so does its job; SIGTERM ends both."""
-    write(JOBS)
-    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command()]
-    with start(shell, tmp_path, 3) as child:
-        child.terminate()
-        child.communicate(timeout=60)
-    assert 130 == child.returncode
-    assert ["found", "interrupted", "waiting"] == [
-        job["status"] for job in jobs_of(tmp_path).values()
-    ]
-
-
 @pytest.mark.parametrize("delay_s", [0.3, *nightly(0.0, 0.05, 1.0)])
 def test_a_batch_killed_while_a_job_starts_leaves_nobody(
     write: Write, command: Command, tmp_path: Path, delay_s: float

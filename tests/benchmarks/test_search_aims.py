@@ -84,24 +84,11 @@ def test_a_peer_that_proves_nothing_is_compared_with_the_answer() -> None:
     assert [False] == held("d", guided, row("probdd", 10.0))
 
 
-def test_the_worst_cell_is_named() -> None:
-    """What is printed of an aim missed has its worst cell and the peer that was better."""
-    aim, _ = found("d", row("guided forecasts", 100.0), row("ddmin", 10.0), row("probdd", 20.0))
-    assert aim.line().startswith("NOT held  (d)")
-    assert "B n=500 k=20 rho=0.8: 100.0 builds, ddmin 10.0" in aim.line()
-
-
 def test_sizes_and_rounds_are_checked() -> None:
     """At correlation 0.8 a size may be 30% over the optimum; rounds are shares of the builds."""
     assert [True] == held("c", row("guided forecasts", 100.0, ratio=1.3))
     assert [False] == held("c", row("guided forecasts", 100.0, ratio=1.31))
     assert [True, False] == held("f", row("guided forecasts", 100.0))
-
-
-def test_what_was_not_run_is_not_held() -> None:
-    """An aim without cells says so."""
-    (aim,) = found("e", row("guided forecasts", 100.0))
-    assert "not checked  (e)" in aim.line()
 
 
 def test_the_information_bound_counts_sets() -> None:

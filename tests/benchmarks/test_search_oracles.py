@@ -74,23 +74,6 @@ def test_single_layers_correlate_as_asked(structure: str, rho: float) -> None:
     assert rho == pytest.approx(found, abs=0.06)
 
 
-def test_the_network_does_not_depend_on_the_correlation() -> None:
-    """The same seed gives the same network whatever the emulator is like."""
-    some = np.random.default_rng(0).random(100) < 0.5
-    for structure in STRUCTURES:
-        errors = {instance(structure, 100, 5, rho, 3).truth.error(some) for rho in (1.0, 0.0)}
-        assert 1 == len(errors), structure
-
-
-def test_overflow_is_believed_of_other_layers_by_a_poor_emulator() -> None:
-    """Without correlation the emulator's overflowing layers are others than the real ones."""
-    built = instance("A", 500, 20, 0.0, 0)
-    true, seen = single_errors(built.truth, 500), single_errors(built.emulator, 500)
-    assert 20 == np.isinf(true).sum()
-    assert np.isinf(seen).any()
-    assert (np.isinf(true) & np.isinf(seen)).sum() < 10
-
-
 @examples(20)
 @given(data=st.data(), structure=st.sampled_from(["A", "B", "C", "CL"]))
 def test_keeping_more_never_hurts_where_that_is_claimed(
@@ -130,9 +113,3 @@ def test_a_share_of_plans_is_unlucky() -> None:
     failed = failing()
     assert 0.02 < len(failed) / (60 * 59 / 2) < 0.04
     assert failed == failing()
-
-
-def test_clusters_of_no_whole_number_are_refused() -> None:
-    """An optimum that clusters cannot make up is an error, not another optimum."""
-    with pytest.raises(ValueError, match="clusters of 5"):
-        instance("C", 100, 7, 0.8, 0)

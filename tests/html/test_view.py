@@ -31,16 +31,6 @@ def view(folder: Path) -> dict[str, Any]:
     return view_of(read_source(folder), folder)
 
 
-def test_the_answer_of_a_finished_run(tmp_path: Path) -> None:
-    """Headline, figures and proof are those of result.json."""
-    answer = view(run_folders.write_run(tmp_path, LAYERS_10, [2, 5]))["answer"]
-    assert "2 of 10 layers stay FP32, the rest runs in FP16" == answer["title"]
-    assert ("Found", "good", 0.008, 0.01) == tuple(
-        answer[key] for key in ("badge", "tone", "error", "tolerance")
-    )
-    assert "minimal: dropping any one of the 2 fails, each was tried" == answer["proof"]
-
-
 @pytest.mark.parametrize(
     ("status", "lead", "remark"),
     [
@@ -60,24 +50,6 @@ def test_what_became_of_an_earlier_answer_is_a_remark(
     answer = view(tmp_path)["answer"]
     assert lead == answer["message"]
     assert [remark] * bool(remark) == [each for each in answer["remarks"] if "failed" in each]
-
-
-def test_made_up_inputs_stand_with_the_answer(tmp_path: Path) -> None:
-    """The view of a run without --inputs says so; that of another, or an older one, does not."""
-    run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
-    told = json.loads((tmp_path / RESULT).read_text())
-    for inputs, expected in (
-        ({"synthetic": True, "samples": 4}, "made up, 4 samples: "),
-        ({"synthetic": False, "samples": 4}, ""),
-        (None, ""),
-    ):
-        (tmp_path / RESULT).write_text(json.dumps({**told, "inputs": inputs}))
-        said = view(tmp_path)["answer"]["inputs"]
-        assert said.startswith(expected)
-        assert bool(said) is bool(expected)
-    del told["inputs"]
-    (tmp_path / RESULT).write_text(json.dumps(told))
-    assert "" == view(tmp_path)["answer"]["inputs"]
 
 
 def test_every_layer_has_its_state_and_type(tmp_path: Path) -> None:
@@ -117,16 +89,6 @@ def test_the_curve_has_its_points_culprits_and_words(tmp_path: Path) -> None:
     assert "inf" == curve["points"][0]["error_median"]
     assert [LAYERS_10[2], LAYERS_10[5]] == [each.layer for each in curve["culprits"]]
     assert curve["words"].startswith("2 layers break FP16 (overflow)")
-
-
-@pytest.mark.parametrize("curve", ["5", '[{"kept_count": "many"}]', "[7]"])
-def test_a_foreign_curve_is_one_line(tmp_path: Path, curve: str) -> None:
-    """A curve that no run has written is refused, with the folder's name."""
-    folder = run_folders.write_run(tmp_path, LAYERS_10, [2])
-    told = json.loads((folder / RESULT).read_text())
-    (folder / RESULT).write_text(json.dumps({**told, "curve": json.loads(curve)}))
-    with pytest.raises(RunFolderError, match=r"is damaged: expected .* at `\$\.curve"):
-        write_report(folder)
 
 
 def test_trials_are_columns(tmp_path: Path) -> None:
@@ -169,37 +131,6 @@ def test_before_the_first_pass_everything_is_open(tmp_path: Path) -> None:
     run_folders.write_layers_file(tmp_path, LAYERS_10)
     seen = view(tmp_path)
     assert "No answer yet" == seen["answer"]["title"]
-    assert {OPEN} == set(seen["layers"]["state"])
-
-
-@pytest.mark.parametrize("status", Status)
-def test_keeping_everything_is_no_answer(tmp_path: Path, status: Status) -> None:
-    """No headline says that all layers stay and the rest runs low; a run cut short has none."""
-    run_folders.write_run(tmp_path, LAYERS_10, [2])
-    result = run_folders.result_of(LAYERS_10, range(10), status=status)
-    (tmp_path / RESULT).write_text(result.to_text())
-    answer = view(tmp_path)["answer"]
-    assert "the rest runs" not in answer["title"]
-    assert "good" != answer["tone"] or status is Status.NOTHING_TO_KEEP
-    if status in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED):
-        assert ("No answer yet", None) == (answer["title"], answer["error"])
-
-
-def test_a_search_with_only_the_plan_that_keeps_everything_has_no_best(tmp_path: Path) -> None:
-    """While it runs, the report names no plan before one has passed that runs a layer low."""
-    run_folders.write_ledger(tmp_path, run_folders.searched(10, [2])[:1])
-    run_folders.write_layers_file(tmp_path, LAYERS_10)
-    assert "No answer yet" == view(tmp_path)["answer"]["title"]
-
-
-@pytest.mark.parametrize("status", Status)
-def test_every_ending_has_a_headline(tmp_path: Path, status: Status) -> None:
-    """Every ending makes a report; without rungs no layer counts as decided."""
-    run_folders.write_run(tmp_path, LAYERS_10, [2])
-    result = run_folders.result_of(LAYERS_10, [], status=status, rungs=(), error=None)
-    (tmp_path / RESULT).write_text(result.to_text())
-    seen = view(tmp_path)
-    assert seen["answer"]["title"]
     assert {OPEN} == set(seen["layers"]["state"])
 
 
