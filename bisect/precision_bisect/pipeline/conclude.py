@@ -3,7 +3,7 @@
 Everything is computed from the trials, so a run that was cut short is concluded the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -13,7 +13,7 @@ from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.machine.stopping import until
-from precision_bisect.pipeline.chart import Charted, caused, charted, culprits_of, retraced
+from precision_bisect.pipeline.chart import caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
     Written,
@@ -22,7 +22,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import Elsewhere, judged_elsewhere
+from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -43,12 +43,10 @@ from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
     asked_layers,
-    errors_by_output,
     forecast_notes,
     is_cut_short,
     judged_answer,
     kept_names,
-    rungs,
     timings,
     without_verdict,
 )
@@ -57,19 +55,27 @@ from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Advised
+from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
-from precision_bisect.runs.results.other_targets import InnerSum
-from precision_bisect.runs.results.result import Inputs, Pinned, Result
+from precision_bisect.runs.results.other_targets import ElsewhereSection, InnerSection
+from precision_bisect.runs.results.result import (
+    EffortSection,
+    Inputs,
+    Pinned,
+    Result,
+    SubjectSection,
+    recorded,
+)
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.runs.saved_options import told_options
 from precision_bisect.search.budget import Budget
-from precision_bisect.search.certificate.monotone import remarks, rows
+from precision_bisect.search.certificate.monotone import remarks
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
@@ -99,11 +105,10 @@ class _Explanation:
     written: Written
     leaving: Plan | None = None
     promises_of: Literal["fewest", "deploy"] = FEWEST
-    chart: Charted = field(default_factory=Charted)
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    chart: CurveSection = field(default_factory=CurveSection)
+    elsewhere: ElsewhereSection = field(default_factory=ElsewhereSection)
     born: Plan = field(default_factory=lambda: Plan.of(()))
-    sums: Sequence[InnerSum] = ()
-    hidden: Sequence[str] = ()
+    inner: InnerSection = field(default_factory=InnerSection)
     costs: Costs | None = None
     fp32_form: Fp32Search | None = None
     missing: list[str] = field(default_factory=list)
@@ -130,7 +135,7 @@ def conclude(
     options = deployed_session(case.options.engine, answer.final.opening)
     explanation = _Explanation(
         findings=Findings(low=case.options.low),
-        written=Written(reason="", deployment=Deployment.by(options)),
+        written=Written(layer_precisions_reason="", deployment=Deployment.by(options)),
     )
     if part:
         return _result(run, explanation, None)
@@ -165,7 +170,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(explanation.findings)
     check = ending.status is not Status.INTERRUPTED
-    latencies = run.answer.timed.medians or {}
+    latencies = run.answer.timed.latency_ms or {}
     with (
         deploying(opened_so, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
@@ -173,7 +178,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
         if _explainable(run):
             subject = Answer(
                 kept=run.answer.kept,
-                proof=run.answer.proof,
+                proof=run.answer.certificate,
                 trials=run.driver.trials,
                 error=run.answer.error,
                 culprits=culprits_of(prepared, curve),
@@ -192,8 +197,10 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
                 explanation.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 explanation.born = born_inside(prepared, leaving, late=budget.late)
-                explanation.sums = sums_inside(prepared, leaving, late=budget.late)
-                explanation.hidden = hidden_rows(prepared)
+                explanation.inner = InnerSection(
+                    inner_sums=sums_inside(prepared, leaving, late=budget.late),
+                    hidden_rows=hidden_rows(prepared),
+                )
             explanation.chart = caused(
                 prepared, explanation.chart, explained, ending, late=budget.late
             )
@@ -212,90 +219,79 @@ def _explainable(run: _Ended) -> bool:
 
 
 def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Result:
-    """Return the result: each field says where it comes from."""
+    """Return the record: the sections as their owners have written them, and what is in none."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
-    case = prepared.case
-    options, backend, table = case.options, prepared.backend, case.model.table
-    judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
-    explaining = sum(t.proposal.phase is Phase.EXPLANATION for t in driver.every_trial)
-    # Without an emulator beside it the backend has forecast, too.
-    alone = prepared.emulator is None
-    builds = len(driver.every_trial) - explaining if alone else len(judged)
-    builds = 0 if backend.emulated else builds
-    timed, speed = answer.timed, timings(prepared, driver, answer.samples)
+    options, names = prepared.case.options, prepared.case.model.table.names
+    speed = timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
     interface = interface_cost(prepared, driver)
+    found_out = (explanation.chart, explanation.elsewhere, explanation.inner, explanation.written)
+    sections = (_subject(prepared, ending.status), answer, answer.timed, *found_out, _effort(run))
     return Result(
-        status=ending.status,
+        **recorded(*sections),
+        promises_of=explanation.promises_of,
+        unseen=unseen,
+        fp32_form=explanation.fp32_form,
+        interface=interface,
+        low_share=_low_share(prepared, answer.plan),
+        modules=_modules(run),
+        by_modules=ending.by_modules,
+        deploy=_deploy(run),
+        costs=explanation.costs,
+        speed=speed.report(options.speed, answer.timed.own, first),
+        front=speed.front(names),
+        notes=_notes(run, explanation),
+        diagnosis=explanation.findings.kept,
+        advice=_advised(explanation.findings, answer),
+        message=_message(run, explanation.findings, interface),
+        out=run.folder.path,
+    )
+
+
+def _subject(prepared: Prepared, status: Status) -> SubjectSection:
+    """Return what was searched, for what, by what."""
+    case, backend = prepared.case, prepared.backend
+    options, table = case.options, case.model.table
+    return SubjectSection(
+        status=status,
         backend=backend.name,
         emulated=backend.emulated,
         target=options.target if backend.emulated else None,
         low=options.low,
         high=options.high,
         tolerance=tolerance_of(case.comparator),
-        error=answer.error,
-        error_max=answer.error_max,
-        noise_floor=answer.noise_floor,
-        stability=answer.stability,
-        promises_of=explanation.promises_of,
-        other_targets=explanation.elsewhere.targets,
-        tf32=explanation.elsewhere.tf32,
-        output_errors=errors_by_output(driver, answer.plan, answer.samples),
-        unseen=unseen,
         layers_total=len(table.layers),
         candidates=len(table.candidates),
-        fp32_form=explanation.fp32_form,
-        interface=interface,
-        kept=answer.kept,
-        near_miss=answer.near_miss,
-        low_share=_low_share(prepared, answer.plan),
-        modules=_modules(run),
-        by_modules=ending.by_modules,
-        deploy=_deploy(run),
         asked=asked_layers(table),
-        rungs=rungs(prepared, answer),
-        export_point=explanation.written.point,
-        layer_precisions=explanation.written.string,
-        layer_precisions_reason=explanation.written.reason,
-        no_command=explanation.written.no_command,
-        certificate=answer.proof,
-        culprits=explanation.chart.culprits,
-        curve=explanation.chart.curve,
-        non_monotone=rows(answer.broken, table.names),
-        trials=len(judged),
-        unresolved=without_verdict(judged),
-        builds=builds,
-        evaluations=len(driver.every_trial) - builds,
-        wall_s=round(run.budget.wall_s(), 3),
-        latency_ms=timed.medians,
-        latency_spread_ms=timed.spread_ms,
-        latency_method=timed.method,
-        costs=explanation.costs,
-        speed=speed.report(options.speed, timed.own, first),
-        front=speed.front(table.names),
-        honoured=run.answer.final.honoured,
-        honoured_layers=run.answer.final.honours,
         pinned=[
             Pinned(layer=layer, reason=reason)
             for layer, reason in pinned_layers(case.model, case.pair.low_form).items()
         ],
         unknown_to=prepared.unknown_to,
-        notes=_notes(run, explanation),
-        deployment=explanation.written.deployment,
-        diagnosis=explanation.findings.kept,
-        advice=_advised(explanation.findings, answer),
         inputs=Inputs(
             synthetic=options.inputs is None,
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
-        input_ranges=explanation.elsewhere.ranges,
-        inner_sums=explanation.sums,
-        hidden_rows=explanation.hidden,
         fingerprint=prepared.fingerprint,
         options=told_options(prepared.loaded.request),
-        message=_message(run, explanation.findings, interface),
-        out=run.folder.path,
+    )
+
+
+def _effort(run: _Ended) -> EffortSection:
+    every = run.driver.every_trial
+    judged = [trial for trial in every if not trial.proposal.forecast]
+    explaining = sum(trial.proposal.phase is Phase.EXPLANATION for trial in every)
+    # Without an emulator beside it the backend has forecast, too.
+    alone = run.prepared.emulator is None
+    builds = len(every) - explaining if alone else len(judged)
+    builds = 0 if run.prepared.backend.emulated else builds
+    return EffortSection(
+        trials=len(judged),
+        unresolved=without_verdict(judged),
+        builds=builds,
+        evaluations=len(every) - builds,
+        wall_s=round(run.budget.wall_s(), 3),
     )
 
 
@@ -320,7 +316,7 @@ def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
 def _modules(run: _Ended) -> Mapping[str, str]:
     """Return the modules of the kept layers by PyTorch's names; none where the model has none."""
     model = run.prepared.case.model
-    modules = {layer.name: layer.module for layer in model.table.candidates}
+    modules = {str(layer.name): layer.module for layer in model.table.candidates}
     return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
 
 
@@ -332,8 +328,8 @@ def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
     return [
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
-        *sums_remarks(explanation.sums),
-        *hidden_remarks(explanation.hidden),
+        *sums_remarks(explanation.inner.inner_sums),
+        *hidden_remarks(explanation.inner.hidden_rows),
         *run.prepared.loaded.remarks,
         *filter(None, verdict_remarks),
         *run.answer.final.notes,

@@ -7,7 +7,7 @@ bounded time. Whatever goes wrong there costs the figures alone.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
@@ -39,7 +39,7 @@ from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
-from precision_bisect.runs.results.result import Diagnosis, TrtexecMode
+from precision_bisect.runs.results.result import Diagnosis, FilesSection
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
     LAYER_PRECISIONS,
@@ -54,22 +54,14 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Opening
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What became of the files for deployment.
+@dataclass(frozen=True, kw_only=True)
+class Written(FilesSection):
+    """The files, with `notes` on what went wrong with the typed model and what is not stored.
 
-    `point` is the point of the curve that they hold, None if none was written. `string` is
-    trtexec's, else `reason` says why there is none, as `no_command` does for each way of its
-    script that has no command. `notes` tell what went wrong with the typed model and what is not
-    stored; a model that cannot be written (it is large) does not cost the answer.
+    A model that cannot be written (it is large) does not cost the answer.
     """
 
-    point: str | None = None
-    string: str | None = None
-    reason: str | None
-    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    deployment: Deployment | None = None
 
 
 @contextmanager
@@ -90,7 +82,7 @@ def deploying(
     case = prepared.case
     if answer is None:
         remove_exports(folder)
-        yield lambda diagnosis: Written(reason="the run has no answer")
+        yield lambda diagnosis: Written(layer_precisions_reason="the run has no answer")
         return
     export = Export(
         model=case.model,
@@ -107,7 +99,7 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield lambda diagnosis: Written(reason=reason)
+        yield lambda diagnosis: Written(layer_precisions_reason=reason)
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -145,9 +137,9 @@ def _written(
     if deployment is not None and verdict is not None:
         deployment = replace(deployment, recheck=verdict)
     return Written(
-        point=export.point,
-        string=layer_precisions(export) if reason is None else None,
-        reason=reason,
+        export_point=export.point,
+        layer_precisions=layer_precisions(export) if reason is None else None,
+        layer_precisions_reason=reason,
         no_command=without_command(export),
         notes=notes,
         deployment=deployment,

@@ -2,10 +2,10 @@
 
 from precision_bisect.errors import UsageError
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.chart import Charted
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
+from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.runfolder import ENGINE, RunFolder
 from precision_bisect.search.driver import Driver
@@ -14,7 +14,7 @@ from precision_bisect.trial import Phase
 
 
 def exported_plan(
-    prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: Charted
+    prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: CurveSection
 ) -> tuple[ExportedPoint | None, list[str]]:
     """Return the plan to export, with a remark if the point asked for does not exist."""
     deploy = None if ending.deploy is None else ending.deploy.record
