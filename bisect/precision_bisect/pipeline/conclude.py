@@ -20,7 +20,10 @@ from precision_bisect.pipeline.deploying import (
     costing,
     deployed_session,
     deploying,
+    exported_plan,
     judge_of,
+    within_limits,
+    without_other_engine,
 )
 from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
@@ -29,7 +32,6 @@ from precision_bisect.pipeline.explanation import (
     allowance,
     explained_in_time,
 )
-from precision_bisect.pipeline.exported import exported_plan, within_limits, without_other_engine
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -177,10 +179,8 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     ):
         if _explainable(run):
             subject = Answer(
-                kept=run.answer.kept,
-                proof=run.answer.certificate,
+                record=run.answer,
                 trials=run.driver.trials,
-                error=run.answer.error,
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),

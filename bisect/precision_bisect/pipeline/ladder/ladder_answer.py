@@ -350,10 +350,8 @@ def _of_rung(
     if not own and not above:
         return
     answer = Answer(
-        kept=[*own, *above],
-        proof=step.result.certificate,
+        record=replace(step.result, kept=[*own, *above]),
         trials=read_ledger(step.ledger).own,
-        error=step.result.error,
     )
     with reopened(step.prepared, step.ledger, budget, observer) as driver:
         explaining = explained_in_time(step.prepared, driver, answer, budget)
