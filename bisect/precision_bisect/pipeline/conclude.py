@@ -6,7 +6,7 @@ Everything is computed from the trials, so a run that was cut short is concluded
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.graphs.typed.pinning import pinned_layers
@@ -85,8 +85,13 @@ from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase
 
 
-class _Ended(NamedTuple):
-    """A run whose search is over, with what its trials say of the answer."""
+@dataclass(slots=True, kw_only=True)
+class _Ended:
+    """A run whose search is over: what its trials say of the answer, and what is found out after.
+
+    That is its explanation, and what became of its exports. What other targets, TF32, ranges and
+    sums come to is of the `leaving` plan.
+    """
 
     prepared: Prepared
     driver: Driver
@@ -94,15 +99,6 @@ class _Ended(NamedTuple):
     budget: Budget
     folder: RunFolder
     answer: JudgedAnswer
-
-
-@dataclass(slots=True, kw_only=True)
-class _Explanation:
-    """What is found out of an answer after the search, and what became of its exports.
-
-    What other targets, TF32, ranges and sums come to is of the `leaving` plan.
-    """
-
     findings: Findings
     written: Written
     leaving: Plan | None = None
@@ -133,44 +129,49 @@ def conclude(
     """
     case = prepared.case
     answer = judged_answer(prepared, driver, ending)
-    run = _Ended(prepared, driver, ending, budget, folder, answer)
     options = deployed_session(case.options.engine, answer.final.opening)
-    explanation = _Explanation(
+    run = _Ended(
+        prepared=prepared,
+        driver=driver,
+        ending=ending,
+        budget=budget,
+        folder=folder,
+        answer=answer,
         findings=Findings(low=case.options.low),
         written=Written(layer_precisions_reason="", deployment=Deployment.by(options)),
     )
     if part:
-        return _result(run, explanation, None)
-    yield from _explain(run, explanation)
-    plan, deployed = explanation.leaving or answer.plan, explanation.promises_of == DEPLOY
-    result = _result(run, explanation, _unseen(run, plan, deployed=deployed))
-    folder.write(DIAGNOSIS, explanation.findings.to_text())
+        return _result(run, None)
+    yield from _explain(run)
+    plan, deployed = run.leaving or answer.plan, run.promises_of == DEPLOY
+    result = _result(run, _unseen(run, plan, deployed=deployed))
+    folder.write(DIAGNOSIS, run.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
 
 
-def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
+def _explain(run: _Ended) -> Search[None]:
     """Explain the answer while a fresh process checks its files, and complete them."""
     prepared, ending, plan, budget = run.prepared, run.ending, run.answer.plan, run.budget
     curve = retraced(prepared, run.driver, ending)
-    explanation.chart = charted(prepared, run.driver, curve, ending, plan)
-    explanation.fp32_form = fp32_search(prepared, late=budget.late)
-    chart = explanation.chart
-    exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
-    explanation.leaving = answer = plan if ending.status.answers else None
+    run.chart = charted(prepared, run.driver, curve, ending, plan)
+    run.fp32_form = fp32_search(prepared, late=budget.late)
+    chart = run.chart
+    exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
+    run.leaving = answer = plan if ending.status.answers else None
     engine, opening, deploy = prepared.case.options.engine, run.answer.final.opening, ending.deploy
     if deploy is not None and exported is not None and exported.point == DEPLOY:
-        explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
+        run.leaving, run.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
         engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
-    leaving = explanation.leaving
+    leaving = run.leaving
     opened_so = prepared.with_case(
         replace(prepared.case, options=replace(prepared.case.options, engine=engine))
     )
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
-    explanation.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
+    run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
-    explained = Explained(explanation.findings)
+    explained = Explained(run.findings)
     check = ending.status is not Status.INTERRUPTED
     latencies = run.answer.timed.latency_ms or {}
     with (
@@ -187,26 +188,22 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
             )
             explaining = explained_in_time(prepared, run.driver, subject, budget)
             explained = yield from run.driver.to_end(explaining)
-            explanation.findings = explained.findings
-        explanation.findings = explanation.findings.of_answer(
-            run.answer.kept, answered=plan is not None
-        )
+            run.findings = explained.findings
+        run.findings = run.findings.of_answer(run.answer.kept, answered=plan is not None)
         with until(budget.overdue):
             if leaving is not None:
                 judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
-                explanation.elsewhere = yield from run.driver.to_end(judged)
+                run.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
-                explanation.born = born_inside(prepared, leaving, late=budget.late)
-                explanation.inner = InnerSection(
+                run.born = born_inside(prepared, leaving, late=budget.late)
+                run.inner = InnerSection(
                     inner_sums=sums_inside(prepared, leaving, late=budget.late),
                     hidden_rows=hidden_rows(prepared),
                 )
-            explanation.chart = caused(
-                prepared, explanation.chart, explained, ending, late=budget.late
-            )
+            run.chart = caused(prepared, run.chart, explained, ending, late=budget.late)
         # The files are checked by now, mostly: what is timed has the device to itself.
-        explanation.costs = costs()
-        explanation.written = completed(explanation.findings.kept)
+        run.costs = costs()
+        run.written = completed(run.findings.kept)
 
 
 def _explainable(run: _Ended) -> bool:
@@ -218,32 +215,32 @@ def _explainable(run: _Ended) -> bool:
             return status is Status.INFEASIBLE
 
 
-def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Result:
+def _result(run: _Ended, unseen: Unseen | None) -> Result:
     """Return the record: the sections as their owners have written them, and what is in none."""
     prepared, driver, ending, answer = run.prepared, run.driver, run.ending, run.answer
     options, names = prepared.case.options, prepared.case.model.table.names
     speed = timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
     interface = interface_cost(prepared, driver)
-    found_out = (explanation.chart, explanation.elsewhere, explanation.inner, explanation.written)
+    found_out = (run.chart, run.elsewhere, run.inner, run.written)
     sections = (_subject(prepared, ending.status), answer, answer.timed, *found_out, _effort(run))
     return Result(
         **recorded(*sections),
-        promises_of=explanation.promises_of,
+        promises_of=run.promises_of,
         unseen=unseen,
-        fp32_form=explanation.fp32_form,
+        fp32_form=run.fp32_form,
         interface=interface,
         low_share=_low_share(prepared, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
         deploy=_deploy(run),
-        costs=explanation.costs,
+        costs=run.costs,
         speed=speed.report(options.speed, answer.timed.own, first),
         front=speed.front(names),
-        notes=_notes(run, explanation),
-        diagnosis=explanation.findings.kept,
-        advice=_advised(explanation.findings, answer),
-        message=_message(run, explanation.findings, interface),
+        notes=_notes(run),
+        diagnosis=run.findings.kept,
+        advice=_advised(run),
+        message=_message(run, interface),
         out=run.folder.path,
     )
 
@@ -320,37 +317,37 @@ def _modules(run: _Ended) -> Mapping[str, str]:
     return {name: modules[name] for name in run.answer.kept} if model.pytorch else {}
 
 
-def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
+def _notes(run: _Ended) -> list[str]:
     trials = run.driver.trials
-    leaving = explanation.leaving or run.answer.plan
+    leaving = run.leaving or run.answer.plan
     comparator = run.prepared.case.comparator
     verdict_remarks = (dropped_remark(trials), decided_remark(comparator, trials))
     return [
         # First what a verdict may rest on.
-        *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
-        *sums_remarks(explanation.inner.inner_sums),
-        *hidden_remarks(explanation.inner.hidden_rows),
+        *unfelt(run.prepared, leaving, run.chart.curve, run.born),
+        *sums_remarks(run.inner.inner_sums),
+        *hidden_remarks(run.inner.hidden_rows),
         *run.prepared.loaded.remarks,
         *filter(None, verdict_remarks),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),
-        *explanation.missing,
-        *explanation.written.notes,
+        *run.missing,
+        *run.written.notes,
     ]
 
 
-def _advised(findings: Findings, answer: JudgedAnswer) -> list[Advised]:
+def _advised(run: _Ended) -> list[Advised]:
     return [
         Advised(
             id=advice.id,
             title=advice.title,
             evidence=advice.evidence,
             passed=advice.holds,
-            layers=[name for name in advice.layers if name in answer.kept],
+            layers=[name for name in advice.layers if name in run.answer.kept],
             tried=advice.tried,
         )
-        for advice in findings.advice
+        for advice in run.findings.advice
     ]
 
 
@@ -370,14 +367,14 @@ def _unseen(run: _Ended, plan: Plan | None, *, deployed: bool) -> Unseen | None:
     return replace(unseen, estimate=estimate)
 
 
-def _message(run: _Ended, findings: Findings, cost: InterfaceCost | None) -> str:
+def _message(run: _Ended, cost: InterfaceCost | None) -> str:
     """Say what the ending has to say, and in which phase a run without an answer was cut short."""
     ending = run.ending
     if ending.status is Status.NOTHING_TO_KEEP and run.prepared.case.model.table.asked:
         return "every layer that no flag settles can run low within the tolerance"
     if not (is_cut_short(ending, run.answer.plan) and ending.status in CUT_OFF):
         parts = [ending.spread, ending.message]
-        choices = [selection.words for selection in findings.selections]
+        choices = [selection.words for selection in run.findings.selections]
         if ending.status is Status.INFEASIBLE and choices:
             parts = [*choices, ending.message]
         elif ending.spread:
