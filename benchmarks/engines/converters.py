@@ -203,10 +203,6 @@ def data() -> dict[str, Any]:
     }
 
 
-def _short(words: str) -> str:
-    return words.partition(":")[0]
-
-
 def _values(outputs: Sequence[Sequence[float]] | None) -> str:
     return "" if not outputs else ", ".join(f"{number:.3g}" for number in outputs[0][:5])
 
@@ -222,18 +218,9 @@ def page(table: pages.Data) -> str:
         " the probes show is what a search finds, and keeps. NNCF converts no ONNX to FP16.",
         "",
     ]
-    counts = [
-        (
-            tool,
-            *(
-                str(sum(_short(row.get(tool, "")).startswith(word) for row in operators.values()))
-                for word in ("equal", "refused", "not opened", "not run", "off by", "not finite")
-            ),
-        )
-        for tool in CONVERTERS
-    ]
-    columns = ("tool", "equal", "refused", "not opened", "not run", "off", "not finite")
-    lines += pages.table(columns, counts)
+    columns = {"off": "off by", "not finite": "not finite"}
+    kinds = ("equal", "refused", "not opened", "not run")
+    lines += pages.counts("tool", CONVERTERS, operators, {kind: kind for kind in kinds} | columns)
     lines += ["## Probes", ""]
     probes = table["probes"]
     lines += pages.table(
@@ -243,21 +230,14 @@ def page(table: pages.Data) -> str:
             for name, row in probes.items()
         ),
     )
-    lines += ["## Operators that some tool does not convert to an equal file", ""]
-    lines += pages.table(
-        ("operator", *CONVERTERS),
-        (
-            (name, *(_short(row.get(tool, "-")) for tool in CONVERTERS))
-            for name, row in operators.items()
-            if any(row.get(tool) != "equal" for tool in CONVERTERS)
-        ),
-    )
+    title = "Operators that some tool does not convert to an equal file"
+    lines += pages.exceptions(title, CONVERTERS, operators, "equal")
     return "\n".join(lines)
 
 
 def _probe(answer: Mapping[str, Any]) -> str:
     shown = _values(answer["outputs"])
-    return shown or _short(answer["verdict"])
+    return shown or pages.short(answer["verdict"])
 
 
 if __name__ == "__main__":

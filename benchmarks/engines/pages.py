@@ -60,3 +60,29 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     cells = ([" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows)
     return [*lines, *("| " + " | ".join(row) + " |" for row in cells), ""]
+
+
+def short(verdict: str) -> str:
+    """Return a verdict without its reason."""
+    return verdict.partition(":")[0]
+
+
+def counts(what: str, tools: Sequence[str], operators: Data, columns: Data) -> list[str]:
+    """Return a table: of how many operators each tool's verdict begins with a column's text."""
+
+    def count(tool: str, text: str) -> int:
+        verdicts = (short(row.get(tool, "")) for row in operators.values())
+        return sum(verdict.startswith(text) for verdict in verdicts)
+
+    rows = ((tool, *(str(count(tool, text)) for text in columns.values())) for tool in tools)
+    return table((what, *columns), rows)
+
+
+def exceptions(title: str, tools: Sequence[str], operators: Data, usual: str) -> list[str]:
+    """Return a chapter: the operators of which some tool's verdict is not the usual one."""
+    rows = (
+        (name, *(short(row.get(tool, "-")) for tool in tools))
+        for name, row in operators.items()
+        if any(row.get(tool) != usual for tool in tools)
+    )
+    return [f"## {title}", "", *table(("operator", *tools), rows)]

@@ -100,28 +100,9 @@ def page(table: pages.Data) -> str:
         "",
     ]
     kinds = ("kept", "gone", "guard gone", "in FP16", "refused", "not opened", "off by")
-    lines += pages.table(
-        ("rewriter", *kinds),
-        (
-            (
-                tool,
-                *(
-                    str(sum(row[tool].startswith(kind) for row in operators.values()))
-                    for kind in kinds
-                ),
-            )
-            for tool in REWRITERS
-        ),
-    )
-    lines += ["## Operators that some rewriter does not keep", ""]
-    lines += pages.table(
-        ("operator", *REWRITERS),
-        (
-            (name, *(row[tool].partition(":")[0] for tool in REWRITERS))
-            for name, row in operators.items()
-            if any(row[tool] != "kept" for tool in REWRITERS)
-        ),
-    )
+    lines += pages.counts("rewriter", REWRITERS, operators, {kind: kind for kind in kinds})
+    title = "Operators that some rewriter does not keep"
+    lines += pages.exceptions(title, REWRITERS, operators, "kept")
     return "\n".join(lines)
 
 

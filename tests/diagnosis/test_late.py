@@ -11,6 +11,7 @@ from precision_bisect.pipeline.explanation import Answer, Explained, explained
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.result import AnswerSection
 from precision_bisect.search.budget import Budget
 
 PROOF = Certificate(minimal=False, checked=(), unchecked=(), mode="none")
@@ -33,14 +34,10 @@ def prepared(tmp_path: Path) -> Prepared:
 
 def found(prepared: Prepared, *, late: bool) -> Explained:
     """Explain two kept layers, and a culprit that is not kept."""
-    answer = Answer(
-        kept=tiny.KEPT[:2],
-        proof=PROOF,
-        trials=(),
-        error=None,
-        culprits=tiny.KEPT[1:3],
-        late=late,
+    record = AnswerSection(
+        kept=tiny.KEPT[:2], certificate=PROOF, error=None, noise_floor=None, honoured=None
     )
+    answer = Answer(record=record, trials=(), culprits=tiny.KEPT[1:3], late=late)
     with reopened(prepared, prepared.work / f"{late}.sqlite", Budget(), ignore) as driver:
         return driver.run(explained(prepared, driver, answer))
 

@@ -4,7 +4,7 @@ The curve is a search like any other: feeding it from the ledger draws it again,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_bisect.errors import counted
 from precision_bisect.layer_table import LayerName
@@ -16,7 +16,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.causes import Cause
-from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
+from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, CurveSection
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.unseen import OverSamples
 from precision_bisect.search.curve_points import complete
@@ -30,14 +30,6 @@ from precision_bisect.search.precision_curve import (
 from precision_bisect.search.rounding_law import typical, worst
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charted:
-    """The points of the curve, fewest layers first, and the culprits in network order."""
-
-    curve: Sequence[CurvePoint] = ()
-    culprits: Sequence[Culprit] = ()
 
 
 def chart(prepared: Prepared, driver: Driver, curve: Curve, ending: Ending) -> Search[None]:
@@ -141,18 +133,18 @@ def culprits_of(prepared: Prepared, curve: Curve) -> Sequence[str]:
 
 def charted(
     prepared: Prepared, driver: Driver, curve: Curve, ending: Ending, plan: Plan | None
-) -> Charted:
+) -> CurveSection:
     """Return what a result says of the curve and the culprits, whose causes are still to find.
 
     `plan` is the answer, or the best so far.
     """
     if curve.culprits is None:
-        return Charted()
+        return CurveSection()
     answer = None if ending.status is Status.STOPPED else plan
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     names = prepared.case.model.table.names
     together = curve.tried[curve.culprits]
-    return Charted(
+    return CurveSection(
         curve=[_point(driver, point, names, ending) for point in curve.points(answer, outcome)],
         culprits=[
             Culprit(
@@ -167,8 +159,8 @@ def charted(
 
 
 def caused(
-    prepared: Prepared, drawn: Charted, explained: Explained, ending: Ending, *, late: bool
-) -> Charted:
+    prepared: Prepared, drawn: CurveSection, explained: Explained, ending: Ending, *, late: bool
+) -> CurveSection:
     """Return the curve with the causes of its culprits.
 
     Those that are not told are looked for, unless the run was interrupted; if it is `late` they

@@ -44,7 +44,7 @@ from precision_bisect.search.limits_and_noise import below_noise, noise_between,
 from precision_bisect.search.luck import grounded
 from precision_bisect.search.precision_curve import Curve, find_culprits, sweep
 from precision_bisect.search.sensitivity import bounded
-from precision_bisect.search.speed.meet_limits import SpeedAnswer, fast_enough, given, still_fast
+from precision_bisect.search.speed.meet_limits import fast_enough, given, still_fast
 from precision_bisect.trial import Kind, Outcome, Phase, SampleSet
 
 
@@ -205,7 +205,8 @@ class _Steps(NamedTuple):
         )
         ending = yield from preflight(problem)
         if ending is not None and ending.plan is not None:
-            return _ended((yield from fast_enough(problem, given(ending.plan))), ending)
+            fast = yield from fast_enough(problem, given(ending.plan))
+            return ending if fast.plan == ending.plan else fast
         if ending is not None:
             return ending
         everything = Plan.all_high(problem.size)
@@ -235,14 +236,11 @@ class _Steps(NamedTuple):
         if problem.builds and lower is problem:
             search = repeated(search, problem)
         # `noting` outside `within`: the certificate must see the comparator's own verdicts.
-        met = yield from noting(within(search, lower.tolerance), trials)
-        end = Ending(
-            status=Status.FOUND,
-            plan=met.found,
-            limit=None if lower.tolerance == tolerance else lower.tolerance,
-            spread=holding.spread,
-        )
-        return _ended(met, end)
+        ending = yield from noting(within(search, lower.tolerance), trials)
+        if ending.plan is None:
+            return ending
+        limit = None if lower.tolerance == tolerance else lower.tolerance
+        return replace(ending, limit=limit, spread=holding.spread)
 
     def _search(self, trials: JudgedTrials) -> Search[Plan]:
         """Search and certify; search again, by builds alone, if forecasts have misled the search.
@@ -324,21 +322,6 @@ def _widest(problem: Problem, ending: Ending, spread: str | None) -> Search[Endi
         samples=ending.samples,
         limit=ending.limit,
         spread=spread,
-    )
-
-
-def _ended(met: SpeedAnswer, otherwise: Ending) -> Ending:
-    """Return the ending with what became of the plan's speed; unchanged where nothing did."""
-    if met.plan is None:
-        return Ending(status=Status.INFEASIBLE, message=met.message, slow=True)
-    if met.plan == met.found:
-        return otherwise
-    return replace(
-        otherwise,
-        status=Status.FOUND,
-        message=met.message,
-        plan=met.plan,
-        found=met.found,
     )
 
 

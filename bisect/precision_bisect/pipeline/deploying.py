@@ -7,14 +7,14 @@ bounded time. Whatever goes wrong there costs the figures alone.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, ONE_BY_ONE
 from precision_bisect.backends.cuda.provider import deployed_provider as deployed_options
-from precision_bisect.errors import RunFolderError, shortened
+from precision_bisect.errors import RunFolderError, UsageError, shortened
 from precision_bisect.exports.autocast import autocast_remark
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
@@ -32,44 +32,107 @@ from precision_bisect.exports.write import (
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.pipeline.judged_answer import JudgedAnswer
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
-from precision_bisect.runs.results.chosen_point import ExportedPoint
+from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
+from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
+from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
-from precision_bisect.runs.results.result import Diagnosis, TrtexecMode
+from precision_bisect.runs.results.result import Diagnosis, FilesSection
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
+    ENGINE,
     LAYER_PRECISIONS,
     MIXED_MODEL,
     RUN_SCRIPT,
     RunFolder,
 )
 from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.island_costs import island_costs
 from precision_bisect.settings.engine_settings import EngineSettings
-from precision_bisect.trial import Opening
+from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
+from precision_bisect.trial import Opening, Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What became of the files for deployment.
+@dataclass(frozen=True, kw_only=True)
+class Written(FilesSection):
+    """The files, with `notes` on what went wrong with the typed model and what is not stored.
 
-    `point` is the point of the curve that they hold, None if none was written. `string` is
-    trtexec's, else `reason` says why there is none, as `no_command` does for each way of its
-    script that has no command. `notes` tell what went wrong with the typed model and what is not
-    stored; a model that cannot be written (it is large) does not cost the answer.
+    A model that cannot be written (it is large) does not cost the answer.
     """
 
-    point: str | None = None
-    string: str | None = None
-    reason: str | None
-    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    deployment: Deployment | None = None
+
+
+def exported_plan(
+    prepared: Prepared, ending: Ending, answer: JudgedAnswer, chart: CurveSection
+) -> tuple[ExportedPoint | None, list[str]]:
+    """Return the plan to export, with a remark if the point asked for does not exist."""
+    deploy = None if ending.deploy is None else ending.deploy.record
+    curve, missing = (chart.curve, chart.culprits), list[str]()
+    try:
+        point, kept = kept_at(prepared.case.options.export_point, answer.kept, deploy, curve)
+    except UsageError as error:
+        missing = [error.one_line()]
+        point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
+    if point == FEWEST and answer.near_miss:
+        point = NEAR_MISS
+    if point in (FEWEST, NEAR_MISS) and answer.plan is None:
+        return None, missing
+    whole = ending.by_modules
+    modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
+    return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
+
+
+def within_limits(
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    answer: JudgedAnswer,
+    exported: ExportedPoint | None,
+) -> bool:
+    """Whether the plan that is exported is within the limits, as its own trial says."""
+    if exported is None or exported.point == NEAR_MISS:
+        return False
+    if exported.point in (DEPLOY, FEWEST):
+        return answer.plan is not None and ending.status is not Status.STOPPED
+    plan = prepared.case.model.table.plan_of(exported.kept)
+    outcome = driver.judged(plan, answer.samples) or driver.on_copies(plan)
+    return outcome is not None and outcome.passed
+
+
+def without_other_engine(
+    prepared: Prepared,
+    driver: Driver,
+    ending: Ending,
+    folder: RunFolder,
+    exported: ExportedPoint | None,
+) -> list[str]:
+    """Remove the engine that was kept last where it is of another plan than the files.
+
+    Return a remark that says so.
+    """
+    path, deploy = folder.path / ENGINE, ending.deploy
+    passed = (
+        trial.proposal
+        for trial in reversed(driver.every_trial)
+        if trial.proposal.phase is Phase.RECHECK and trial.outcome.passed
+    )
+    last = next(passed, None)
+    if exported is None or last is None or not path.exists():
+        return []
+    case = deploy.case if deploy is not None and exported.point == DEPLOY else ""
+    if (last.plan, last.case) == (prepared.case.model.table.plan_of(exported.kept), case):
+        return []
+    path.unlink()
+    return [f"no {ENGINE}: the exported files hold another plan than was built last"]
 
 
 @contextmanager
@@ -90,7 +153,7 @@ def deploying(
     case = prepared.case
     if answer is None:
         remove_exports(folder)
-        yield lambda diagnosis: Written(reason="the run has no answer")
+        yield lambda diagnosis: Written(layer_precisions_reason="the run has no answer")
         return
     export = Export(
         model=case.model,
@@ -107,7 +170,7 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield lambda diagnosis: Written(reason=reason)
+        yield lambda diagnosis: Written(layer_precisions_reason=reason)
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -145,9 +208,9 @@ def _written(
     if deployment is not None and verdict is not None:
         deployment = replace(deployment, recheck=verdict)
     return Written(
-        point=export.point,
-        string=layer_precisions(export) if reason is None else None,
-        reason=reason,
+        export_point=export.point,
+        layer_precisions=layer_precisions(export) if reason is None else None,
+        layer_precisions_reason=reason,
         no_command=without_command(export),
         notes=notes,
         deployment=deployment,

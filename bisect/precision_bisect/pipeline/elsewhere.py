@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
@@ -23,7 +22,12 @@ from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
-from precision_bisect.runs.results.other_targets import InputRange, OnTargets, Stored, WithTf32
+from precision_bisect.runs.results.other_targets import (
+    ElsewhereSection,
+    OnTargets,
+    Stored,
+    WithTf32,
+)
 from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
@@ -37,21 +41,14 @@ _DRAW = 10**6
 _Affected = Mapping[LayerName, Inside]
 
 
-class Elsewhere(NamedTuple):
-    """What an answer comes to on other targets, with TF32, and at the ends of inputs' ranges."""
-
-    targets: Sequence[OnTargets] = ()
-    tf32: WithTf32 | None = None
-    ranges: Sequence[InputRange] = ()
-
-
 def judged_elsewhere(
     prepared: Prepared, cases: Cases, answer: Plan, samples: SampleSet
-) -> Search[Elsewhere]:
+) -> Search[ElsewhereSection]:
     """Judge an answer in all cases beside the run's own."""
     targets = yield from other_targets(prepared, cases, answer, samples)
     tf32 = yield from with_tf32(prepared, cases, answer, samples)
-    return Elsewhere(targets, tf32, (yield from input_ranges(prepared, cases, answer)))
+    ranges = yield from input_ranges(prepared, cases, answer)
+    return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
 
 def other_targets(

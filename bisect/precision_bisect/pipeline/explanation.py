@@ -29,7 +29,7 @@ from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import one
 from precision_bisect.protocols import Search
-from precision_bisect.runs.results.certificates import Certificate
+from precision_bisect.runs.results.result import AnswerSection
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import inference_work
@@ -149,17 +149,15 @@ LEAST_ADVICE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan to explain, by names, with its error; `proof` and `trials` are the search's.
+    """A plan to explain, by what is recorded of it; `trials` are the search's.
 
     `culprits` are explained, too, and in place of near misses where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
     nothing is tried. Advice may take the `allowance`.
     """
 
-    kept: Sequence[str]
-    proof: Certificate
+    record: AnswerSection
     trials: Sequence[Trial]
-    error: float | None
     culprits: Sequence[str] = ()
     found: bool = True
     late: bool = False
@@ -194,19 +192,19 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
     case = prepared.case
     near = near_misses(
         [str(name) for name in case.model.table.names],
-        answer.kept,
+        answer.record.kept,
         answer.trials if answer.found else (),
         tolerance=case.comparator.tolerance,
-        error=answer.error,
+        error=answer.record.error,
     )
     wanted = list(dict.fromkeys([*near, *answer.culprits]))
     try:
         request = replace(
             question(prepared, wanted),
-            kept=answer.kept,
-            drop_errors=answer.proof.errors,
+            kept=answer.record.kept,
+            drop_errors=answer.record.certificate.errors,
             # Where rounding is spread, no layer is the cause: what FP32 values show is enough.
-            brief=answer.late or answer.proof.spread,
+            brief=answer.late or answer.record.certificate.spread,
             choices=not answer.late,
         )
         findings, watched = diagnose(request)

@@ -11,11 +11,12 @@ from precision_bisect.pipeline.choosing import error_of_others
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
-from precision_bisect.runs.results.certificates import Certificate, Uncertified
+from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
-from precision_bisect.runs.results.result import Asked, Rung
+from precision_bisect.runs.results.result import AnswerSection, Asked, Rung
+from precision_bisect.runs.results.speed_report import LatencySection
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
-from precision_bisect.search.certificate.monotone import Break, breaks
+from precision_bisect.search.certificate.monotone import Break, breaks, rows
 from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import noise_between
@@ -26,7 +27,6 @@ from precision_bisect.trial import (
     Evidence,
     Kind,
     Latency,
-    LatencyMethod,
     Outcome,
     OutputError,
     SampleSet,
@@ -36,16 +36,10 @@ from precision_bisect.trial import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """The medians in milliseconds, None for what was not measured, and for no figure at all.
+@dataclass(frozen=True, kw_only=True)
+class Timed(LatencySection):
+    """The latencies, with the answer's `own` as it was measured."""
 
-    `spread_ms` is that of the answer's, `own` its latency as it was measured.
-    """
-
-    medians: Mapping[str, float | None] | None = None
-    spread_ms: float | None = None
-    method: LatencyMethod | None = None
     own: Latency | None = None
 
 
@@ -68,7 +62,7 @@ def _builds(driver: Driver, plan: Plan | None) -> list[Trial]:
     return sorted(builds, key=lambda trial: JUDGED_KINDS.index(trial.proposal.kind))
 
 
-def errors_by_output(
+def _errors_by_output(
     driver: Driver, plan: Plan | None, samples: SampleSet
 ) -> Sequence[OutputError]:
     """Return those of the freshest builds of the answer on its samples, and on all others.
@@ -97,9 +91,9 @@ def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
     paces = {name: paced(high, latency) for name, latency in latency_by_plan.items()}
     own = paces["kept"]
     return Timed(
-        medians={name: pace and round(pace[0], 6) for name, pace in paces.items()},
-        spread_ms=own and round(own[1], 6),
-        method=next(latency.method for latency in latency_by_plan.values() if latency),
+        latency_ms={name: pace and round(pace[0], 6) for name, pace in paces.items()},
+        latency_spread_ms=own and round(own[1], 6),
+        latency_method=next(latency.method for latency in latency_by_plan.values() if latency),
         own=latency_by_plan["kept"],
     )
 
@@ -125,28 +119,19 @@ CUT_OFF = {
 _NO_ANSWER = (*WITHOUT_ANSWER, Status.STOPPED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedAnswer:
-    """The plan that a run stands by, and what its trials on `samples` say of it.
+@dataclass(frozen=True, kw_only=True)
+class JudgedAnswer(AnswerSection):
+    """The answer with its plan, and what has judged it.
 
-    `error_max` is the largest over samples, copies and samples that did not choose. Without a plan
-    `stability` is that of every layer high. `noise_floor` is None where no build
-    was repeated. `broken` are plans that failed though they keep more than one that passed.
-    `final` is what the last build showed. A `near_miss` passes on the samples that chose it alone.
+    `broken` are plans that failed though they keep more than one that passed. `final` is what the
+    last build showed.
     """
 
     plan: Plan | None
     samples: SampleSet
-    kept: Sequence[LayerName]
-    error: float | None
-    error_max: float | None
-    stability: Stability | None
-    noise_floor: float | None
     broken: Sequence[Break]
-    proof: Certificate
     final: Evidence
     timed: Timed
-    near_miss: bool = False
 
 
 def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedAnswer:
@@ -173,17 +158,26 @@ def judged_answer(prepared: Prepared, driver: Driver, ending: Ending) -> JudgedA
         allowed=case.options.copies_failing,
     )
     error = _error(driver, plan, driver.judged(judged, samples) or on_copies, ending)
+    kept, final = kept_names(prepared, plan), final_build(driver, plan, samples)
+    broken = _broken(prepared, driver, floor)
     return JudgedAnswer(
         plan=plan,
         samples=samples,
-        kept=kept_names(prepared, plan),
+        kept=kept,
         error=error,
         error_max=None if error is None else largest_error(driver, judged, on_copies, error),
         stability=stability,
         noise_floor=floor if repeated else None,
-        broken=_broken(prepared, driver, floor),
-        proof=certificate(plan, trials.having(driver.trials), names, _terms(prepared, ending)),
-        final=final_build(driver, plan, samples),
+        output_errors=_errors_by_output(driver, plan, samples),
+        rungs=_rungs(prepared, plan, kept),
+        certificate=certificate(
+            plan, trials.having(driver.trials), names, _terms(prepared, ending)
+        ),
+        non_monotone=rows(broken, names),
+        honoured=final.honoured,
+        honoured_layers=final.honours,
+        broken=broken,
+        final=final,
         timed=latencies(driver, everything, plan),
         near_miss=near_miss,
     )
@@ -297,14 +291,14 @@ def asked_layers(table: LayerTable) -> list[Asked]:
     return [Asked(layer=name, precision=form.precision) for name, form in table.asked.items()]
 
 
-def rungs(prepared: Prepared, answer: JudgedAnswer) -> list[Rung]:
+def _rungs(prepared: Prepared, plan: Plan | None, kept: Sequence[LayerName]) -> list[Rung]:
     """Return what computes in each type of the pair; nothing without an answer."""
     case = prepared.case
-    if answer.plan is None:
+    if plan is None:
         return []
     options = case.options
-    counts = Counter(assigned(case.model.table, case.pair, answer.plan).values())
+    counts = Counter(assigned(case.model.table, case.pair, plan).values())
     return [
-        Rung(precision=options.high, layers=answer.kept, count=counts[options.high]),
+        Rung(precision=options.high, layers=kept, count=counts[options.high]),
         Rung(precision=options.low, layers=None, count=counts[options.low]),
     ]

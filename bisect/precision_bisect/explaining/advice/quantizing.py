@@ -1,6 +1,6 @@
 """Other types in place of FP32; where 8 bits are short, channels of one size and other scales."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
@@ -16,14 +16,7 @@ from precision_bisect.explaining.advice.diagnosed_model import (
 from precision_bisect.explaining.diagnosis.causes.outliers import CHANNEL_RATIO
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
-from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import QUANTIZED
-from precision_bisect.graphs.quantization.calibration import (
-    Calibration,
-    calibrate,
-    quantized_layers,
-)
-from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.typed.pinning import pin_formless
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
@@ -80,7 +73,8 @@ def calibration(net: DiagnosedModel) -> Advising:
     for method in _METHODS:
         if method == net.case.options.calibration:
             continue
-        scales = _scales(net, net.case.model, net.case.pair, method)
+        options = replace(net.case.options, calibration=method)
+        scales = scales_for(net.case.model, net.case.pair, net.case.sets.judging, options)
         tried = yield from net.tried(
             net.kept.difference(hit), ModelChange(what=method, scales=scales)
         )
@@ -102,7 +96,7 @@ def fp16_instead(net: DiagnosedModel) -> Advising:
     if net.case.pair.high != "fp32" or not net.kept:
         return
     pair = Pair(low=net.case.pair.low, high="fp16")
-    scales = _scales(net, net.case.model, pair, net.case.options.calibration)
+    scales = scales_for(net.case.model, pair, net.case.sets.judging, net.case.options)
     change = ModelChange(what="fp16-kept", pair=pair, scales=scales)
     tried = yield from net.tried(net.kept, change, low=net.kept)
     if tried is not None and tried.on_samples:
@@ -213,17 +207,9 @@ def _with_smoothed(net: DiagnosedModel, smoothed: list[_Smoothed]) -> Search[Tri
         editor.replace(node.input[1], layer.weight, {layer.layer})
     try:
         model = pin_formless(net.loaded(editor.edited(), "smoothed"), net.case.pair)
-        scales = _scales(net, model, net.case.pair, net.case.options.calibration)
+        scales = scales_for(model, net.case.pair, net.case.sets.judging, net.case.options)
     except PrecisionBisectError:
         return None
     kept_layers = net.kept.difference(layer.layer for layer in smoothed)
     change = ModelChange(what="smooth", model=model, scales=scales)
     return (yield from net.tried(kept_layers, change))
-
-
-def _scales(net: DiagnosedModel, model: Model, pair: Pair, method: CalibrationName) -> Scales:
-    kind = QUANTIZED[pair.low]
-    how = Calibration(method=method, kind=kind, stored=pair.high)
-    return calibrate(
-        model, quantized_layers(model, pair), net.case.sets.judging, how, net.case.options.threads
-    )

@@ -25,7 +25,7 @@ from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Pinned, Result, Rung
+from precision_bisect.runs.results.result import Pinned, Result, Rung, recorded
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.trial import SampleSet
@@ -183,6 +183,7 @@ def conclude_ladder(
     notes = [*(note for result in results for note in result.notes), *written.notes]
     result = replace(
         last.result,
+        **recorded(written),
         status=_status(climbed, kept),
         other_targets=others,
         low=climbed.composition.pair(0).low,
@@ -198,10 +199,6 @@ def conclude_ladder(
         # The ends of a rung are no plans of the model: all but its candidates is fixed.
         latency_ms=_own(last.result.latency_ms),
         rungs=_rungs(climbed) if last.answered else [],
-        export_point=written.point,
-        layer_precisions=written.string,
-        layer_precisions_reason=written.reason,
-        no_command=written.no_command,
         certificate=_certificate(climbed, kept),
         trials=sum(result.trials for result in results),
         builds=sum(result.builds for result in results),
@@ -211,7 +208,6 @@ def conclude_ladder(
         wall_s=round(budget.wall_s(), 3),
         pinned=_pinned(climbed, kept),
         notes=list(dict.fromkeys(notes)),
-        deployment=written.deployment,
         diagnosis=diagnosis,
         fingerprint={**last.result.fingerprint, "ladder": list(ladder)},
         message=_message(climbed),
@@ -354,10 +350,8 @@ def _of_rung(
     if not own and not above:
         return
     answer = Answer(
-        kept=[*own, *above],
-        proof=step.result.certificate,
+        record=replace(step.result, kept=[*own, *above]),
         trials=read_ledger(step.ledger).own,
-        error=step.result.error,
     )
     with reopened(step.prepared, step.ledger, budget, observer) as driver:
         explaining = explained_in_time(step.prepared, driver, answer, budget)

@@ -44,6 +44,14 @@ class CurvePoint:
     over_samples: OverSamples | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurveSection:
+    """The points of the curve, fewest layers first, and the culprits in network order."""
+
+    culprits: Sequence[Culprit] = ()
+    curve: Sequence[CurvePoint] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptError:
     """How many layers a plan keeps, and its error."""

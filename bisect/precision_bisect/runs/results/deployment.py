@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
@@ -71,17 +71,10 @@ class Deployment(SessionOptions):
     recheck: Recheck | None = None
 
     @classmethod
-    def by(
-        cls,
-        options: SessionOptions,
-        *,
-        samples: int = 0,
-        samples_total: int = 0,
-        polygraphy: str | None = None,
-    ) -> Self:
-        """Return how an answer is deployed that is opened with these options."""
+    def by(cls, options: SessionOptions, **judged: Any) -> Self:
+        """Return how an answer is deployed that is opened with these options, and `judged` so."""
         opening = {option.name: getattr(options, option.name) for option in fields(SessionOptions)}
-        return cls(**opening, samples=samples, samples_total=samples_total, polygraphy=polygraphy)
+        return cls(**opening, **judged)
 
     @property
     def left_out(self) -> str:

@@ -101,3 +101,23 @@ class InputRange:
     error: Figure | None = None
     variants: Count = 0
     failed: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElsewhereSection:
+    """How a plan does on other targets, how FP32 and it do with TF32, and at inputs' ends."""
+
+    other_targets: Sequence[OnTargets] = ()
+    tf32: WithTf32 | None = None
+    input_ranges: Sequence[InputRange] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerSection:
+    """What no sample feels inside of layers.
+
+    `hidden_rows` are layers that read a row which a mask hides whole: engines differ in those.
+    """
+
+    inner_sums: Sequence[InnerSum] = ()
+    hidden_rows: Sequence[str] = ()

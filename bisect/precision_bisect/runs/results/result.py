@@ -19,30 +19,25 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.runs.results.curve_of_result import (
-    Culprit,
-    CurvePoint,
-    NonMonotone,
-    Plot,
-)
+from precision_bisect.runs.results.curve_of_result import CurveSection, NonMonotone, Plot
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
-from precision_bisect.runs.results.other_targets import (
-    InnerSum,
-    InputRange,
-    OnTargets,
-    WithTf32,
+from precision_bisect.runs.results.other_targets import ElsewhereSection, InnerSection
+from precision_bisect.runs.results.speed_report import (
+    FrontPoint,
+    LatencySection,
+    PlanToDeploy,
+    SpeedReport,
 )
-from precision_bisect.runs.results.speed_report import FrontPoint, PlanToDeploy, SpeedReport
 from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.settings.targets import TargetChoice, TargetName
-from precision_bisect.trial import Figure, LatencyMethod, LayerHonour, OutputError, Stability
+from precision_bisect.trial import Figure, LayerHonour, OutputError, Stability
 
 RESULT_SCHEMA: Literal[1] = 1
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
@@ -122,23 +117,12 @@ class Inputs:
         return self.distinct is not None and self.distinct < self.samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Result:
-    """The answer of a run, field by field as in `result.json` (docs/result.md explains each).
+@dataclass(frozen=True, kw_only=True)
+class SubjectSection:
+    """What was searched, for what, by what, and how that ended.
 
-    `error`, on the samples as given, `error_max`, the largest over all that has judged the answer,
-    and `tolerance` are on the same scale. With several limits `tolerance` is a mapping per output
-    and `error` a multiple of the limits. `fp32_form` tells of a file with 16-bit floats,
-    `interface` what that of --io-types costs alone. `export_point` is what the exports hold, None
-    where none is written. `kept_fraction` is the share of the candidates, 0 to 1. `inputs` is None
-    where a file does not tell. A `near_miss` passes on the samples alone. `target` is what the
-    emulator predicted. `deploy` is the fastest plan that holds. `promises_of` names the plan of
-    which `unseen`, `other_targets` (how it does elsewhere), `tf32` (how FP32 and it do with it),
-    `input_ranges` and `inner_sums` tell. `hidden_rows` are layers that read a row which a mask
-    hides whole: engines differ in those. `modules` has the kept layers' modules by PyTorch's
-    names, where the model tells them, `by_modules` the answer as whole ones. `asked` are no
-    candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have no
-    command, each with the reason. `costs` are of an engine. The file has no `message` and `out`.
+    With several limits `tolerance` is a mapping per output. `target` is what the emulator
+    predicted. `asked` are no candidates. `inputs` is None where a file does not tell.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -149,61 +133,104 @@ class Result:
     low: LowName
     high: HighName
     tolerance: Figure | Mapping[str, Any] | None
+    layers_total: Count
+    candidates: Count
+    asked: Sequence[Asked] = ()
+    pinned: Sequence[Pinned] = ()
+    unknown_to: Sequence[TargetName] = ()
+    inputs: Inputs | None = None
+    fingerprint: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSection:
+    """The plan that a run stands by, and what its trials say of it.
+
+    `error`, on the samples as given, and `error_max`, the largest over samples, copies and
+    samples that did not choose, are on the tolerance's scale, a multiple of several limits.
+    Without a plan `stability` is that of every layer high. `noise_floor` is None where no build
+    was repeated. A `near_miss` passes on the samples that chose it alone.
+    """
+
     error: Figure | None
     error_max: Figure | None = None
     noise_floor: Figure | None
     stability: Stability | None = None
-    promises_of: Literal["fewest", "deploy"] = "fewest"
-    other_targets: Sequence[OnTargets] = ()
-    tf32: WithTf32 | None = None
     output_errors: Sequence[OutputError] = ()
-    unseen: Unseen | None = None
-    layers_total: Count
-    candidates: Count
-    fp32_form: Fp32Search | None = None
-    interface: InterfaceCost | None = None
     kept: Sequence[str]
     near_miss: bool = False
-    low_share: LowShare | None = None
-    modules: Mapping[str, str] = field(default_factory=dict)
-    by_modules: ModuleAnswer | None = None
-    deploy: PlanToDeploy | None = None
-    asked: Sequence[Asked] = ()
-    kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     rungs: Sequence[Rung] = ()
+    certificate: Certificate
+    non_monotone: Sequence[NonMonotone] = ()
+    honoured: bool | None
+    honoured_layers: Sequence[LayerHonour] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSection:
+    """What became of the files for deployment.
+
+    `export_point` is the point of the curve that they hold, None if none was written.
+    `layer_precisions` is trtexec's string, else its reason says why there is none, as `no_command`
+    does for each way of trtexec.sh that has no command.
+    """
+
     export_point: str | None = None
-    layer_precisions: str | None
+    layer_precisions: str | None = None
     layer_precisions_reason: str | None
     no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
-    certificate: Certificate
-    culprits: Sequence[Culprit] = ()
-    curve: Sequence[CurvePoint] = ()
-    non_monotone: Sequence[NonMonotone] = ()
+    deployment: Deployment | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffortSection:
+    """What a run has cost; `unresolved` counts trials without a verdict, by their status."""
+
     trials: Count
     unresolved: Mapping[str, Count] = field(default_factory=dict)
     builds: Count
     evaluations: Count
     wall_s: Figure
-    latency_ms: Mapping[str, Figure | None] | None
-    latency_spread_ms: Figure | None = None
-    latency_method: LatencyMethod | None = None
+
+
+# The file has the sections in the order of dataclasses: those of the last base come first.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Result(
+    EffortSection,
+    FilesSection,
+    InnerSection,
+    ElsewhereSection,
+    CurveSection,
+    LatencySection,
+    AnswerSection,
+    SubjectSection,
+):
+    """The answer of a run in sections, each written where its figures come from.
+
+    docs/result.md explains each field. `promises_of` names the plan of which `unseen`, what it
+    comes to elsewhere, and what no sample feels inside tell. `deploy` is the fastest plan that
+    holds. `fp32_form` tells of a file with 16-bit floats, `interface` what that of --io-types
+    costs alone. `modules` has the kept layers' modules by PyTorch's names, where the model tells
+    them, `by_modules` the answer as whole ones. `kept_fraction` is the share of the candidates, 0
+    to 1. `costs` are of an engine. The file has no `message` and `out`.
+    """
+
+    promises_of: Literal["fewest", "deploy"] = "fewest"
+    unseen: Unseen | None = None
+    fp32_form: Fp32Search | None = None
+    interface: InterfaceCost | None = None
+    low_share: LowShare | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
+    by_modules: ModuleAnswer | None = None
+    deploy: PlanToDeploy | None = None
+    kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     costs: Costs | None = None
     speed: SpeedReport | None = None
     front: Sequence[FrontPoint] = ()
-    honoured: bool | None
-    honoured_layers: Sequence[LayerHonour] = ()
-    pinned: Sequence[Pinned] = ()
-    unknown_to: Sequence[TargetName] = ()
     notes: Sequence[str] = ()
-    deployment: Deployment | None = None
     diagnosis: Sequence[Diagnosis]
     advice: Sequence[Advised] = ()
-    inputs: Inputs | None = None
-    input_ranges: Sequence[InputRange] = ()
-    inner_sums: Sequence[InnerSum] = ()
-    hidden_rows: Sequence[str] = ()
-    fingerprint: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     out: Path | None = None
 
@@ -346,6 +373,17 @@ class Result:
         if svg := load(REPORTS, "notebook")(self, curve_alone=True):
             return Plot(svg)
         raise UsageError("the run has no curve", "ladders and checks without figures have none")
+
+
+def recorded(*sections: object) -> dict[str, Any]:
+    """Return the fields of sections by name; what an object knows beside its section is not."""
+    return {
+        entry.name: getattr(section, entry.name)
+        for section in sections
+        for kind in Result.__bases__
+        if isinstance(section, kind)
+        for entry in fields(kind)
+    }
 
 
 KEYS = tuple(entry.name for entry in fields(Result) if entry.name not in ("message", "out"))

@@ -1,18 +1,30 @@
 """What a result says of speed: limits and measurements, and the fastest plan that holds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.typed_json import Count
-from precision_bisect.trial import Figure, Latency, Stability
+from precision_bisect.trial import Figure, Latency, LatencyMethod, Stability
 
 AS_FAST = 0.02
 """Share of the time by which plans count as equally fast. Repeated measurements of one engine
 differ by about that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencySection:
+    """The medians in milliseconds, None for what was not measured, and for no figure at all.
+
+    `latency_spread_ms` is that of the answer's.
+    """
+
+    latency_ms: Mapping[str, Figure | None] | None = None
+    latency_spread_ms: Figure | None = None
+    latency_method: LatencyMethod | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """Bringing an answer within the speed limits, or showing how near both limits can be met."""
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Pace, SpeedLimits
 from precision_bisect.protocols import Problem, Search
+from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.speed_report import FrontPoint
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.search.speed.contenders import contenders, law_factor
@@ -31,29 +31,16 @@ _FORECAST_UP_TO = 256
 on forecasts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedAnswer:
-    """What became of a plan that was found: one within the speed limits, or None.
-
-    `message` says why there is none, or what speed made of the plan that was found.
-    """
-
-    found: Plan
-    plan: Plan | None
-    message: str = ""
-
-
 def given(plan: Plan) -> Search[Plan]:
     """Return a search that has nothing to search for."""
     yield from ()
     return plan
 
 
-def fast_enough(problem: Problem, search: Search[Plan]) -> Search[SpeedAnswer]:
-    """Run a search; where the problem has speed limits, time it and see them met."""
+def fast_enough(problem: Problem, search: Search[Plan]) -> Search[Ending]:
+    """Run a search, and return how it ends; speed limits are timed, and seen to be met."""
     if problem.speed is None:
-        plan = yield from search
-        return SpeedAnswer(found=plan, plan=plan)
+        return Ending(status=Status.FOUND, plan=(yield from search))
     record = Record()
     # Timed trials run alone, so with several workers only what needs a latency is timed.
     course = _course(problem, search, problem.speed, record)
@@ -62,7 +49,7 @@ def fast_enough(problem: Problem, search: Search[Plan]) -> Search[SpeedAnswer]:
 
 def _course(
     problem: Problem, search: Search[Plan], limits: SpeedLimits, record: Record
-) -> Search[SpeedAnswer]:
+) -> Search[Ending]:
     plan = yield from search
     return (yield from meet_limits(problem, plan, limits, record))
 
@@ -80,7 +67,7 @@ def still_fast(problem: Problem, plan: Plan) -> Search[bool]:
 
 def meet_limits(
     problem: Problem, plan: Plan, limits: SpeedLimits, record: Record
-) -> Search[SpeedAnswer]:
+) -> Search[Ending]:
     """Make a plan that passed faster, and tell whether the speed limits hold.
 
     `record` holds what the run has timed before. If the limits do not hold, plans between the
@@ -92,12 +79,10 @@ def meet_limits(
     graph = problem.graph or CostGraph((0.0,) * problem.size, ())
     high_ms = yield from all_high_ms(problem)
     if high_ms is None:
-        return SpeedAnswer(
-            found=plan, plan=None, message="with every layer high nothing was timed"
-        )
+        return _too_slow("with every layer high nothing was timed")
     start = yield from measure_pace(plan, high_ms, "how fast the plan is")
     if not isinstance(start, Measured) or not start.outcome.passed:
-        return SpeedAnswer(found=plan, plan=None, message=_unmeasured(start))
+        return _too_slow(_unmeasured(start))
     needed, low, slower = limits.needed(high_ms), None, ""
     best = yield from improve(problem, start, graph, high_ms)
     if not best.pace.meets(needed):
@@ -105,14 +90,14 @@ def meet_limits(
     if best.pace.meets(needed):
         slower = yield from _slower_afresh(best.plan, limits, high_ms)
         if not slower:
-            return SpeedAnswer(found=plan, plan=best.plan, message=_changed(start, best))
+            return _changed(start, best)
     else:
         low = yield from descend(best, graph, high_ms, needed)
     other = yield from _another(record, {best.plan, Plan.all_high(problem.size)}, needed, high_ms)
     if other is not None:
-        return SpeedAnswer(found=plan, plan=other.plan, message=_changed(start, other))
+        return _changed(start, other)
     if slower:
-        return SpeedAnswer(found=plan, plan=None, message=slower)
+        return _too_slow(slower)
     reasons = [
         _slow(best, limits, high_ms, sum(outcome.passed for outcome in record.outcomes.values())),
         _fast(front(record.outcomes, high_ms), needed, problem.tolerance),
@@ -120,7 +105,7 @@ def meet_limits(
         if low is not None and not low.meets(needed)
         else "",
     ]
-    return SpeedAnswer(found=plan, plan=None, message="; ".join(part for part in reasons if part))
+    return _too_slow("; ".join(part for part in reasons if part))
 
 
 def _of_little_cost(
@@ -275,13 +260,18 @@ def _unmeasured(measurement: Measured | Outcome) -> str:
     return f"the answer could not be timed: {why}"
 
 
-def _changed(start: Measured, best: Measured) -> str:
-    """Say how the improvement changed the plan, "" if it did not."""
+def _too_slow(message: str) -> Ending:
+    return Ending(status=Status.INFEASIBLE, message=message, slow=True)
+
+
+def _changed(start: Measured, best: Measured) -> Ending:
+    """Return the ending with a plan in place of the one that was found, or with that."""
     if best.plan == start.plan:
-        return ""
-    return (
+        return Ending(status=Status.FOUND, plan=start.plan)
+    message = (
         f"for speed the answer keeps {counted(len(best.plan), 'layer')} instead of the "
         f"{len(start.plan)} found first: {best.pace.speedup:.3g} instead of "
         f"{start.pace.speedup:.3g} times as fast as all high; that no fewer would do "
         "is not claimed of them"
     )
+    return Ending(status=Status.FOUND, plan=best.plan, found=start.plan, message=message)
