@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
+from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.errors import printable
 from precision_bisect.exports.trtexec import (
@@ -157,8 +158,12 @@ if knows --buildOnly && ! knows "$only"; then only=--buildOnly; fi"""
 
 
 def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
-    """Return the script. Raises NotWritable for shapes that cannot work."""
+    """Return the script.
+
+    Raises NotWritable for shapes that cannot work, UsageError for those that leave out a sample.
+    """
     export, model = subject.points[ANSWER], subject.model
+    flags.open_ranges(model, export.settings, sample_shapes(model, subject.inputs))
     remarks = [since(export)]
     if export.settings.plugins:
         remarks.append("The run had plugins: give --staticPlugins=LIB.so, or --plugins to 8.5.")
