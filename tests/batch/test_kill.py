@@ -16,6 +16,7 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.commandline.batch import job_process
+from precision_bisect.runs.runfolder import EVENTS
 
 Write = Callable[[str], Path]
 Loader = Callable[..., None]
@@ -142,6 +143,28 @@ def test_an_interrupt_ends_the_job_with_its_best(
     assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
     assert ["b:", "slow:", "written"] == [line.split()[0] for line in table.splitlines()]
     assert "interrupted; waiting for what runs" in said
+
+
+def test_an_answer_whose_explanation_is_cut_short_is_not_finished(
+    write: Write, command: Command, tmp_path: Path
+) -> None:
+    """SIGTERM after the search: the answer stands, and --resume explains it as without it."""
+    write(SLOW)
+    with start(command(), tmp_path, 1) as child:
+        events = tmp_path / "out" / "slow" / EVENTS
+        while "trials_ended" not in events.read_text():
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.01)
+        child.terminate()
+        child.communicate(timeout=60)
+    (cut,) = jobs_of(tmp_path).values()
+    assert ("found", True) == (cut["status"], cut["cut_short"])
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    (job,) = jobs_of(tmp_path).values()
+    assert (0, "found", False) == (ran.returncode, job["status"], job["cut_short"]), ran.stderr
+    assert "not run again" not in ran.stdout
+    whole = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
+    assert whole["diagnosis"]
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
