@@ -220,6 +220,14 @@ esac"""
     assert "  failed: Error[10]: no kernel for n4 (answer/build.log)\n" in ran.stderr
 
 
+def test_a_folder_that_cannot_be_made_names_the_flag(
+    exchanged: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What to choose otherwise is --write, not a run's --out."""
+    assert 2 == main(["target", str(exchanged[0]), "--write", "/proc/board"])
+    assert "; name another folder by --write" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("typing", ["strong", "weak"])
 def test_nothing_of_this_machine_is_in_the_folder(typing: str, tmp_path: Path) -> None:
     """Neither where the run lies nor what an exporter noted of its own files."""

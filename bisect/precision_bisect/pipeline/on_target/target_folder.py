@@ -92,29 +92,35 @@ def write_target(subject: Subject, where: Path, comparator: Comparator) -> Writt
         raise RunFolderError(
             f"cannot look into {where}: {error.strerror}", "name another folder by --write"
         ) from error
-    folder = RunFolder(where)
     try:
-        script = write_script(subject, own_comparison(subject, comparator))
-        for name, export in subject.points.items():
-            folder_of_point = RunFolder(where / name)
-            if subject.weak is None:
-                save_mixed(folder_of_point, typed_point(subject, export))
-        if subject.weak is not None:
-            save_mixed(folder, named_model(subject), SHARED_MODEL)
+        _write_all(subject, where, comparator)
     except NotWritable as why:
         raise UsageError(f"the folder cannot be written: {why}", "see --help of target") from why
-    model = subject.model
-    _write_arrays(where, INPUTS, model.inputs, subject.inputs)
-    _write_arrays(where, REFERENCES, model.outputs, subject.outputs)
-    folder.write(SCRIPT, script)
-    # Last, so that a folder that has it is complete.
-    folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
+    except RunFolderError as error:
+        raise RunFolderError(error.message, "name another folder by --write") from error
     return Written(
         folder=where,
         points=tuple(subject.points),
         samples=len(subject.inputs),
         left_out=subject.left_out,
     )
+
+
+def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:
+    """Write what belongs into the folder. Raises as `write_target` does, and NotWritable."""
+    script = write_script(subject, own_comparison(subject, comparator))
+    folder, model = RunFolder(where), subject.model
+    for name, export in subject.points.items():
+        folder_of_point = RunFolder(where / name)
+        if subject.weak is None:
+            save_mixed(folder_of_point, typed_point(subject, export))
+    if subject.weak is not None:
+        save_mixed(folder, named_model(subject), SHARED_MODEL)
+    _write_arrays(where, INPUTS, model.inputs, subject.inputs)
+    _write_arrays(where, REFERENCES, model.outputs, subject.outputs)
+    folder.write(SCRIPT, script)
+    # Last, so that a folder that has it is complete.
+    folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
 
 
 def _write_arrays(
