@@ -49,7 +49,7 @@ def layers_command(parsed: Namespace) -> int:
     use_custom_ops(settings.ort_custom_ops)
     pair = Options(model=parsed.model, **given(parsed, Options)).pair
     path = model_of(parsed.model, "name the model") if parsed.model.is_dir() else parsed.model
-    table = pin_formless(load_model(path), pair).table
+    table = pin_formless(load_model(path, apart=True), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
 
