@@ -129,7 +129,8 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
         for spec in specs:
             if any(spec.name not in sample for sample in samples):
                 raise RunFolderError(f"a sample of {run} lacks {spec.name!r}", "run it again")
-    weak, left_out = None, dict[str, str]()
+    weak: Mapping[str, Sequence[str]] | None = None
+    left_out: Mapping[str, str] = {}
     if case.options.engine.typing == "weak":
         weak, left_out = _weak(points)
         points = {name: points[name] for name in weak}
