@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn, TypeVar
 
 from precision_bisect.errors import ModelError, printable, shortened
@@ -32,13 +31,17 @@ _PRINTED = 2**16
 def in_copy(work: Callable[[], R], what: str) -> R:
     """Return what `work` returns, or raise what it raises; `what` it is stands in an error.
 
-    Both must be picklable. On systems other than Linux it is done here. Raises ModelError where
-    the copy dies, and Stopped where a call in it is ended.
+    Both must be picklable. On systems other than Linux, and where no process may be started, it is
+    done here. Raises ModelError where the copy dies, and Stopped where a call in it is ended.
     """
     if sys.platform != "linux":
         return work()
-    with TemporaryFile() as printed:
-        child, stream = _fork(work, printed)
+    # In memory: there may be no folder to write to.
+    with os.fdopen(os.memfd_create("printed"), "w+b") as printed:
+        try:
+            child, stream = _fork(work, printed)
+        except OSError:
+            return work()
         with stream:
             try:
                 content = _answer(stream, partial(_kill, child))
@@ -67,7 +70,7 @@ def in_copy(work: Callable[[], R], what: str) -> R:
 
 
 def _fork(work: Callable[[], Any], printed: IO[bytes]) -> tuple[int, IO[bytes]]:
-    """Start the copy; return its process, and where its answer will come from."""
+    """Start the copy; return its process, and where its answer comes from. Raises OSError."""
     ours, theirs = os.pipe()
     parent = os.getpid()
     # No signal meets the copy before it has let go of this process's handlers.
@@ -79,9 +82,12 @@ def _fork(work: Callable[[], Any], printed: IO[bytes]) -> tuple[int, IO[bytes]]:
             child = os.fork()
         if child == 0:
             _work(work, parent, theirs, printed.fileno())
+    except OSError:
+        os.close(ours)
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
-    os.close(theirs)
+        os.close(theirs)
     return child, os.fdopen(ours, "rb", buffering=0)
 
 
