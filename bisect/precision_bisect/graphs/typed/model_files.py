@@ -289,15 +289,12 @@ def remove_origins(proto: onnx.ModelProto, ours: str) -> None:
 
     Exporters write there which files of theirs a node comes from.
     """
-    _clear_documentation(proto)
-    functions = proto.functions
-    graphs = list(all_graphs(proto.graph))
-    bodies = [*graphs, *functions]
-    values = [
-        value for graph in graphs for value in (*graph.input, *graph.output, *graph.value_info)
-    ]
+    graphs, functions = list(all_graphs(proto.graph)), proto.functions
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for function in functions for node in function.node]
+    values = [v for graph in graphs for v in (*graph.input, *graph.output, *graph.value_info)]
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
-    for part in (proto, *bodies, *values, *tensors, *(n for body in bodies for n in body.node)):
+    for part in (proto, *graphs, *functions, *nodes, *values, *tensors):
         part.ClearField("doc_string")
         kept = [entry for entry in part.metadata_props if entry.key.startswith(f"{ours}.")]
         del part.metadata_props[:]
