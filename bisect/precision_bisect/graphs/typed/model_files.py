@@ -294,7 +294,8 @@ def remove_origins(proto: onnx.ModelProto, ours: str) -> None:
     nodes += [node for function in functions for node in function.node]
     values = [v for graph in graphs for v in (*graph.input, *graph.output, *graph.value_info)]
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
-    for part in (proto, *graphs, *functions, *nodes, *values, *tensors):
+    parts: list[Any] = [proto, *graphs, *functions, *nodes, *values, *tensors]
+    for part in parts:
         part.ClearField("doc_string")
         kept = [entry for entry in part.metadata_props if entry.key.startswith(f"{ours}.")]
         del part.metadata_props[:]
