@@ -3,11 +3,25 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from exports_models import words
-from precision_bisect.pipeline.on_target.target_folder import SCRIPT
+from precision_bisect.commandline.main import main
+from precision_bisect.pipeline.on_target.target_script import SCRIPT
 
 TESTS = Path(__file__).parent
+
+
+def searched(folder: Path, model: Path, *samples: dict[str, Any], tolerance: float = 1e-2) -> Path:
+    """Search a model with these samples; return the run."""
+    (folder / "inputs").mkdir()
+    for number, sample in enumerate(samples):
+        np.savez(folder / f"inputs/{number}.npz", **sample)
+    flags = ["--inputs", str(folder / "inputs"), "--backend", "emulated"]
+    main([str(model), *flags, "--tol", str(tolerance), "--out", str(folder / "run")])
+    return folder / "run"
 
 
 def tool(folder: Path, begins: str = "") -> Path:
@@ -40,8 +54,10 @@ done
 """
 
 
-def judge(folder: Path, tools: Path, shell: str = "sh") -> "subprocess.CompletedProcess[str]":
+def judge(
+    folder: Path, tools: Path, shell: str = "sh", version: str = "10.13.0"
+) -> "subprocess.CompletedProcess[str]":
     """Run the script as on a machine that has a shell and trtexec, from another folder."""
-    path = f"PATH={tools}:/usr/bin:/bin"
-    called = ["env", "-i", path, *words(shell), str(folder / SCRIPT)]
+    settings = [f"PATH={tools}:/usr/bin:/bin", f"TENSORRT={version}"]
+    called = ["env", "-i", *settings, *words(shell), str(folder / SCRIPT)]
     return subprocess.run(called, cwd="/", capture_output=True, text=True, check=False)

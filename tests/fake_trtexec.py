@@ -1,5 +1,7 @@
 """A trtexec as far as `judge.sh` needs it, called as a program; TENSORRT=8.6.1 is its version.
 
+Without strong typing layers run in FP16 with --fp16, but those that --layerPrecisions names.
+
 Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
 inspector's JSON; an "engine" file holds the model. ONNX Runtime computes it node by node, as
 kernels do: sums in FP32, results rounded to FP16 where the type is that. Flags that trtexec does
@@ -21,23 +23,27 @@ from onnx import helper, numpy_helper
 
 MARK = b"engine\n"
 Version = tuple[int, int, int]
-SWITCHES = ("skipInference", "noTF32")
+SWITCHES = ("noTF32",)
 VALUED = (
     *("onnx", "saveEngine", "exportLayerInfo", "loadEngine", "loadInputs", "shapes"),
+    "timingCacheFile",
     *("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes", "profilingVerbosity"),
 )
 BY_TYPE = ("fp16", "int8", "fp8", "best")
 BY_NAME = ("layerPrecisions", "layerOutputTypes", "precisionConstraints")
+COMPARES = ("loadRefOutputs", "accuracyAlgorithm", "accuracyThreshold", "atol", "rtol")
 
 
 def options(version: Version) -> tuple[list[str], list[str]]:
     """Return the switches that a version has, and the options with a value, of those used here.
 
-    Those of NVIDIA/TensorRT, samples/common/sampleOptions.cpp, v8.6.1 to v11.1.
+    Those of NVIDIA/TensorRT, samples/common/sampleOptions.cpp, 8.5.3 to v11.1.
     """
+    alone = "skipInference" if version >= (8, 6, 0) else "buildOnly"
     weak = version < (11, 0, 0)
     typed = ["stronglyTyped"] * (version >= (9, 1, 0)) + ["bf16"] * (weak and version >= (9, 1, 0))
-    return [*SWITCHES, *typed, *BY_TYPE * weak], [*VALUED, *BY_NAME * weak]
+    compares = COMPARES * (version >= (11, 1, 0))
+    return [*SWITCHES, alone, *typed, *BY_TYPE * weak], [*VALUED, *BY_NAME * weak, *compares]
 
 
 def banner(version: Version) -> str:
@@ -68,18 +74,25 @@ def main() -> None:
     for name in valued:
         parser.add_argument(f"--{name}")
     sys.stdout.write(banner(version))
-    asked = parser.parse_args()
+    asked, unknown = parser.parse_known_args()
+    assert not unknown, f"[E] Unknown option: {unknown[0]}"
     for fact in ("Selected Device: Orin", "Compute Capability: 8.7"):
         sys.stdout.write(f"[11/26/2026-10:00:00] [I] {fact}\n")
     if asked.onnx:
-        _build(asked)
+        _build(asked, version)
     else:
         _run(asked)
 
 
-def _build(asked: argparse.Namespace) -> None:
-    assert asked.stronglyTyped and asked.skipInference
+def _build(asked: argparse.Namespace, version: Version) -> None:
+    assert asked.skipInference if version >= (8, 6, 0) else asked.buildOnly
     assert "detailed" == asked.profilingVerbosity
+    if cache := asked.timingCacheFile:
+        with Path(cache).open("a") as stream:
+            stream.write("built\n")
+    lows = None
+    if not getattr(asked, "stronglyTyped", False):
+        lows = _lows(asked, onnx.load(asked.onnx))
     proto = onnx.load(asked.onnx)
     opened = [
         value.name
@@ -88,9 +101,22 @@ def _build(asked: argparse.Namespace) -> None:
     ]
     shapes = _by_name(asked.optShapes)
     assert set(opened) == set(shapes), f"[E] shapes of {opened}, not of {[*shapes]}"
-    Path(asked.saveEngine).write_bytes(MARK + proto.SerializeToString())
-    info = {"Layers": _layers(Path(asked.onnx), shapes), "Bindings": []}
+    header = json.dumps(lows).encode() + b"\n"
+    Path(asked.saveEngine).write_bytes(MARK + header + proto.SerializeToString())
+    names = [node.name for node in proto.graph.node] or ["none"]
+    layers: list[Any] = names if lows is not None else _layers(Path(asked.onnx), shapes)
+    info = {"Layers": layers, "Bindings": []}
     Path(asked.exportLayerInfo).write_text(json.dumps(info, ensure_ascii=False))
+
+
+def _lows(asked: argparse.Namespace, proto: onnx.ModelProto) -> list[str]:
+    """Return the nodes that run in FP16; TensorRT's layers are called after them."""
+    high = _by_name(asked.layerPrecisions)
+    assert not high or asked.precisionConstraints == "obey"
+    assert high.keys() <= {node.name for node in proto.graph.node}
+    assert _by_name(asked.layerOutputTypes).keys() <= high.keys()
+    assert {*high.values()} <= {"fp32"}
+    return [node.name for node in proto.graph.node if asked.fp16 and node.name not in high]
 
 
 def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
@@ -124,8 +150,9 @@ def _by_name(text: str | None) -> dict[str, str]:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    mark, model = Path(asked.loadEngine).read_bytes().split(b"\n", 1)
+    mark, header, model = Path(asked.loadEngine).read_bytes().split(b"\n", 2)
     assert MARK == mark + b"\n", "[E] no engine"
+    lows = json.loads(header)
     proto = onnx.load_from_string(model)
     shapes, files = _by_name(asked.shapes), _by_name(asked.loadInputs)
     feed = {}
@@ -137,7 +164,7 @@ def _run(asked: argparse.Namespace) -> None:
         kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         feed[value.name] = np.fromfile(files[value.name], kind).reshape(sizes)
     names = [value.name for value in proto.graph.output]
-    outputs = _computed(proto, feed)
+    outputs = _computed(proto, feed, lows)
     with Path(asked.exportOutput).open("w") as stream:
         stream.write("[\n")
         for place, (name, array) in enumerate((name, outputs[name]) for name in names):
@@ -148,16 +175,34 @@ def _run(asked: argparse.Namespace) -> None:
         stream.write("]\n")
     times = [{"computeMs": each, "latencyMs": each + 1} for each in (0.5, 0.25, 0.75)]
     Path(asked.exportTimes).write_text(json.dumps(times))
+    references = _by_name(getattr(asked, "loadRefOutputs", None))
+    assert not references or asked.accuracyAlgorithm == "l0"
+    beyond = False
+    for name, file in references.items():
+        got = outputs[name].astype(np.float64)
+        want = np.fromfile(file, outputs[name].dtype).reshape(got.shape).astype(np.float64)
+        # As its L0AccuracyValidator does: NaN is beyond no limit.
+        over = np.abs(got - want) > float(asked.atol) + float(asked.rtol) * np.abs(want)
+        sys.stdout.write(f"[I] Accuracy loss for tensor {name} (L0): {over.mean():.6f}\n")
+        beyond |= bool(over.mean() >= float(asked.accuracyThreshold))
+    failed = "Accuracy validation FAILED: one or more tensors exceeded the threshold."
+    assert not beyond, f"[E] {failed}"
 
 
-def _computed(proto: onnx.ModelProto, feed: dict[str, Any]) -> dict[str, Any]:
-    """Return every tensor of a graph."""
+def _computed(
+    proto: onnx.ModelProto, feed: dict[str, Any], lows: list[str] | None
+) -> dict[str, Any]:
+    """Return every tensor of a graph; of `lows` all are rounded, of None what is typed so."""
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     found |= feed
     half, single = np.dtype(np.float16), np.dtype(np.float32)
     for node in proto.graph.node:
         taken = {name: found[name] for name in dict.fromkeys(node.input) if name}
         rounds = node.op_type != "Cast" and half in {each.dtype for each in taken.values()}
+        rounds = rounds if lows is None else node.name in lows
+        if lows is not None and rounds:
+            with np.errstate(over="ignore"):
+                taken = {k: v.astype(half) if v.dtype == single else v for k, v in taken.items()}
         taken = {k: v.astype(single) if v.dtype == half else v for k, v in taken.items()}
         inputs = [
             helper.make_tensor_value_info(
@@ -177,6 +222,9 @@ def _computed(proto: onnx.ModelProto, feed: dict[str, Any]) -> dict[str, Any]:
         for name, each in zip(wanted, session.run(wanted, taken), strict=True):
             with np.errstate(over="ignore"):
                 found[name] = each.astype(half) if rounds and each.dtype == single else each
+    if lows is not None:
+        # Inputs and outputs of an engine are FP32 unless told otherwise.
+        found = {k: v.astype(single) if v.dtype == half else v for k, v in found.items()}
     return found
 
 

@@ -92,6 +92,14 @@ class Boards:
         options = (("--backend-option", f"{key}={value}") for key, value in pairs)
         return ["--backend", "remote", *(word for pair in options for word in pair)]
 
+    def slow_down(self, bytes_s: int) -> None:
+        """Have links to all of them carry so many bytes a second there."""
+        link = self.home / "slow_link.py"
+        link.write_text(_SLOW_LINK)
+        config = self.home / "config"
+        way = f" ProxyCommand {sys.executable} {link} {bytes_s} %p\n HostName"
+        config.write_text(config.read_text().replace(" HostName", way))
+
     def left(self) -> list[str]:
         """Return what lies in their folder."""
         return sorted(path.name for path in self.base.iterdir())
@@ -99,6 +107,22 @@ class Boards:
     def clear(self) -> bool:
         """Tell whether nothing of a run is left, neither files nor processes."""
         return not self.left() and not any(board.processes() for board in self.each)
+
+
+_SLOW_LINK = """\
+import os, socket, sys, threading, time
+
+def send():
+    while content := os.read(0, 2048):
+        link.sendall(content)
+        time.sleep(len(content) / int(sys.argv[1]))
+    link.shutdown(socket.SHUT_WR)
+
+link = socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+threading.Thread(target=send, daemon=True).start()
+while content := link.recv(2048):
+    os.write(1, content)
+"""
 
 
 @contextmanager

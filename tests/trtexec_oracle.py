@@ -66,9 +66,21 @@ def wildcard(pattern: str, name: str) -> bool:
     return len(name) + 1 >= len(pattern) and name[:star] == head and name.endswith(tail)
 
 
-def trtexec_selects(argument: str, names: Sequence[str]) -> set[str]:
-    """Return the names whose precision trtexec sets: by exact key, else by any pattern."""
-    keys = trtexec_parse(argument)
+def trtexec_selects(
+    argument: str,
+    names: Sequence[str],
+    wanted: str = "--layerPrecisions",
+    *,
+    patterns: bool = True,
+) -> set[str]:
+    """Return the names whose precision trtexec sets: by exact key, else by any pattern.
+
+    Without `patterns`, as in 8.4 to 8.6, a star is a character, but for a key that is one star:
+    that is every layer (setLayerPrecisions and setLayerOutputTypes of sampleEngines.cpp, v8.6.1).
+    """
+    keys = trtexec_parse(argument, wanted)
+    if not patterns:
+        return set(names) if "*" in keys else keys.keys() & set(names)
     return {name for name in names if name in keys or any(wildcard(k, name) for k in keys)}
 
 

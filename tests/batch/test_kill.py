@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.commandline.batch import job_process
+from precision_bisect.commandline.batch.batch_record import BATCH, Batch
+from precision_bisect.runs.runfolder import EVENTS
+from precision_bisect.runs.typed_json import read_typed
 
 Write = Callable[[str], Path]
 Loader = Callable[..., None]
@@ -142,6 +146,31 @@ def test_an_interrupt_ends_the_job_with_its_best(
     assert "Traceback" not in (tmp_path / "out" / "slow.log").read_text()
     assert ["b:", "slow:", "written"] == [line.split()[0] for line in table.splitlines()]
     assert "interrupted; waiting for what runs" in said
+
+
+def test_an_answer_whose_explanation_is_cut_short_is_not_finished(
+    write: Write, command: Command, tmp_path: Path
+) -> None:
+    """SIGTERM after the search, wherever it meets the job: --resume explains the answer whole."""
+    write(SLOW)
+    with start(command(), tmp_path, 1) as child:
+        events = tmp_path / "out" / "slow" / EVENTS
+        while "trials_ended" not in events.read_text():
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.01)
+        child.terminate()
+        child.communicate(timeout=60)
+    (cut,) = jobs_of(tmp_path).values()
+    assert cut["cut_short"]
+    # The job may have ended as if nothing had been asked of it.
+    answered = read_typed(Batch, tmp_path / "out" / BATCH).jobs[0]
+    assert not replace(answered, status="found", exit_code=0).finished
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    (job,) = jobs_of(tmp_path).values()
+    assert (0, "found", False) == (ran.returncode, job["status"], job["cut_short"]), ran.stderr
+    assert "not run again" not in ran.stdout
+    whole = json.loads((tmp_path / "out" / "slow" / "result.json").read_text())
+    assert whole["diagnosis"]
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -1,6 +1,8 @@
 """Bad input: each one line on stderr, exit code 2, no traceback, nothing written."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.main import main
+from precision_bisect.errors import UsageError
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -192,6 +196,15 @@ def test_lost_output_is_one_line(work: Path) -> None:
     assert "Traceback" not in ran.stderr
     shell = " ".join(program) + " 2>&-"
     assert 0 == subprocess.run(shell, shell=True, stdout=subprocess.DEVNULL).returncode
+
+
+def test_too_few_open_files_are_no_internal_error() -> None:
+    """Whatever cannot be opened: the limit of the process is what to raise."""
+    with (
+        pytest.raises(UsageError, match=r"Too many open files"),
+        internal_errors(),
+    ):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "numpy/ma/__init__.py")
 
 
 def test_what_a_users_script_prints_does_not_break_json(

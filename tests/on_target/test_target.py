@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -11,9 +10,10 @@ import pytest
 
 import tiny
 from exports_models import SHELLS
-from fake_board import judge, shell_tool, tool
+from fake_board import judge, searched, shell_tool, tool
 from precision_bisect.commandline.main import main
-from precision_bisect.pipeline.on_target.target_folder import MANIFEST, SCRIPT
+from precision_bisect.pipeline.on_target.exchange import MANIFEST
+from precision_bisect.pipeline.on_target.target_script import SCRIPT
 from precision_bisect.runs.results.on_target import OnTarget, TargetStatus
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, REPORT, RESULT, TARGET
 from precision_bisect.runs.typed_json import read_or_none
@@ -23,34 +23,11 @@ HARD = ["it's", 'a "b"  c', "$(touch pwned)`x`", "line\nbreak", "a,b:c", "-rf *"
 """Names that shells, trtexec or its JSON would take for something else."""
 
 
-def searched(folder: Path, model: Path, *samples: dict[str, Any], tolerance: float = 1e-2) -> Path:
-    """Search a model with these samples; return the run."""
-    (folder / "inputs").mkdir()
-    for number, sample in enumerate(samples):
-        np.savez(folder / f"inputs/{number}.npz", **sample)
-    flags = ["--inputs", str(folder / "inputs"), "--backend", "emulated"]
-    main([str(model), *flags, "--tol", str(tolerance), "--out", str(folder / "run")])
-    return folder / "run"
-
-
 def saved(graph: onnx.GraphProto, path: Path) -> Path:
     """Save a graph as a model."""
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     return path
-
-
-@pytest.fixture(scope="module")
-def exchanged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run of 20 layers that needs four, and its folder as it came back."""
-    home = tmp_path_factory.mktemp("exchanged")
-    xs = [np.linspace(-1 - n, 2, 8, dtype=np.float32).reshape(1, 8) for n in range(2)]
-    run = searched(home, tiny.write_model(home / "model.onnx"), *({"x": x} for x in xs))
-    folder = home / "board"
-    assert 0 == main(["target", str(run), "--write", str(folder)])
-    ran = judge(folder, tool(home / "bin"))
-    assert (0, "") == (ran.returncode, ran.stderr)
-    return run, folder
 
 
 @pytest.fixture
@@ -381,7 +358,8 @@ def test_a_tool_without_strong_typing_is_refused_at_once(
     folder = tmp_path / "board"
     assert 0 == main(["target", str(exchanged[0]), "--write", str(folder)])
     old = "case $* in *--help) echo '[TensorRT v8601] --layerPrecisions'; exit;; esac"
-    said = "trtexec (TensorRT v8601) has no strong typing, and these plans need it: TensorRT 10\n"
+    said = "trtexec (TensorRT v8601) has no strong typing, and these plans need it: "
+    said += "write the folder by --typing weak\n"
     for shell in SHELLS:
         ran = judge(folder, shell_tool(tmp_path / shell, old), shell)
         assert (1, "", said) == (ran.returncode, ran.stdout, ran.stderr)

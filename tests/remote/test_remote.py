@@ -5,14 +5,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import tiny
 from loopback import Boards, boards, lacks, until, write_tool
+from models import parse, with_weights
 from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
 from precision_bisect.backends.remote.ssh_host import Host, Reached, TooLargeError
 from precision_bisect.backends.trtexec.trtexec_results import LOG_END, trouble
@@ -229,6 +232,20 @@ def test_a_build_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> 
     with engine:
         after = engine.run(feed)
     assert [*before.items()] and all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_slow_link_is_no_slow_build(board: Boards, tmp_path: Path) -> None:
+    """What is sent may take longer than a build may; the limit is on the tool alone."""
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "model" / "model.onnx"
+    weights = {"w": np.ones((8, 60_000), np.float32), "v": np.ones((60_000, 8), np.float32)}
+    text = "(float[1, 8] x) => (float[1, 8] y) { m = MatMul(x, w) [k] y = MatMul(m, v) }"
+    onnx.save(with_weights(parse(text), weights), path)
+    write_tool(board.each[0].tools, "exit 0")
+    board.slow_down(200_000)
+    begun = time.monotonic()
+    with backend(board, load_model(path), tmp_path, build_timeout_s=5.0).build(Plan.of(())):
+        assert time.monotonic() - begun > 5.0
 
 
 def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def layers_command(parsed: Namespace) -> int:
     use_custom_ops(settings.ort_custom_ops)
     pair = Options(model=parsed.model, **given(parsed, Options)).pair
     path = model_of(parsed.model, "name the model") if parsed.model.is_dir() else parsed.model
-    table = pin_formless(load_model(path), pair).table
+    table = pin_formless(load_model(path, apart=True), pair).table
     sys.stdout.write(as_json(table) if parsed.json else as_text(table))
     return ExitCode.OK
 
@@ -85,13 +85,19 @@ def _report_again(run: Path) -> None:
 def target_command(parsed: Namespace) -> int:
     """Write the folder for a machine without this tool, or judge what came back in it."""
     flags = given(parsed, EngineSettings)
-    from precision_bisect.pipeline.on_target.exchange import comparator_of, read_subject
+    from precision_bisect.pipeline.on_target.exchange import (
+        comparator_of,
+        read_manifest,
+        read_subject,
+    )
     from precision_bisect.pipeline.on_target.target_folder import read_target, record, write_target
 
+    if parsed.read is not None:
+        flags = {**flags, "typing": read_manifest(parsed.read).typing}
     subject = read_subject(parsed.run, flags)
     comparator = comparator_of(subject.case, parsed.check)
     if parsed.write is not None:
-        written = write_target(subject, parsed.write)
+        written = write_target(subject, parsed.write, comparator)
         sys.stdout.write(written.to_json() if parsed.json else written.to_text())
         return ExitCode.OK
     outcome = read_target(subject, parsed.read, comparator)

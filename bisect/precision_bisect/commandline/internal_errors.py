@@ -35,6 +35,8 @@ def tell(line: str) -> None:
         sys.stderr.write(f"{printable(line)}\n")
 
 
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
+"""What says that a process, or the system, may have no more files open."""
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
 """What is wrong with the path itself, whatever is done with it."""
 
@@ -53,6 +55,8 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:  # a stream has no name
             raise
+        if isinstance(error, OSError) and error.errno in _TOO_MANY:
+            raise UsageError(f"{error.strerror}", "allow more, such as ulimit -n 1024") from error
         if isinstance(error, OSError) and error.errno in _UNUSABLE:
             name = shortened(str(error.filename))
             raise UsageError(f"{name}: {error.strerror}", "choose another path") from error

@@ -201,7 +201,7 @@ def _commands(mode: TrtexecMode, common: Sequence[str], export: Export) -> str:
     plugins = [] if mode == "rtx" else _plugins(export)
     if mode == "weak":
         try:
-            by_name = list(_by_name(export))
+            by_name = list(weak_flags(export))
         except NotWritable as reason:
             raise NotWritable(f"no command by layer names: {reason}") from reason
         # A plan that names no layer needs the types alone.
@@ -264,8 +264,11 @@ def _located(model: Path, folder: Path) -> str:
     return f"$here/{shlex.quote(relative)}" if near else shlex.quote(str(place))
 
 
-def _by_name(export: Export) -> Iterator[str]:
-    """Yield the flags of weak typing. Raises NotWritable."""
+def weak_flags(export: Export) -> Iterator[str]:
+    """Yield the flags of weak typing: the low types, then precisions by layer name.
+
+    Raises NotWritable.
+    """
     yield from (f"--{name}" for name in export.builder_types)
     if not trtexec_nodes(export):
         return

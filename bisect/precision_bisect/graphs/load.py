@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from precision_bisect.graphs.weights import (
     take_weights,
 )
 from precision_bisect.layer_table import LayerTable
+from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.settings.engine_settings import IoTypes
 
@@ -114,21 +116,21 @@ class Model:
         return self.interface != self.of_file
 
 
-def load_model(path: Path) -> Model:
-    """Read an ONNX model.
+def load_model(path: Path, *, apart: bool = False) -> Model:
+    """Read an ONNX model; libraries infer its types `apart` from this process.
 
     Raises ModelError for a file that is missing, not ONNX, damaged, of an opset below 9, or whose
     external data is missing or lies outside the model's folder.
     """
     try:
-        return _load(path)
+        return _load(path, apart=apart)
     except PrecisionBisectError:
         raise
     except Exception as error:  # the file is untrusted: any field of it may be nonsense
         raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}", _AGAIN) from error
 
 
-def _load(path: Path) -> Model:
+def _load(path: Path, *, apart: bool) -> Model:
     proto = _read(path)
     parts = external_parts(proto)
     # Before anything copies the graph: weights are moved out once and never duplicated.
@@ -151,7 +153,10 @@ def _load(path: Path) -> Model:
     outputs = tuple(_spec(value) for value in proto.graph.output)
     _forget_unknown_sizes(proto.graph)
     of_file = Interface.of(proto.graph)
-    elem_types: Mapping[str, int] = infer_elem_types(proto, weights)
+    infer = partial(infer_elem_types, proto, weights)
+    elem_types: Mapping[str, int] = (
+        in_copy(infer, f"inferring the types of {path}") if apart else infer()
+    )
     in_low: Mapping[str, StoredLow] = {}
     ill_typed: tuple[IllTyped, ...] = ()
     low = declared_low(elem_types)

@@ -56,6 +56,7 @@ class _Limits:
         self.each_s: float | None = None
         self.over: Callable[[], bool] | None = None
         self.taken = threading.Lock()
+        self.tell: Callable[[bool], object] | None = None
 
     def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
         """Stop those of the calls."""
@@ -92,6 +93,8 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     call = _Call(stop)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
+    if _LIMITS.tell is not None:
+        _LIMITS.tell(True)
     try:
         yield
     except Exception as error:
@@ -103,6 +106,15 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         with _LIMITS.changed:
             _LIMITS.calls.discard(call)
+        if _LIMITS.tell is not None:
+            _LIMITS.tell(False)
+
+
+def tell_of_calls(tell: Callable[[bool], object]) -> None:
+    """Have `tell` called as calls begin (True) and end, where another process limits them."""
+    _LIMITS.tell = tell
+    _LIMITS.changed = threading.Condition()
+    _LIMITS.over = None
 
 
 def running_s() -> float:

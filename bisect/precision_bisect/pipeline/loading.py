@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
@@ -16,7 +17,7 @@ from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.ort import are_packed, use_custom_ops
+from precision_bisect.graphs.ort import are_packed, runtime, use_custom_ops
 from precision_bisect.graphs.typed.taken_branches import layers_inside, take_branches
 from precision_bisect.graphs.weights import in_file, total_bytes
 from precision_bisect.judging.comparators.choose_comparator import (
@@ -43,6 +44,7 @@ from precision_bisect.judging.inputs.reference import (
     read_outputs,
 )
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
+from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
 from precision_bisect.options import Options
@@ -123,7 +125,7 @@ def load_run(
     if not (options.backend == "auto" or options.elsewhere):
         backend_plugin(options.backend)
     use_custom_ops(options.engine.ort_custom_ops)
-    original = load_model(options.model).with_io_types(options.engine.io_types)
+    original = load_model(options.model, apart=True).with_io_types(options.engine.io_types)
     original = _shared(original, work)
     _refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
@@ -306,7 +308,9 @@ def _reference(
     threads = options.threads or usable()
     if outputs is None:
         try:
-            return options, find_reference(model, samples, threads), ()
+            runtime()  # imported once, not in the copy alone
+            compute = partial(find_reference, model, samples, threads)
+            return options, in_copy(compute, f"running {model.path} by ONNX Runtime"), ()
         except InputError as error:
             raise with_fitting_size(error, model, samples[0]) from error
     reference = given_reference(model, samples, outputs, threads)

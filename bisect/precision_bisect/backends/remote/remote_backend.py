@@ -113,7 +113,7 @@ class RemoteBackend:
     def _facts(self, host: Host) -> Mapping[str, str]:
         """Build the smallest engine, which shows that a host can; return what its log tells."""
         model = onnx.parser.parse_model(_SMALLEST).SerializeToString()
-        call = [*flags.build_call("../smallest.onnx"), f"{flags.SAVE_ENGINE}=engine"]
+        call = [*flags.build_call("../smallest.onnx", flags.STRONG), f"{flags.SAVE_ENGINE}=engine"]
         try:
             host.open()
             with self.called_on(host, call, {"smallest.onnx": model}) as there:
@@ -193,7 +193,7 @@ class RemoteBackend:
         files: dict[str, bytes | Path] = {path.name: path}
         if size > host.weights:
             files[WEIGHTS_PART] = _part(weights, host.weights, size)
-        call = flags.build_call(f"../{path.name}", self._common)
+        call = flags.build_call(f"../{path.name}", (*flags.STRONG, *self._common))
         save = f"{flags.SAVE_ENGINE}=../{path.stem}.engine"
         limit_s = self._settings.build_timeout_s
         with self.called_on(host, [*call, save], files, limit_s, patient=False) as there:

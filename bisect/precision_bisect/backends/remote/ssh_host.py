@@ -7,7 +7,6 @@ whatever reason, the folder goes, and with it what still runs in there. All scri
 import io
 import os
 import re
-import select
 import shlex
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import tarfile
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -23,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
+from precision_bisect.backends.remote.marks import BEGUN, MARK, chunks, to_mark
 from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
 from precision_bisect.runs.plain_json import LARGEST_FILE
@@ -39,11 +39,8 @@ _BEAT_S = 15.0
 """Seconds between two signs of life; the host waits for four times as long."""
 _OPENING_S = 60.0
 """Seconds after which a host that does not answer counts as lost. A bound."""
-_MARK = "precision-bisect: called"
-"""A line that parts what a shell prints as it starts from what a script answers."""
-_MARK_LINE = f"\n{_MARK}\n".encode()
-_LONGEST_START = 2**16
-"""Bytes that a shell may print as it starts."""
+_SLOWEST = 10_000
+"""Bytes a second that a link takes at the least. A bound."""
 _BESIDE, _MOST_FILES = 2**20, 16
 """Bytes that come beside the largest file, and how many files are looked at."""
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}", re.ASCII)
@@ -65,7 +62,7 @@ for old in "$base"/{_PREFIX}.*; do
 done
 here=$(mktemp -d "$base/{_PREFIX}.$$.XXXXXX") && mkdir "$here/inputs" || exit 83
 trap : HUP INT TERM PIPE
-printf '\\n%s\\n' "$here" '{_MARK}'
+printf '\\n%s\\n' "$here" '{MARK}'
 limit='timeout 60'
 command -v timeout > /dev/null 2>&1 || limit=
 while $limit sh -c 'read beat'; do :; done
@@ -96,6 +93,7 @@ mkdir out && tar xf - && {{ [ ! -f $part ] || cat $part >> weights.bin; }} || {{
 }}
 rm -f $part
 cd out || exit 81
+printf '\\n%s\\n' '{BEGUN}'
 group=setsid
 command -v setsid > /dev/null 2>&1 || group=
 $group "$tool" "$@" > {LOG} 2>&1 < /dev/null &
@@ -115,7 +113,7 @@ fi
 for made in *; do
     [ "$(wc -c < "$made")" -le "$most" ] || {{ printf '%s\\n' "$made" >&2; exit 86; }}
 done
-printf '\\n%s\\n' '{_MARK}'
+printf '\\n%s\\n' '{MARK}'
 exec tar cf - .
 """
 """Unpacks what is sent and calls the tool, nothing beside it on the host; sends `out` back."""
@@ -179,7 +177,7 @@ class Host:
             self._end = weakref.finalize(self, _end, holder)
             printed, answer = b"", None
             with stream, suppress(subprocess.TimeoutExpired):
-                printed, answer = _to_mark(_chunks(stream, _OPENING_S))
+                printed, answer = to_mark(chunks(stream, _OPENING_S))
             if answer is None:
                 self._end()
                 self._fail(holder.returncode, stderr, printed)
@@ -198,7 +196,8 @@ class Host:
         """Call the tool in a folder `out` of that which `open` made; return whether it did well.
 
         `files` are put beside it first; what it holds afterwards is in the folder `into`, the
-        tool's `log` among it. Unless `patient` raises BusyError while another process calls it.
+        tool's `log` among it. From its start on the tool may take `timeout_s`. Unless `patient`
+        raises BusyError while another process calls it.
         Raises LostConnectionError, TimeoutExpired and TooLargeError, after all of which the folder
         is gone there, UsageError, and ExecutorError for a full disk.
         """
@@ -217,9 +216,10 @@ class Host:
             process, stream = self._ssh("no", words, sent, stderr)
             try:
                 with stream:
-                    chunks = _chunks(stream, timeout_s)
-                    printed, answer = _to_mark(chunks)
-                    for chunk in chain([answer or b""], chunks):
+                    printed, answer = self._answer(
+                        stream, os.fstat(sent.fileno()).st_size, timeout_s
+                    )
+                    for chunk in chain([answer or b""], chunks(stream, None)):
                         got.write(chunk)
                         if got.tell() > reached.most_bytes + _BESIDE:
                             raise self._too_large("it")
@@ -243,6 +243,21 @@ class Host:
                 if isinstance(error, tarfile.TarError | EOFError):
                     raise self._lost("its answer is cut off") from error
                 raise
+
+    def _answer(
+        self, stream: IO[bytes], nbytes: int, limit_s: float | None
+    ) -> tuple[bytes, bytes | None]:
+        """Return what the shell printed, and the beginning of the answer; None for no answer.
+
+        So many bytes go there first. Raises TimeoutExpired where the tool takes too long.
+        """
+        sending_s = None if limit_s is None else limit_s + nbytes / _SLOWEST
+        try:
+            printed, rest = to_mark(chunks(stream, sending_s), BEGUN)
+        except subprocess.TimeoutExpired as error:
+            raise self._lost("what is sent does not arrive") from error
+        answers = chunks(stream, limit_s)
+        return printed, None if rest is None else to_mark(chain([rest], answers))[1]
 
     def close(self) -> None:
         """Give the folder up, whatever runs there."""
@@ -321,31 +336,6 @@ class Host:
         if not (status := into / "status").exists():
             raise EOFError
         return status.read_bytes().strip() == b"0"
-
-
-def _chunks(stream: IO[bytes], limit_s: float | None) -> Iterator[bytes]:
-    """Yield what comes until the stream ends. Raises TimeoutExpired after so many seconds."""
-    end = time.monotonic() + (limit_s or 0.0)
-    while True:
-        remaining_s = None if limit_s is None else max(end - time.monotonic(), 0.0)
-        if not select.select([stream], [], [], remaining_s)[0]:
-            raise subprocess.TimeoutExpired("ssh", limit_s or 0.0)
-        if not (chunk := os.read(stream.fileno(), 2**16)):
-            return
-        yield chunk
-
-
-def _to_mark(chunks: Iterable[bytes]) -> tuple[bytes, bytes | None]:
-    """Return what comes before the mark, and what follows at once; None where there is no mark."""
-    start = b""
-    for chunk in chunks:
-        start += chunk
-        printed, mark, answer = start.partition(_MARK_LINE)
-        if mark:
-            return printed, answer
-        if len(start) > _LONGEST_START:
-            break
-    return start, None
 
 
 def _beat(holder: "subprocess.Popen[bytes]") -> None:

@@ -20,6 +20,8 @@ from precision_bisect.settings.engine_settings import EngineSettings, Shapes
 
 SAVE_ENGINE, EXPORT_OUTPUT = "--saveEngine", "--exportOutput"
 """Flags of what a call is for; each transport names a file that is there only once it is whole."""
+STRONG = ("--stronglyTyped", "--skipInference")
+"""Flags by which a typed model is built, and not run."""
 LAYER_INFO, OUTPUT, TIMES = "layers.json", "output-{}.json", "times-{}.json"
 """What else comes back, in the folder in which trtexec is called; a number is a sample's."""
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
@@ -83,9 +85,12 @@ def open_ranges(
 
 
 def build_call(onnx: str, common: Iterable[str] = ()) -> Sequence[str]:
-    """Return the flags that build a typed model, all but `SAVE_ENGINE`."""
+    """Return the flags that build a model without running it, all but `SAVE_ENGINE`.
+
+    Those of its types, and `STRONG` for a typed one, are not among them.
+    """
     layers = (f"--exportLayerInfo={LAYER_INFO}", "--profilingVerbosity=detailed")
-    return [f"--onnx={onnx}", "--stronglyTyped", "--skipInference", *layers, *common]
+    return [f"--onnx={onnx}", *layers, *common]
 
 
 def common_flags(

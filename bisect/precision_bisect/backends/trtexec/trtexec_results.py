@@ -18,9 +18,11 @@ from precision_bisect.backends.inspection.engine_layers import EngineLayer, pars
 from precision_bisect.backends.tensorrt.log import first_error
 from precision_bisect.errors import printable, shortened
 from precision_bisect.graphs.types import TensorSpec
+from precision_bisect.machine.gpu import full
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.protocols import Sample
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.results.on_target import UNKNOWN, BuildTrouble, FailedBuild
 
 _NOT_FINITE = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?=[\],\s])")
 """What C++ prints where JSON has no word; in quotes it is a name."""
@@ -35,6 +37,16 @@ FACTS = {
     "compute_capability": re.compile(r"Compute Capability: *(.+)"),
 }
 """What a log tells that results depend on."""
+
+
+_TROUBLES = {
+    BuildTrouble.NOT_OBEYED: re.compile(r"obeys the requested constraints"),
+    BuildTrouble.UNKNOWN_OPTION: re.compile(r"\[E\] Unknown option: "),
+    BuildTrouble.NOT_PARSED: re.compile(r"\[E\].*(?:While parsing node|Failed to parse)"),
+    BuildTrouble.NO_KERNEL: re.compile(r"Could not find any implementation"),
+}
+"""What a log says in such a case, the most telling first; versions agree on these words."""
+_ENDED = re.compile(r"^&&&& (?:PASSED|FAILED)|\[E\]", re.M)
 
 
 def read_outputs(path: Path, specs: Sequence[TensorSpec], called: Mapping[str, str]) -> Sample:
@@ -114,12 +126,30 @@ def read_facts(log: Path) -> Mapping[str, str]:
     """Return version and GPU as a log tells them, each "unknown" where it does not."""
     text = _ends(log)
     matches = {fact: pattern.search(text) for fact, pattern in FACTS.items()}
-    return {fact: shortened(printable(m[1])) if m else "unknown" for fact, m in matches.items()}
+    return {fact: shortened(printable(m[1])) if m else UNKNOWN for fact, m in matches.items()}
 
 
 def joined_facts(logs: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
     """Return the facts of several logs; those in which they differ are told side by side."""
-    return {fact: " and ".join(sorted({log[fact] for log in logs})) for fact in FACTS}
+    facts = {fact: {log[fact] for log in logs} for fact in FACTS}
+    return {
+        fact: " and ".join(sorted(values - {UNKNOWN} or {UNKNOWN}))
+        for fact, values in facts.items()
+    }
+
+
+def failed_build(log: Path) -> FailedBuild | None:
+    """Return why the build of a log failed; None where there is no log."""
+    why = trouble(log)
+    if not why:
+        return None
+    text = _ends(log)
+    kinds = (kind for kind, pattern in _TROUBLES.items() if pattern.search(text))
+    if (kind := next(kinds, None)) is None and full(why):
+        kind = BuildTrouble.OUT_OF_MEMORY
+    if kind is None and "&&&& RUNNING" in text and not _ENDED.search(text):
+        kind = BuildTrouble.CUT_OFF
+    return FailedBuild(trouble=kind or BuildTrouble.OTHER, text=why)
 
 
 def trouble(log: Path) -> str:

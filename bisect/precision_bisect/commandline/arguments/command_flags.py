@@ -154,9 +154,10 @@ def export_parser() -> Parser:
 def target_parser() -> Parser:
     parser = Parser(
         "target",
-        description="Judge a finished run on a machine that has only trtexec of TensorRT 10 or 11 "
-        "and a shell. --write makes a folder for it: the plans of the run as strongly typed "
-        "models, the stored samples, and judge.sh, which builds and runs them. --read judges what "
+        description="Judge a finished run on a machine that has only trtexec and a shell. --write "
+        "makes a folder for it: the plans of the run as strongly typed models for TensorRT 10 or "
+        "11, or with --typing weak as names of layers for 8.4 to 10 (JetPack 5 and 6), the stored "
+        "samples, and judge.sh, which builds and runs them. --read judges what "
         "came back as the run judges, prints it, and records it in target.json and in the report. "
         "Engine flags that are left out are as the run had them.",
         epilog="exit codes of --read: 0 the answer holds on every sample; 1 it does not, FP32 "

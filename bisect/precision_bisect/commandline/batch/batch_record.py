@@ -47,7 +47,8 @@ class Job:
 
     `model_stamp` tells a model file that was written anew. `status` is a `JobState` or the status
     in its `result.json`, where all figures are; `kept` counts layers. `seconds` are those of all
-    its processes so far. `exit_code` is the last one's, negative for a signal.
+    its processes so far. `exit_code` is the last one's, negative for a signal; that process
+    was asked to end before where it is `cut_short`: what it tells of an answer may not be whole.
     """
 
     name: str
@@ -61,12 +62,14 @@ class Job:
     message: str = ""
     kept: Count | None = None
     candidates: Count | None = None
+    cut_short: bool = False
     seconds: float = 0.0
 
     @property
     def finished(self) -> bool:
         """Whether the job has an answer that no further trial changes."""
-        return self.exit_code in _FINAL and self.status not in _WITHOUT_ENDING
+        ended = self.exit_code in _FINAL and self.status not in _WITHOUT_ENDING
+        return ended and not self.cut_short
 
     @property
     def verdict(self) -> ExitCode:

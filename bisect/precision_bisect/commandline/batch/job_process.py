@@ -72,9 +72,10 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     except OSError as error:
         message = f"cannot start a job that writes {job.log}: {error.strerror}"
         return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
-    _attend(child, left_s, stop)
+    cut_short = _attend(child, left_s, stop)
     ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
-    return replace(ended, seconds=round(job.seconds + time.monotonic() - begun, 3))
+    seconds = round(job.seconds + time.monotonic() - begun, 3)
+    return replace(ended, cut_short=cut_short, seconds=seconds)
 
 
 def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
@@ -97,15 +98,16 @@ def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
     return replace(job, status=JobState.FAILED, exit_code=code, message=_why(output, code))
 
 
-def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> None:
-    """Wait for a process's end, and have interrupts reach it meanwhile."""
+def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> bool:
+    """Wait for a process's end, and have interrupts reach it; tell whether it was asked to end."""
     stop.children.add(child)
     if stop.asked:
         child.terminate()
-    wait(child, left_s)
+    asked = wait(child, left_s) or stop.asked
     stop.children.discard(child)
     if child.returncode < 0:
         kill_group(child.pid)  # what it left in its session, such as a worker that holds a GPU
+    return asked
 
 
 def _start(job: Job, base: Path, gpu: str | None) -> "subprocess.Popen[bytes]":
@@ -149,15 +151,20 @@ def _ends_with(batch: int) -> Callable[[], None]:
     return ask
 
 
-def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> None:
-    """Wait for a job's end; after `left_s` seconds it is asked to, twice, and then killed."""
-    for limit_s in (_NO_LIMIT_S if left_s is None else left_s, JOB_GRACE_S, JOB_GRACE_S):
+def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> bool:
+    """Wait for a job's end; after `left_s` seconds it is asked to, twice, and then killed.
+
+    Tells whether it was asked.
+    """
+    first_s = _NO_LIMIT_S if left_s is None else left_s
+    for requests, limit_s in enumerate((first_s, JOB_GRACE_S, JOB_GRACE_S)):
         with suppress(subprocess.TimeoutExpired):
             child.wait(limit_s)
-            return
+            return requests > 0
         child.terminate()
     child.kill()
     child.wait()
+    return True
 
 
 def _stamp(job: Job) -> tuple[int, int] | None:

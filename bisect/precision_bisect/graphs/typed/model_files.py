@@ -284,6 +284,24 @@ def _places(typed: TypedGraph, location: str) -> Iterator[tuple[str, Part]]:
         yield name, Part(location=location, offset=offset, length=weight.nbytes)
 
 
+def remove_origins(proto: onnx.ModelProto, ours: str) -> None:
+    """Remove documentation, and metadata whose keys do not begin as `ours` do.
+
+    Exporters write there which files of theirs a node comes from.
+    """
+    graphs, functions = list(all_graphs(proto.graph)), proto.functions
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for function in functions for node in function.node]
+    values = [v for graph in graphs for v in (*graph.input, *graph.output, *graph.value_info)]
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    parts: list[Any] = [proto, *graphs, *functions, *nodes, *values, *tensors]
+    for part in parts:
+        part.ClearField("doc_string")
+        kept = [entry for entry in part.metadata_props if entry.key.startswith(f"{ours}.")]
+        del part.metadata_props[:]
+        part.metadata_props.extend(kept)
+
+
 def _clear_documentation(proto: onnx.ModelProto) -> None:
     nodes = [node for graph in all_graphs(proto.graph) for node in graph.node]
     for node in (*nodes, *(node for function in proto.functions for node in function.node)):

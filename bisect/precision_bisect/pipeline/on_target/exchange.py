@@ -16,8 +16,12 @@ from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.recheck import Unfit, stored_samples
-from precision_bisect.exports.write import gains, mixed_model
+from precision_bisect.exports.trtexec import weak_flags
+from precision_bisect.exports.write import METADATA_PREFIX, gains, mixed_model
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.quantization.scales import quantized_in_file
+from precision_bisect.graphs.typed.model_files import remove_origins
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.judging.comparators.choose_comparator import (
     choose_comparator,
@@ -26,26 +30,34 @@ from precision_bisect.judging.comparators.choose_comparator import (
 )
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.pipeline.reopening import Reopened, reopen
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.on_target import ANSWER, FP32
 from precision_bisect.runs.results.saved import damaged, quoted
+from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import FEWEST
+
+MANIFEST = "points.json"
+WHOLE = "name the folder that --write has made, whole as it came back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What a folder is for: the contents of `points.json`, version 1.
 
-    `run` is the digest of the run's fingerprint; `points` has the kept layers by point.
+    `run` is the digest of the run's fingerprint; `points` has the kept layers by point. `typing`
+    is how the plans are said: by types in the graph, or by names of layers.
     """
 
     schema: Literal[1] = 1
     run: str
     samples: int
     points: Mapping[str, Sequence[str]]
+    typing: Literal["strong", "weak"] = "strong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +65,9 @@ class Subject:
     """A finished run, and the points of it to judge.
 
     `inputs` and `outputs` are the samples that it has stored, and what FP32 makes of them;
-    `called` has what the inputs and outputs are called in the folder.
+    `called` has what the inputs and outputs are called in the folder. `weak` has the flags that
+    say the types of each point by names of layers, None where these are in the graphs; `left_out`
+    the points that names cannot say, each with the reason.
     """
 
     case: Reopened
@@ -61,6 +75,8 @@ class Subject:
     inputs: Sequence[Sample]
     outputs: Sequence[Sample]
     called: Mapping[str, str]
+    weak: Mapping[str, Sequence[str]] | None
+    left_out: Mapping[str, str]
 
     @property
     def run(self) -> Path:
@@ -73,12 +89,18 @@ class Subject:
         return self.case.model
 
     @property
+    def typing(self) -> Literal["strong", "weak"]:
+        """How the plans are said in the folder."""
+        return "strong" if self.weak is None else "weak"
+
+    @property
     def manifest(self) -> Manifest:
         text = json.dumps(self.case.finished.result.fingerprint, sort_keys=True)
         return Manifest(
             run=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
             samples=len(self.inputs),
             points={name: tuple(export.kept) for name, export in self.points.items()},
+            typing=self.typing,
         )
 
 
@@ -107,9 +129,16 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
         for spec in specs:
             if any(spec.name not in sample for sample in samples):
                 raise RunFolderError(f"a sample of {run} lacks {spec.name!r}", "run it again")
+    weak: Mapping[str, Sequence[str]] | None = None
+    left_out: Mapping[str, str] = {}
+    if case.options.engine.typing == "weak":
+        weak, left_out = _weak(points)
+        points = {name: points[name] for name in weak}
     return Subject(
         case=case,
         points=points,
+        weak=weak,
+        left_out=left_out,
         inputs=inputs,
         outputs=outputs,
         called=plainly_called(model),
@@ -133,14 +162,63 @@ def _points(
             yield point, at_point.to_export(model, settings)
 
 
+def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the flags that say points by names, and why others have none. Raises UsageError."""
+    flags: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
+    for name, export in points.items():
+        try:
+            if export.quantized:
+                raise NotWritable("names cannot say scales")
+            if name == FP32:
+                flags[name] = [f"--{kind}" for kind in quantized_in_file(export.model)]
+            else:
+                flags[name] = list(weak_flags(export))
+        except NotWritable as why:
+            left_out[name] = str(why)
+    if ANSWER in left_out:
+        raise UsageError(
+            f"no weak plan says the answer: {left_out[ANSWER]}",
+            "take --typing strong, which TensorRT 10 and later can",
+        )
+    return flags, left_out
+
+
 def typed_point(subject: Subject, export: Export) -> TypedGraph:
     """Return the typed model of a point as it lies in the folder. Raises NotWritable."""
-    typed = mixed_model(export)
+    return _for_folder(subject, mixed_model(export))
+
+
+def named_model(subject: Subject) -> TypedGraph:
+    """Return the model whose layers weak plans name, in FP32. Raises NotWritable."""
+    model = subject.points[ANSWER].model
+    every = Plan.all_high(len(model.table.candidates))
+    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    return _for_folder(subject, writer.write(every, guard_islands=False))
+
+
+def _for_folder(subject: Subject, typed: TypedGraph) -> TypedGraph:
+    """Give inputs and outputs their names there; what exporters noted of their machine goes.
+
+    TensorRT 8.6 and 9 write documentation behind a node's name in the metadata of layers.
+    """
+    proto = typed.proto
     try:
-        call_otherwise(typed.proto.graph, subject.called)
+        call_otherwise(proto.graph, subject.called)
     except UsageError as why:
         raise NotWritable(why.message) from why
+    remove_origins(proto, METADATA_PREFIX)
     return typed
+
+
+def read_manifest(where: Path) -> Manifest:
+    """Return what a folder is for. Raises RunFolderError."""
+    try:
+        return read_typed(Manifest, where / MANIFEST)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {where / MANIFEST}: {error.strerror}", WHOLE) from error
+    except ValueError as error:
+        raise RunFolderError(f"{where / MANIFEST} is damaged: {error}", WHOLE) from error
 
 
 def comparator_of(run: Reopened, check: str | None) -> Comparator:

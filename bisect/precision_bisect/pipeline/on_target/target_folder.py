@@ -1,12 +1,9 @@
 """`precision-bisect target RUN`: the folder that goes to the target, and the verdict on it.
 
-The script in it builds and runs each point with trtexec, in any POSIX shell. Nothing that comes
-back is trusted.
+Nothing that comes back is trusted.
 """
 
-import shlex
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -17,154 +14,71 @@ from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.backends.trtexec import trtexec_results as results
 from precision_bisect.errors import RunFolderError, UsageError, counted, printable, shortened
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.exports.trtexec import (
-    KNOWS,
-    READ_OPTIONS,
-    build_flags,
-    decomposing,
-    since,
-)
 from precision_bisect.exports.write import save_mixed
+from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.plain_files import plain_size, whole
-from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point
+from precision_bisect.pipeline.on_target.exchange import (
+    MANIFEST,
+    WHOLE,
+    Subject,
+    named_model,
+    read_manifest,
+    typed_point,
+)
+from precision_bisect.pipeline.on_target.own_comparison import own_comparison
+from precision_bisect.pipeline.on_target.target_script import (
+    BUILD_LOG,
+    ENGINE,
+    ENGINE_BYTES,
+    INPUTS,
+    REFERENCES,
+    RUN_LOG,
+    SCRIPT,
+    SHARED_MODEL,
+    array_file,
+    write_script,
+)
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.results.on_target import ANSWER, FP32, OnTarget, PointOnTarget
-from precision_bisect.runs.runfolder import MIXED_MODEL, TARGET, RunFolder, folder_errors
-from precision_bisect.runs.typed_json import read_typed
+from precision_bisect.runs.results.on_target import FP32, OnTarget, PointOnTarget
+from precision_bisect.runs.runfolder import TARGET, RunFolder, folder_errors
 from precision_bisect.trial import LayerHonour, Verdict
 
-MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
-ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
-BUILD_LOG, RUN_LOG = "build.log", "run-{}.log"
 _NO_LOG = "no log says why"
-_HEAD = f"""\
-#!/bin/sh
-# {{model}}: builds and runs {{count}} plans to judge, with trtexec of TensorRT 10 or 11.
-#
-#   sh {SCRIPT} [flags of trtexec]
-#
-# Written by precision-bisect. TRTEXEC=/path/to/trtexec says where the tool is. What is done is
-# skipped, so this can be called again. Further flags go to every call of the tool, which is made
-# in the folder of a plan: write paths in them from the root.
-{{remarks}}set -u
-case $0 in */*) here=${{{{0%/*}}}} ;; *) here=. ;; esac
-tool=${{{{TRTEXEC:-trtexec}}}}
-case $tool in
-/*) ;;
-*/*) tool=$PWD/$tool ;;
-esac
-command -v "$tool" > /dev/null 2>&1 || {{{{
-    printf '%s\\n' 'no trtexec; say TRTEXEC=/path/to/trtexec' >&2
-    exit 1
-}}}}
-{{options}}
-if ! knows --stronglyTyped && knows --layerPrecisions; then
-    printf '%s\\n' "$tool$version has no strong typing, and these plans need it: TensorRT 10" >&2
-    exit 1
-fi
-CDPATH=''
-cd -- "$here" || exit 1
-failed=0
-
-# step LOG FLAG FILE COMMAND...: with the flag the command writes FILE.part, which takes its name
-# once it is whole.
-step() {{{{
-    log=$1 flag=$2 made=$3
-    shift 3
-    if [ -f "$made" ]; then return 0; fi
-    printf '%s\\n' "$point/$made"
-    if "$@" "$flag=$made.part" > "$log" 2>&1 < /dev/null && [ -f "$made.part" ] &&
-        mv -f "$made.part" "$made"; then
-        return 0
-    fi
-    failed=$((failed + 1))
-    printf '%s\\n' "  failed, see $point/$log" >&2
-    return 1
-}}}}
-
-"""
-_LOOP = f"""\
-for point in {{points}}; do
-    cd -- "$point" || exit 1
-    if {{build}}; then
-        wc -c < {ENGINE} > {ENGINE_BYTES}
-        {{runs}}
-    fi
-    cd ..
-done
-
-if [ "$failed" -gt 0 ]; then
-    printf '%s\\n' "$failed failed, see the logs; call this again to try them once more" >&2
-fi
-printf '%s\\n' 'Copy this folder back, *.onnx and {ENGINE} may stay here, and call there' \\
-    '  precision-bisect target RUN --read FOLDER'
-[ "$failed" -eq 0 ]
-"""
-
-
-def write_script(subject: Subject) -> str:
-    """Return the script. Raises NotWritable for shapes that cannot work."""
-    export, model = subject.points[ANSWER], subject.model
-    remarks = [since(export)]
-    if export.settings.plugins:
-        remarks.append("The run had plugins: give --staticPlugins=LIB.so.")
-    head = _HEAD.format(
-        model=printable(model.path.name),
-        count=len(subject.points),
-        options=KNOWS + textwrap.dedent(f"    {READ_OPTIONS}"),
-        remarks="".join(f"# {line}\n" for text in remarks for line in textwrap.wrap(text, 97)),
-    )
-    build = flags.build_call(MIXED_MODEL, build_flags(export, subject.called))
-    runs = []
-    for number, feed in enumerate(subject.inputs):
-        files = [f"../{input_file(number, place)}" for place in range(len(model.inputs))]
-        call = flags.run_call(model, subject.called, ENGINE, feed, files, number)
-        runs.append(
-            _step(RUN_LOG.format(number), flags.EXPORT_OUTPUT, flags.OUTPUT.format(number), call)
-        )
-    loop = _LOOP.format(
-        points=" ".join(subject.points),
-        build=_step(BUILD_LOG, flags.SAVE_ENGINE, ENGINE, build),
-        runs="\n        ".join(runs),
-    )
-    return head + decomposing(export).rstrip(" ") + loop
-
-
-def _step(log: str, flag: str, made: str, call: Sequence[str]) -> str:
-    return f'step {log} {flag} {made} "$tool" {shlex.join(call)} "$@"'
-
-
-def input_file(sample: int, number: int) -> str:
-    """Return where an input of a sample lies in the folder."""
-    return f"{INPUTS}/{sample}-{number}.bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The folder, the points in it, and how many samples it has."""
+    """The folder, its points, those that are left out with the reason, and how many samples."""
 
     folder: Path
     points: Sequence[str]
     samples: int
+    left_out: Mapping[str, str]
 
     def to_text(self) -> str:
-        """Return what it holds and what to do with it, in two lines."""
+        """Return what it holds, a line for each point that is left out, and what to do with it."""
         holds = f"{counted(len(self.points), 'plan')} ({', '.join(self.points)})"
         return (
             printable(f"{self.folder}: {holds}, {counted(self.samples, 'sample')}")
+            + "".join(f"\n  {name}: {printable(why)}" for name, why in self.left_out.items())
             + f"\nCopy it to the target, call sh {SCRIPT} in it, copy it back, then --read it.\n"
         )
 
     def to_json(self) -> str:
-        plain = {"folder": str(self.folder), "points": self.points, "samples": self.samples}
+        plain = {
+            "folder": str(self.folder),
+            "points": self.points,
+            "samples": self.samples,
+            "left_out": self.left_out,
+        }
         return plain_json.dumps(plain, indent=2) + "\n"
 
 
-def write_target(subject: Subject, where: Path) -> Written:
-    """Write the folder of a run.
+def write_target(subject: Subject, where: Path, comparator: Comparator) -> Written:
+    """Write the folder of a run; on the target trtexec may compare as the comparator does.
 
     Raises UsageError for a folder that holds something, and for a plan that no model can say, and
     RunFolderError where it cannot be written.
@@ -178,28 +92,47 @@ def write_target(subject: Subject, where: Path) -> Written:
         raise RunFolderError(
             f"cannot look into {where}: {error.strerror}", "name another folder by --write"
         ) from error
-    folder = RunFolder(where)
     try:
-        script = write_script(subject)
-        for name, export in subject.points.items():
-            save_mixed(RunFolder(where / name), typed_point(subject, export))
+        _write_all(subject, where, comparator)
     except NotWritable as why:
         raise UsageError(f"the folder cannot be written: {why}", "see --help of target") from why
-    _write_inputs(subject, where)
+    except RunFolderError as error:
+        raise RunFolderError(error.message, "name another folder by --write") from error
+    return Written(
+        folder=where,
+        points=tuple(subject.points),
+        samples=len(subject.inputs),
+        left_out=subject.left_out,
+    )
+
+
+def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:
+    """Write what belongs into the folder. Raises as `write_target` does, and NotWritable."""
+    script = write_script(subject, own_comparison(subject, comparator))
+    folder, model = RunFolder(where), subject.model
+    for name, export in subject.points.items():
+        folder_of_point = RunFolder(where / name)
+        if subject.weak is None:
+            save_mixed(folder_of_point, typed_point(subject, export))
+    if subject.weak is not None:
+        save_mixed(folder, named_model(subject), SHARED_MODEL)
+    _write_arrays(where, INPUTS, model.inputs, subject.inputs)
+    _write_arrays(where, REFERENCES, model.outputs, subject.outputs)
     folder.write(SCRIPT, script)
     # Last, so that a folder that has it is complete.
     folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
-    return Written(folder=where, points=tuple(subject.points), samples=len(subject.inputs))
 
 
-def _write_inputs(subject: Subject, where: Path) -> None:
-    """Write the arrays as trtexec loads them."""
-    RunFolder(where / INPUTS)
-    for sample, feed in enumerate(subject.inputs):
-        for number, spec in enumerate(subject.model.inputs):
-            path = where / input_file(sample, number)
+def _write_arrays(
+    where: Path, folder: str, specs: Sequence[TensorSpec], samples: Sequence[Sample]
+) -> None:
+    """Write inputs or references as trtexec loads them."""
+    RunFolder(where / folder)
+    for sample, arrays in enumerate(samples):
+        for number, spec in enumerate(specs):
+            path = where / array_file(folder, sample, number)
             with folder_errors(path), whole(path) as stream:
-                stream.write(flags.raw(feed[spec.name]))
+                stream.write(flags.raw(arrays[spec.name]))
 
 
 P = ParamSpec("P")
@@ -225,7 +158,11 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
         )
     kept = (*subject.case.finished.fixed, *subject.case.finished.kept)
     facts = results.joined_facts(
-        [results.read_facts(where / name / BUILD_LOG) for name in subject.points]
+        [
+            results.read_facts(where / name / log)
+            for name in subject.points
+            for log in (BUILD_LOG, RUN_LOG.format(0))
+        ]
     )
     return OnTarget(samples=len(subject.inputs), kept=kept, points=points, versions=facts)
 
@@ -237,16 +174,9 @@ def record(on_target: OnTarget, run: Path) -> None:
 
 
 def _check(subject: Subject, where: Path) -> None:
-    hint = "name the folder that --write has made, whole as it came back"
-    try:
-        there = read_typed(Manifest, where / MANIFEST)
-    except OSError as error:
-        raise RunFolderError(f"cannot read {where / MANIFEST}: {error.strerror}", hint) from error
-    except ValueError as error:
-        raise RunFolderError(f"{where / MANIFEST} is damaged: {error}", hint) from error
-    ours = subject.manifest
+    there, ours = read_manifest(where), subject.manifest
     if there.run != ours.run:
-        raise RunFolderError(f"{where} was written for another run than {subject.run}", hint)
+        raise RunFolderError(f"{where} was written for another run than {subject.run}", WHOLE)
     if there.samples != ours.samples or {n: tuple(k) for n, k in there.points.items()} != dict(
         ours.points
     ):
@@ -261,8 +191,9 @@ def _point(
 ) -> PointOnTarget:
     lacks: list[str] = []
     size = _tried(lacks, _engine_bytes, folder)
+    failed = results.failed_build(folder / BUILD_LOG) if size is None else None
     if size is None:
-        lacks.append(f"no engine: {results.trouble(folder / BUILD_LOG) or _NO_LOG}")
+        lacks.append(f"no engine: {failed.to_text() if failed else _NO_LOG}")
     model = subject.model
     outputs: list[Sample] = []
     wanted: list[Sample] = []
@@ -295,6 +226,7 @@ def _point(
         latency_spread_ms=latency.spread_ms if latency else None,
         engine_bytes=size,
         layers=layers or (),
+        failed=failed,
         lacks=lacks,
     )
 
@@ -324,5 +256,5 @@ def _engine_bytes(folder: Path) -> int:
 def _layers(subject: Subject, export: Export, path: Path) -> Sequence[LayerHonour]:
     """Return what the engine does with kept layers. Raises OSError, ValueError, NotWritable."""
     layers = results.read_layers(path)
-    typed = typed_point(subject, export)
+    typed = typed_point(subject, export) if subject.weak is None else None
     return judge_layers(export.model, export.plan, typed, layers, export.pair, rtx=False)

@@ -12,6 +12,8 @@ from precision_bisect.runs.runfolder import MIXED_MODEL
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure, Honour, LayerHonour
 
+UNKNOWN = "unknown"
+"""What stands for a version or a GPU that no log tells."""
 ANSWER, FP32 = "answer", "fp32"
 """The point that is the model itself: the control."""
 _TITLES = ("", "holds", "error", "latency", "honoured", "engine")
@@ -37,6 +39,40 @@ class TargetStatus(StrEnum):
 _HELD = (TargetStatus.HOLDS, TargetStatus.NO_FASTER, TargetStatus.SLOWER)
 
 
+class BuildTrouble(StrEnum):
+    """Why trtexec made no engine; the values are those of `target.json`."""
+
+    NOT_OBEYED = "not_obeyed"
+    NO_KERNEL = "no_kernel"
+    UNKNOWN_OPTION = "unknown_option"
+    NOT_PARSED = "not_parsed"
+    OUT_OF_MEMORY = "out_of_memory"
+    CUT_OFF = "cut_off"
+    OTHER = "other"
+
+
+_TROUBLE_WORDS = {
+    BuildTrouble.NOT_OBEYED: "no kernel obeys the precisions asked for",
+    BuildTrouble.NO_KERNEL: "no kernel is found",
+    BuildTrouble.UNKNOWN_OPTION: "that version lacks an option",
+    BuildTrouble.NOT_PARSED: "that version does not take the model",
+    BuildTrouble.OUT_OF_MEMORY: "memory is full there",
+    BuildTrouble.CUT_OFF: "the log breaks off, as where something kills the build",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBuild:
+    """Why there is no engine, and what the log itself says of it, on one line."""
+
+    trouble: BuildTrouble
+    text: str
+
+    def to_text(self) -> str:
+        kind = _TROUBLE_WORDS.get(self.trouble)
+        return ": ".join(part for part in (kind, self.text) if part)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointOnTarget:
     """What came back of one plan, and the verdict on it.
@@ -44,7 +80,8 @@ class PointOnTarget:
     `kept` counts its layers; of `samples` so many have outputs that could be read. `passed` and
     `error` are over these, as the run judges; None where there is none. `latency_ms` is the
     median of trtexec's compute times, `latency_spread_ms` what the middle half of them spans.
-    `layers` are the kept ones as the engine shows them.
+    `layers` are the kept ones as the engine shows them. `failed` says why there is no engine, as
+    far as a log came back.
     `lacks` says in sentences what is missing or damaged.
     """
 
@@ -58,6 +95,7 @@ class PointOnTarget:
     latency_spread_ms: Figure | None = None
     engine_bytes: Count | None = None
     layers: Sequence[LayerHonour] = ()
+    failed: FailedBuild | None = None
     lacks: Sequence[str] = ()
 
     def holds(self, samples: int) -> bool:
@@ -209,7 +247,8 @@ class OnTarget:
         rows = [_TITLES, *(point.cells(self.samples) for point in self.points)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.verdict]
-        if facts := ", ".join(f"{fact} {value}" for fact, value in self.versions.items()):
+        known = [(fact, value) for fact, value in self.versions.items() if value != UNKNOWN]
+        if facts := ", ".join(f"{fact} {value}" for fact, value in known):
             lines.append(f"  {printable(facts)}")
         for row in rows:
             cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))

@@ -1,0 +1,157 @@
+"""Work of native libraries on foreign files in a copy of this process: it may die of them.
+
+What a library cannot do with a file it mostly says by an exception; an abort or a segmentation
+fault would end this process without a line. The copy shares all that is in memory, so it costs
+some ten milliseconds, and hands back what comes of the work, or the exception.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from typing import IO, Any, NoReturn, TypeVar
+
+from precision_bisect.errors import ModelError, printable, shortened
+from precision_bisect.machine.stopping import signal_name, stoppable, tell_of_calls
+
+R = TypeVar("R")
+_PR_SET_PDEATHSIG = 1
+_BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
+_PRINTED = 2**16
+"""Bytes of what a library printed that are passed on, or searched for its last words."""
+
+
+def in_copy(work: Callable[[], R], what: str) -> R:
+    """Return what `work` returns, or raise what it raises; `what` it is stands in an error.
+
+    Both must be picklable. On systems other than Linux, and where no process may be started, it is
+    done here. Raises ModelError where the copy dies, and Stopped where a call in it is ended.
+    """
+    if sys.platform != "linux":
+        return work()
+    # In memory: there may be no folder to write to.
+    with os.fdopen(os.memfd_create("printed"), "w+b") as printed:
+        try:
+            child, stream = _fork(work, printed)
+        except OSError:
+            return work()
+        with stream:
+            try:
+                content = _answer(stream, partial(_kill, child))
+            except BaseException:
+                _kill(child)
+                os.waitpid(child, 0)
+                raise
+        _, status = os.waitpid(child, 0)
+        words = _said(printed)
+    if content is None:
+        code = os.waitstatus_to_exitcode(status)
+        how = signal_name(-code) if code < 0 else f"exit code {code}"
+        last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        said = f", having said: {printable(shortened(last))}" if last else ""
+        raise ModelError(
+            f"{what} ends the process: {how}{said}",
+            "export the model otherwise, or try another version of onnxruntime and onnx",
+        )
+    with suppress(OSError):
+        os.write(2, words)
+    outcome, failed = pickle.loads(content)
+    if failed:
+        raise outcome
+    result: R = outcome
+    return result
+
+
+def _fork(work: Callable[[], Any], printed: IO[bytes]) -> tuple[int, IO[bytes]]:
+    """Start the copy; return its process, and where its answer comes from. Raises OSError."""
+    ours, theirs = os.pipe()
+    parent = os.getpid()
+    # No signal meets the copy before it has let go of this process's handlers.
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            # Threads of this process hold no lock of the libraries meanwhile.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            _work(work, parent, theirs, printed.fileno())
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        os.close(theirs)
+    return child, os.fdopen(ours, "rb", buffering=0)
+
+
+def _work(work: Callable[[], Any], parent: int, theirs: int, printed: int) -> NoReturn:
+    """Do the work in the copy, which ends with it."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+        # A terminal's Ctrl-C is answered by who waits.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.dup2(printed, 2)
+        tell_of_calls(lambda begins: os.write(theirs, _BEGUN if begins else _ENDED))
+        if os.getppid() == parent:
+            with os.fdopen(theirs, "wb", buffering=0) as stream:
+                stream.write(_ANSWER + _pickled(work))
+    finally:
+        os._exit(0)
+
+
+def _pickled(work: Callable[[], Any]) -> bytes:
+    """Return the result of the work, or the exception, and which of both it is."""
+    try:
+        return pickle.dumps((work(), False), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever it is, it is raised where the work was wanted
+        try:
+            return pickle.dumps((error, True))
+        except Exception:
+            return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), True))
+
+
+def _answer(stream: IO[bytes], kill: Callable[[], None]) -> bytes | None:
+    """Return the answer; None where the copy ends without one.
+
+    Each call there that can be stopped is one here.
+    """
+    try:
+        while (mark := _mark(stream)) != _ANSWER:
+            if mark == _BEGUN:
+                with stoppable(kill):
+                    _mark(stream)
+    except EOFError:
+        return None
+    content = BytesIO()
+    while chunk := stream.read(2**20):
+        content.write(chunk)
+    return content.getvalue() or None
+
+
+def _mark(stream: IO[bytes]) -> bytes:
+    """Return what the copy is at. Raises EOFError where it is gone."""
+    if not (mark := stream.read(1)):
+        raise EOFError
+    return mark
+
+
+def _kill(child: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+
+
+def _said(printed: IO[bytes]) -> bytes:
+    """Return what the copy has printed, its end where that is much."""
+    printed.seek(max(0, printed.seek(0, os.SEEK_END) - _PRINTED))
+    return printed.read()

@@ -1,0 +1,99 @@
+"""A library that ends its process over a foreign file ends a search in one line, not without any.
+
+Calls of the library are replaced by ones that abort; the model is an ordinary one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import load_text
+from precision_bisect.errors import ExitCode, InputError, ModelError
+from precision_bisect.machine.forked import in_copy
+from precision_bisect.machine.stopping import Stopped, limited, stoppable
+
+ABORTS = """
+import os
+import {module}
+
+
+def abort(*_, **__):
+    os.write(2, b"terminate called: out of range\\n")
+    os.abort()
+
+
+{module}.{call} = abort
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("onnxruntime", "InferenceSession.run"),
+        ("onnxruntime", "InferenceSession.__init__"),
+        ("onnx.shape_inference", "infer_shapes"),
+    ],
+    ids=["inference", "optimisation", "shape inference"],
+)
+def test_a_library_that_aborts_ends_the_run_in_one_line(
+    module: str, call: str, tmp_path: Path
+) -> None:
+    """It has the code of a bad model, names the signal, and says what the library said last."""
+    text = "(float[1, 8] x) => (float[1, 8] y) { t = Tanh(x) y = Sigmoid(t) }"
+    model = load_text(text, tmp_path).path
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 8), np.float32))
+    (tmp_path / "sitecustomize.py").write_text(ABORTS.format(module=module, call=call))
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "precision_bisect", str(model), "--tol", "1e-6", "--quiet"]
+    command += ["--inputs", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run")]
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+        timeout=120,
+    )
+    (line,) = ran.stderr.splitlines()
+    assert ExitCode.USAGE == ran.returncode
+    assert "SIGABRT" in line and "terminate called: out of range" in line
+    assert str(model) in line and "; export the model otherwise" in line
+
+
+def test_what_comes_of_the_work_comes_back() -> None:
+    """A value, or the exception with its hint; what is printed meanwhile is printed."""
+    assert [1, 2] == in_copy(lambda: [1, 2], "counting")
+    error = InputError("too small", "take a larger one")
+
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(InputError) as raised:
+        in_copy(fails, "failing")
+    assert error.one_line() == raised.value.one_line()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_how_the_work_died_is_named(number: signal.Signals) -> None:
+    """Whatever signal it is."""
+    with pytest.raises(ModelError, match=rf"working ends the process: {number.name}"):
+        in_copy(lambda: os.kill(os.getpid(), number), "working")
+
+
+def test_limits_reach_the_calls_of_the_copy() -> None:
+    """A call there that does not come back is stopped as one here; the time between is none."""
+
+    def hangs() -> None:
+        for _ in range(2):
+            with stoppable(lambda: None):
+                pass
+        with stoppable(lambda: None):
+            signal.pause()
+
+    with limited(None, 0.2), pytest.raises(Stopped, match="trial-timeout"):
+        in_copy(hangs, "hanging")
