@@ -38,7 +38,7 @@ TESTS = {  # What holds mutants, and the test files that go through all of it.
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
     f"{CORE}/search": "driver/test_flow.py driver/test_parallel.py curve/test_flow.py",
     f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py",
-    f"{CORE}/pipeline": "driver/test_conclude.py speed/test_run.py unseen/test_choosing.py",
+    f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py speed/test_run.py",
     f"{CORE}/pipeline/ladder": "ladder",
     f"{CORE}/pipeline/on_target": "on_target",
     f"{CORE}/exports": "exports/test_golden.py exports/test_points.py",
@@ -159,7 +159,7 @@ def imports_of_tests() -> dict[str, set[str]]:
     """Return the modules of the core that each test file imports."""
     imported = {}
     for path in sorted((HERE / "tests").rglob("test_*.py")):
-        nodes = [each for each in ast.walk(ast.parse(path.read_text()))]
+        nodes = list(ast.walk(ast.parse(path.read_text())))
         froms = [each for each in nodes if isinstance(each, ast.ImportFrom) and each.module]
         names = {f"{each.module}.{name.name}" for each in froms for name in each.names}
         names |= {str(each.module) for each in froms}
