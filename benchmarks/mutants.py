@@ -38,7 +38,7 @@ TESTS = {  # What holds mutants, and the test files that go through all of it.
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
     f"{CORE}/search": "driver/test_flow.py driver/test_parallel.py curve/test_flow.py",
     f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py",
-    f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py speed/test_run.py",
+    f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py",
     f"{CORE}/pipeline/ladder": "ladder",
     f"{CORE}/pipeline/on_target": "on_target",
     f"{CORE}/exports": "exports/test_golden.py exports/test_points.py",
