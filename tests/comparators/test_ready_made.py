@@ -183,6 +183,25 @@ def layouts(found: Mapping[str, NDArray[Any]]) -> Mapping[str, dict[str, NDArray
     }
 
 
+@pytest.mark.parametrize("softmax_of", [False, True])
+def test_logits_of_boxes_are_judged_as_their_scores(softmax_of: bool) -> None:
+    """By sigmoid or, where a last class is nothing, by softmax: most boxes find nothing."""
+    got, want = models.normal(20, 6), models.normal(20, 6, seed=1)
+    for logits in (got, want):
+        logits[6:, :5] -= 6
+        logits[:, 5] = 0
+    boxes = {"b": corners(20)[None]}
+    if softmax_of:
+        logits = [{"s": each[None], **boxes} for each in (got, want)]
+        scores = [{"s": softmax(each)[None, :, :5], **boxes} for each in (got, want)]
+    else:
+        logits = [{"s": each[None, :, :5], **boxes} for each in (got, want)]
+        scores = [{"s": 1 / (1 + np.exp(-each))[None, :, :5], **boxes} for each in (got, want)]
+    by_logits, by_scores = error("boxes", *logits), error("boxes", *scores)
+    assert 0.0 < by_scores < 1.0
+    assert pytest.approx(by_scores, abs=1e-5) == by_logits
+
+
 @pytest.mark.parametrize("layout", layouts(detector(range(6))))
 def test_boxes_are_found_in_every_layout(layout: str) -> None:
     """Order says nothing; a class or a box that moved does, by the same figure in each layout."""

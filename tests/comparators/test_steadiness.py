@@ -10,6 +10,7 @@ import pytest
 import models
 import precision_bisect
 from precision_bisect.errors import ModelError
+from precision_bisect.judging.comparators.steadiness import RUNS
 from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.results.result import Result
 
@@ -154,11 +155,15 @@ def test_only_the_node_that_moves_an_output_is_named(tmp_path: Path) -> None:
     assert "quiet" not in error.value.one_line()
 
 
-def test_a_dropout_that_drops_little_is_found(tmp_path: Path) -> None:
-    """One run of eight elements does not show it in a quarter of the cases, all runs do."""
+@pytest.mark.parametrize("count", [1, RUNS + 1])
+def test_a_dropout_that_drops_little_is_found(tmp_path: Path, count: int) -> None:
+    """One run of eight elements does not show it in a quarter of the cases, all runs do.
+
+    More samples than runs are run again once.
+    """
     body = DRAWN["dropout"][0].replace("{0.5}", "{0.15}")
     with pytest.raises(ModelError, match="mine"):
-        search(tmp_path, body)
+        search(tmp_path, body, [{"x": FEED["x"] + np.float32(i)} for i in range(count)])
 
 
 def test_a_check_without_figures_says_so_too(tmp_path: Path) -> None:
