@@ -31,20 +31,28 @@ from typing import Any
 HERE = Path(__file__).resolve().parent.parent
 BY_HAND = Path(__file__).with_name("mutants_by_hand.json")
 CORE = "bisect/precision_bisect"
-TESTS = {  # What holds mutants, and the test files that go through all of it.
-    f"{CORE}/graphs/typed": "typed/test_rewrite.py typed/test_properties.py exports/test_mixed.py",
+TESTS = {  # What holds mutants, a folder or a file, and the test files that go through it.
+    f"{CORE}/graphs/typed": "typed/test_rewrite.py typed/test_biases.py exports/test_mixed.py "
+    "typed/test_properties.py typed/test_norms_by_defaults.py",
     f"{CORE}/judging/comparators": "comparators/test_exact.py comparators/test_empty.py",
+    f"{CORE}/judging/comparators/matched_boxes.py": "comparators/test_ready_made.py",
+    f"{CORE}/judging/comparators/steadiness.py": "comparators/test_steadiness.py",
+    f"{CORE}/judging/comparators/task_checks.py": "comparators/test_ready_made.py",
     f"{CORE}/search/certificate": "driver/test_certificate.py driver/test_forecasts.py",
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
     f"{CORE}/search": "driver/test_flow.py driver/test_parallel.py curve/test_flow.py",
-    f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py",
+    f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py "
+    "backends/test_segments.py backends/test_fixed_edges.py",
     f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py",
+    f"{CORE}/pipeline/elsewhere.py": "speed/test_deployed_on_engine.py speed/test_to_deploy.py",
+    f"{CORE}/pipeline/inside_layers.py": "diagnosis/test_inner_sums.py",
     f"{CORE}/pipeline/ladder": "ladder",
     f"{CORE}/pipeline/on_target": "on_target",
     f"{CORE}/exports": "exports/test_golden.py exports/test_points.py",
     f"{CORE}/explaining/advice": "advice",
     f"{CORE}/explaining/diagnosis": "diagnosis/test_causes.py diagnosis/test_diagnose.py",
     f"{CORE}/runs/results": "results reports/test_screens.py reports/test_summary.py",
+    f"{CORE}/runs/results/run_status.py": "reopening/test_going_on.py",
 }
 IMPORTERS = 6  # The test files of a module that import it and the fewest other modules.
 LIMIT_S = 600  # Some mutants never end; that, too, is noticed.
@@ -174,7 +182,7 @@ def tests_of(path: Path) -> list[str]:
     module = ".".join(path.relative_to("bisect").with_suffix("").parts)
     importers = [test for test, modules in imports_of_tests().items() if module in modules]
     importers.sort(key=lambda test: len(imports_of_tests()[test]))
-    room = max((each for each in TESTS if str(path).startswith(f"{each}/")), key=len)
+    room = max((each for each in TESTS if f"{path}/".startswith(f"{each}/")), key=len)
     return list(dict.fromkeys(importers[:IMPORTERS] + [f"tests/{x}" for x in TESTS[room].split()]))
 
 
@@ -207,12 +215,15 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--by-hand", action="store_true", help=f"those of {BY_HAND.name}")
-    parser.add_argument("--only", default="", help="those whose place holds this text")
+    parser.add_argument("--only", nargs="*", default=[""], help="those at these places")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once")
     parser.add_argument("--output", type=Path, required=True, help="a JSON file")
     options = parser.parse_args()
     chosen = by_hand() if options.by_hand else drawn(options.number, options.seed)
-    chosen = [mutant for mutant in chosen if options.only in mutant.described()["at"]]
+    places = [mutant.described()["at"] for mutant in chosen]
+    chosen = [
+        m for m, at in zip(chosen, places, strict=True) if any(x in at for x in options.only)
+    ]
     results: list[dict[str, Any]] = []
     trees: SimpleQueue[Path] = SimpleQueue()
 

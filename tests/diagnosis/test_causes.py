@@ -224,6 +224,22 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     assert "on the way: 0.0001, at the end 0.1; it grows most at b, from 0.0001 to 0.05" in words
 
 
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        (Findings(low="fp16", answered=False), "the run has no answer"),
+        (Findings(low="fp16", answered=True), "no layer is kept"),
+        (
+            Findings(low="fp16", answered=True, unexplained=2),
+            "Not explained: the run ended before",
+        ),
+    ],
+)
+def test_without_layers_the_reason_is_told(findings: Findings, words: str) -> None:
+    """No answer, an answer that keeps nothing, and one that was not looked into are three."""
+    assert words in advice_text(findings)
+
+
 def test_large_weights_overflow(tmp_path: Path) -> None:
     """A weight beyond the low type's range is named as the cause."""
     body = "(float[1] x) => (float[1] y) <float[1] w = {100000}> { y = Mul(x, w) }"
