@@ -40,7 +40,8 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/judging/comparators/task_checks.py": "comparators/test_ready_made.py",
     f"{CORE}/search/certificate": "driver/test_certificate.py driver/test_forecasts.py",
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
-    f"{CORE}/search": "driver/test_flow.py driver/test_parallel.py curve/test_flow.py",
+    f"{CORE}/search": "driver/test_flow.py driver/test_engine_flow.py driver/test_parallel.py "
+    "curve/test_flow.py driver/test_samples_at_once.py",
     f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py "
     "backends/test_segments.py backends/test_fixed_edges.py",
     f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py",
@@ -52,6 +53,7 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/explaining/advice": "advice",
     f"{CORE}/explaining/diagnosis": "diagnosis/test_causes.py diagnosis/test_diagnose.py",
     f"{CORE}/runs/results": "results reports/test_screens.py reports/test_summary.py",
+    f"{CORE}/runs/results/result.py": "search/test_api.py results reports/test_screens.py",
     f"{CORE}/runs/results/run_status.py": "reopening/test_going_on.py",
 }
 IMPORTERS = 6  # The test files of a module that import it and the fewest other modules.

@@ -42,6 +42,7 @@ def test_what_is_to_be_deployed_holds_and_is_the_fastest(
         assert not named
         return
     best = named[0] if named else answer
+    assert found.fastest is (best if named else None)
     spread = max(p.latency_spread_ms or 0.0 for p in timed)
     assert all((best.latency_ms or 0.0) <= (p.latency_ms or 0.0) + spread for p in timed)
 
