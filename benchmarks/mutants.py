@@ -44,6 +44,7 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     "curve/test_flow.py driver/test_samples_at_once.py",
     f"{CORE}/backends/emulation": "backends/test_emulated.py backends/test_targets.py "
     "backends/test_segments.py backends/test_fixed_edges.py",
+    f"{CORE}/backends/emulation/emulator_plugin.py": "speed/test_deployed_on_engine.py",
     f"{CORE}/pipeline": "driver/test_conclude.py speed/test_deployed_on_engine.py",
     f"{CORE}/pipeline/elsewhere.py": "speed/test_deployed_on_engine.py speed/test_to_deploy.py",
     f"{CORE}/pipeline/inside_layers.py": "diagnosis/test_inner_sums.py",

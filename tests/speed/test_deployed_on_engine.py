@@ -34,7 +34,7 @@ from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.workers import Workers, threads
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 from precision_bisect.settings.targets import TF32
-from precision_bisect.trial import Phase
+from precision_bisect.trial import Kind, Phase
 
 BODY = """(float[8, 32] x) => (float[8, 32] y) <float up = {300}, float down = {1.1111111e-5}> {
   [mm0] a = MatMul(x, w0) [act0] b = Tanh(a)
@@ -176,11 +176,11 @@ def test_tf32_is_judged_on_one_gpu_of_several(tmp_path: Path) -> None:
     assert result.tf32 is not None and result.tf32.fp32_passed and result.tf32.fp32_ms
     assert result.tf32.message == "" and result.promises_of == DEPLOY
     assert result.unseen is not None and (1, 0) == (result.unseen.judged, result.unseen.failed)
-    in_tf32 = [
-        trial
-        for trial in read_ledger(tmp_path / "run" / LEDGER).trials
-        if trial.proposal.case == TF32
-    ]
+    trials = read_ledger(tmp_path / "run" / LEDGER).trials
+    high, *_ = [t.outcome.error for t in trials if t.proposal.kind is Kind.JUDGE]
+    assert high is not None and result.tf32.fp32_error is not None
+    assert result.tf32.fp32_error > 100 * high
+    in_tf32 = [trial for trial in trials if trial.proposal.case == TF32]
     assert all(trial.outcome.verdict is not None for trial in in_tf32)
     (again,) = [trial for trial in in_tf32 if trial.proposal.phase is Phase.RECHECK]
     assert again.outcome.passed and again.proposal.samples.singly
