@@ -191,13 +191,15 @@ def test_logits_of_boxes_are_judged_as_their_scores(softmax_of: bool) -> None:
         logits[6:, :5] -= 6
         logits[:, 5] = 0
     boxes = {"b": corners(20)[None]}
+
+    def judged(scores: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
+        return error("boxes", *({"s": scores(each)[None], **boxes} for each in (got, want)))
+
     if softmax_of:
-        logits = [{"s": each[None], **boxes} for each in (got, want)]
-        scores = [{"s": softmax(each)[None, :, :5], **boxes} for each in (got, want)]
+        by_logits, by_scores = judged(lambda x: x), judged(lambda x: softmax(x)[:, :5])
     else:
-        logits = [{"s": each[None, :, :5], **boxes} for each in (got, want)]
-        scores = [{"s": 1 / (1 + np.exp(-each))[None, :, :5], **boxes} for each in (got, want)]
-    by_logits, by_scores = error("boxes", *logits), error("boxes", *scores)
+        by_logits = judged(lambda x: x[:, :5])
+        by_scores = judged(lambda x: 1 / (1 + np.exp(-x[:, :5])))
     assert 0.0 < by_scores < 1.0
     assert pytest.approx(by_scores, abs=1e-5) == by_logits
 

@@ -146,7 +146,8 @@ def run(
     gpus = Gpus(case.model, name, clock, sets.feeds[other], fails)
     options = replace(options, backend="auto", workers=2, gpus=("0", "1"))
     made = made.with_case(replace(case, options=options))
-    backend = Clocked(made.emulator, clock)
+    assert made.here is not None
+    backend = Clocked(made.here, clock)
     backend.name = name
     made = replace(made, backend=backend, here=None, executor=gpus)
     return run_prepared(made, ignore, Budget(), RunFolder(options.folder)), gpus
