@@ -15,6 +15,7 @@ import pytest
 from models import parse, save, with_weights
 from paced import Clock, Clocked, ClockedEngine
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
+from precision_bisect.commandline.export_command import export
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.execution.executor import Placed, TrialTask
 from precision_bisect.graphs.load import Model
@@ -27,7 +28,7 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import ENGINE, LEDGER, RunFolder
+from precision_bisect.runs.runfolder import ENGINE, LEDGER, RUN_SCRIPT, TRTEXEC, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.sample_sets import CHOSEN
 from precision_bisect.search.speed.costs import cost_graph
@@ -169,6 +170,18 @@ def test_the_engine_that_stays_holds_the_plan_of_the_files(
     fewest, _ = run(tmp_path, FEWEST, cast_ms=cast_ms)
     assert (result.kept, result.deploy) == (fewest.kept, fewest.deploy)
     assert any(ENGINE in note for note in fewest.notes) and not engine.exists()
+
+
+@pytest.mark.parametrize(("held", "other"), [(DEPLOY, FEWEST), (FEWEST, DEPLOY)])
+def test_scripts_run_each_plan_as_it_was_judged(tmp_path: Path, held: str, other: str) -> None:
+    """The plan to deploy with TF32, the fewest without, whichever of them the run has written."""
+    _, gpus = run(tmp_path, held)
+    written = {held: tmp_path / "run"}
+    written[other] = export(gpus.model.path, tmp_path / "run", None, {}, other).folder
+    for point, folder in written.items():
+        script, trtexec = ((folder / name).read_text() for name in (RUN_SCRIPT, TRTEXEC))
+        assert f"'use_tf32': '{int(point == DEPLOY)}'" in script
+        assert ("--noTF32" in trtexec) is (point == FEWEST)
 
 
 def test_tf32_is_judged_on_one_gpu_of_several(tmp_path: Path) -> None:
