@@ -52,6 +52,7 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/pipeline/on_target": "on_target",
     f"{CORE}/exports": "exports/test_golden.py exports/test_points.py "
     "speed/test_deployed_on_engine.py",
+    f"{CORE}/exports/trtexec.py": "exports/test_rungs.py exports/test_trtexec_script.py",
     f"{CORE}/explaining/advice": "advice",
     f"{CORE}/explaining/diagnosis": "diagnosis/test_causes.py diagnosis/test_diagnose.py",
     f"{CORE}/runs/results": "results reports/test_screens.py reports/test_summary.py",
