@@ -57,7 +57,7 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/explaining/diagnosis": "diagnosis/test_causes.py diagnosis/test_diagnose.py",
     f"{CORE}/runs/results": "results reports/test_screens.py reports/test_summary.py",
     f"{CORE}/runs/results/result.py": "search/test_api.py results reports/test_screens.py",
-    f"{CORE}/runs/results/run_status.py": "reopening/test_going_on.py",
+    f"{CORE}/runs/results/run_status.py": "commandline/test_run_or_model.py",
 }
 IMPORTERS = 6  # The test files of a module that import it and the fewest other modules.
 LIMIT_S = 600  # Some mutants never end; that, too, is noticed.
