@@ -47,6 +47,17 @@ def test_what_is_to_be_deployed_holds_and_is_the_fastest(
     assert all((best.latency_ms or 0.0) <= (p.latency_ms or 0.0) + spread for p in timed)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("fp32", "deploy the model itself"), ("margin", "deploy margin/model.mixed.onnx")],
+)
+def test_fp32_is_the_model_itself(name: str, words: str) -> None:
+    """Any other plan is a file of its own."""
+    faster = replace(ANSWER, point=name, latency_ms=1.0)
+    verdict = OnTarget(samples=4, kept=(), points=[ANSWER, faster]).verdict
+    assert words in verdict and 1 == verdict.count("deploy ")
+
+
 @pytest.mark.parametrize("control", [None, 3, 4])
 def test_a_control_that_is_missing_is_said(control: int | None) -> None:
     """The answer holds, and whether the comparison itself is right there is open."""
