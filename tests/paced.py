@@ -1,19 +1,22 @@
 """Simulated engines with a clock: what layers and borders cost, noise, and a clock that drifts."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import oracles
+from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, SpeedLimits, Value
-from precision_bisect.protocols import Problem, Strategy
+from precision_bisect.protocols import Backend, Engine, Problem, Sample, Strategy
 from precision_bisect.runs.results.endings import Ending
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import Stopwatch
+from precision_bisect.trial import Evidence, Latency
 from precision_bisect_strategies.guided import Guided
 from simulated import Evaluate, Simulated, driver_of
 
@@ -111,3 +114,59 @@ def run(
         )
         with ledger:
             return driver.run(flow(asked.problem, strategy or Guided(), Course())), driver
+
+
+class Clocked:
+    """A backend with the outputs of another one and a clock of its own."""
+
+    name = "clocked"
+    emulated = False
+
+    def __init__(self, backend: Backend, clock: Clock, *, hasty: bool = False) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.hasty = hasty
+
+    def versions(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing: every layer can run low."""
+        return {}
+
+    def build(self, plan: Plan, *, afresh: bool = False) -> "ClockedEngine":
+        """Build the plan on the other backend."""
+        return ClockedEngine(self.backend.build(plan, afresh=afresh), self.clock, plan)
+
+
+class ClockedEngine:
+    """An engine of another backend, timed by a clock."""
+
+    def __init__(self, engine: Engine, clock: Clock, plan: Plan) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._plan = plan
+
+    def __enter__(self) -> Self:
+        self._engine.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._engine.__exit__(*error)
+
+    def run(self, feed: Sample) -> Sample:
+        """Return the other engine's outputs."""
+        return self._engine.run(feed)
+
+    def time(self, feed: Sample) -> Latency:
+        """Return what the clock says."""
+        del feed
+        return Latency(median_ms=self._clock(self._plan), spread_ms=0.001, runs=20)
+
+    def evidence(self) -> Evidence:
+        """Return what the other engine shows."""
+        return self._engine.evidence()
+
+    def save(self, folder: Path) -> None:
+        """Save nothing."""

@@ -366,6 +366,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
         backend=rtx.name, remark="", kept=["a\x1b[31m"], layers=(seen,), notes=("careful",)
     )
     assert (1, False) == (found.exit_code, found.honoured)
+    assert found.verdict.startswith("Demoted: ")
     assert "\x1b" not in found.to_text(verbose=True)
     assert " remarks: careful" in found.to_text()
     held = replace(seen, honoured=Honour.HONOURED)
@@ -374,6 +375,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     assert "weights are" not in fine.to_text()
     blind = replace(found, layers=())
     assert (5, None) == (blind.exit_code, blind.honoured)
+    assert ["Honoured", "Not observable"] == [e.verdict.split(":")[0] for e in (fine, blind)]
     assert 0 == replace(blind, kept=[]).exit_code
     failed = Outcome(status=TrialStatus.BUILD_FAILED, message="no tactic.")
     late = Outcome(status=TrialStatus.TIMED_OUT, message="took longer")
@@ -381,6 +383,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
         ended = replace(blind, failure=failure_of(failed), fp32_failure=failure_of(plain))
         ended = replace(ended, fault=fault_of(failed, plain))
         assert (code, fault) == (ended.exit_code, ended.fault)
+        assert ended.verdict.startswith("No engine: ")
     ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
     assert (4, "unclear") == (ended.exit_code, ended.fault)
 

@@ -183,6 +183,27 @@ def layouts(found: Mapping[str, NDArray[Any]]) -> Mapping[str, dict[str, NDArray
     }
 
 
+@pytest.mark.parametrize("softmax_of", [False, True])
+def test_logits_of_boxes_are_judged_as_their_scores(softmax_of: bool) -> None:
+    """By sigmoid or, where a last class is nothing, by softmax: most boxes find nothing."""
+    got, want = models.normal(20, 6), models.normal(20, 6, seed=1)
+    for logits in (got, want):
+        logits[6:, :5] -= 6
+        logits[:, 5] = 0
+    boxes = {"b": corners(20)[None]}
+
+    def judged(scores: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
+        return error("boxes", *({"s": scores(each)[None], **boxes} for each in (got, want)))
+
+    if softmax_of:
+        by_logits, by_scores = judged(lambda x: x), judged(lambda x: softmax(x)[:, :5])
+    else:
+        by_logits = judged(lambda x: x[:, :5])
+        by_scores = judged(lambda x: 1 / (1 + np.exp(-x[:, :5])))
+    assert 0.0 < by_scores < 1.0
+    assert pytest.approx(by_scores, abs=1e-5) == by_logits
+
+
 @pytest.mark.parametrize("layout", layouts(detector(range(6))))
 def test_boxes_are_found_in_every_layout(layout: str) -> None:
     """Order says nothing; a class or a box that moved does, by the same figure in each layout."""

@@ -10,6 +10,7 @@ import pytest
 import models
 import precision_bisect
 from precision_bisect.errors import ModelError
+from precision_bisect.judging.comparators.steadiness import RUNS
 from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.results.result import Result
 
@@ -162,13 +163,14 @@ def test_a_dropout_that_drops_little_is_found(tmp_path: Path) -> None:
 
 
 def test_a_check_without_figures_says_so_too(tmp_path: Path) -> None:
-    """Where there is no error, the verdict decides."""
+    """Where there is no error, the verdict decides; more samples than runs are run once more."""
     (tmp_path / "check.py").write_text(
         "import numpy as np\n\ndef same(outputs, reference):\n"
         "    return bool(np.allclose(outputs[0]['y'], reference[0]['y'], atol=1e-2))\n"
     )
     with pytest.raises(ModelError, match="of the same samples differ; 'mine'"):
-        search(tmp_path, DRAWN["normal"][0], check=f"{tmp_path / 'check.py'}:same")
+        samples = [{"x": FEED["x"] + np.float32(i)} for i in range(RUNS + 1)]
+        search(tmp_path, DRAWN["normal"][0], samples, check=f"{tmp_path / 'check.py'}:same")
 
 
 def test_a_reference_that_is_given_changes_nothing(tmp_path: Path) -> None:

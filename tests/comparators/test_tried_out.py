@@ -206,6 +206,13 @@ def test_installed_metrics_are_taken(metric: str, kind: str) -> None:
     try_out(choose_comparator(options, list(KINDS[kind][0])), KINDS[kind], "--metric")
 
 
+@pytest.mark.parametrize("row", [[3, 1], [0.5, -2], [-1, -4]])
+def test_labels_of_one_row_can_be_wrong(tmp_path: Path, row: list[float]) -> None:
+    """What is far from the outputs has another largest value, even where zeros have the same."""
+    reference = [{"y": np.array([row], np.float32)}]
+    try_out(check(tmp_path, f"{ARGMAX}return float(np.mean(a != b))"), reference, "--check")
+
+
 def test_a_reference_that_is_not_finite_is_for_others(tmp_path: Path) -> None:
     """No comparator is to blame for NaN of the model's own."""
     try_out(check(tmp_path, "return 0"), [{"y": np.array([np.nan], np.float32)}], "--check")

@@ -12,7 +12,7 @@ from precision_bisect.commandline.arguments.run_flags import run_parser, to_opti
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
-from precision_bisect.judging.comparators.comparison_remarks import wide_remark
+from precision_bisect.judging.comparators.comparison_remarks import limits_in_words, wide_remark
 from precision_bisect.options import Options
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Verdict
@@ -50,6 +50,19 @@ def test_a_pixel_is_a_pixel(metric: str, words: Sequence[str]) -> None:
     """Boxes 25 pixels wrong fail by one pixel, and half a pixel passes, by every such metric."""
     verdicts = [verdict(off, "--metric", metric, *words) for off in (0.5, 1.5, 25.0)]
     assert [Verdict.PASS, Verdict.FAIL, Verdict.FAIL] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tol", "0.01"], ""),
+        (["--atol", "0.01", "--rtol", "0.5"], "atol 0.01, rtol 0.5"),
+        (["--atol", "boxes=1,scores=0.01"], "atol 0.01 to 1"),
+    ],
+)
+def test_limits_that_differ_are_told(words: Sequence[str], told: str) -> None:
+    """Errors are multiples of them; a single one is the tolerance itself."""
+    assert told == limits_in_words(choose_comparator(options_of(*words), list(WANT)))
 
 
 def test_who_asks_for_a_share_gets_it() -> None:

@@ -1,6 +1,7 @@
 """The cause of each textbook failure is named, with its evidence."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from advice_cases import case_for
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Hurt
 from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.precisions import LowName
@@ -217,6 +218,26 @@ def test_measured_errors_are_evidence(tmp_path: Path) -> None:
     assert 0.25 == found.figures["drop_error"]
     told = advice_text(Findings(low="fp16", layers=[found]))
     assert "; without it: error 0.25" in " ".join(told.split())
+    hurts = Hurt(output="y", error=0.1, path=("a", "b", "c", "d"), errors=(1e-4, 0.05, None, 0.1))
+    told = advice_text(Findings(low="fp16", layers=[replace(found, hurts=hurts)]), verbose=True)
+    words = " ".join(told.split())
+    assert "on the way: 0.0001, at the end 0.1; it grows most at b, from 0.0001 to 0.05" in words
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        (Findings(low="fp16", answered=False), "the run has no answer"),
+        (Findings(low="fp16", answered=True), "no layer is kept"),
+        (
+            Findings(low="fp16", answered=True, unexplained=2),
+            "Not explained: the run ended before",
+        ),
+    ],
+)
+def test_without_layers_the_reason_is_told(findings: Findings, words: str) -> None:
+    """No answer, an answer that keeps nothing, and one that was not looked into are three."""
+    assert words in advice_text(findings)
 
 
 def test_large_weights_overflow(tmp_path: Path) -> None:

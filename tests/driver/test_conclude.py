@@ -44,7 +44,9 @@ class Skewed(Simulated):
         return {name: array * (1.0 + error) for name, array in self._reference.items()}
 
 
-def prepared(folder: Path, oracle: Oracle, **options: Any) -> Prepared:
+def prepared(
+    folder: Path, oracle: Oracle, rtol: float = oracles.TOLERANCE, **options: Any
+) -> Prepared:
     """Return a run of the small model on an engine that does what the oracle says."""
     asked = Options(
         model=tiny.write_model(folder / "tiny.onnx"),
@@ -52,7 +54,7 @@ def prepared(folder: Path, oracle: Oracle, **options: Any) -> Prepared:
         backend="emulated",
         metric="max",
         atol=1e-9,
-        rtol=oracles.TOLERANCE,
+        rtol=rtol,
         out=folder / "run",
         **options,
     )
@@ -96,6 +98,16 @@ def test_unresolved_trials_are_counted_by_what_became_of_them(
 def tiny_index(name: str) -> int:
     """Return the number of a layer of the small model."""
     return int(name[1:].partition("_")[0])
+
+
+@pytest.mark.parametrize(("rtol", "refuted"), [(1e-7, True), (1e-1, False)])
+def test_files_that_compute_otherwise_than_the_engine_are_refuted(
+    tmp_path: Path, rtol: float, refuted: bool
+) -> None:
+    """What passed on an engine that rounds nothing has to pass as it was written, too."""
+    result, _ = run(tmp_path, lambda kept: outcome(0.0), rtol=rtol, copies=0)
+    assert Status.NOTHING_TO_KEEP is result.status
+    assert refuted is (result.refuted is not None)
 
 
 def test_a_drop_without_a_verdict_is_not_called_needed(tmp_path: Path) -> None:

@@ -143,6 +143,8 @@ def test_what_may_pass_is_built_first_and_goes() -> None:
     true = [*FAR, 0.9, 1.1, 1.2]
     found = certified(true, [*FAR, 1.2, 1.1, 0.9])
     assert Plan.of({*range(len(true))} - {14}) == found.plan
+    answer = Plan.of(range(len(true)))
+    assert [answer, *(answer.without((i,)) for i in (16, 15, 14))] == [*found.builds[:4]]
     without = [found.plan.without((i,)) for i in (15, 16)]
     assert {*without} <= {*found.builds}
     assert found.proof.minimal_by_forecasts

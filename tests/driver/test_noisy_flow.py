@@ -12,7 +12,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.limits_and_noise import repeated
+from precision_bisect.search.limits_and_noise import judged_within, repeated
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Evaluate, Simulated, by, driver_of
@@ -92,3 +92,12 @@ def test_of_two_builds_the_worse_one_is_told(first: float, second: float, expect
     with pytest.raises(StopIteration):
         search.send((outcome(second),))
     assert [outcome(expected), outcome(0.2)] == told
+
+
+@pytest.mark.parametrize("error", [0.25, oracles.TOLERANCE, 3.0])
+def test_an_error_at_a_limit_is_within_it(error: float) -> None:
+    """As every comparator judges by the tolerance; any larger one is beyond."""
+    judged = outcome(error)
+    assert judged is judged_within(judged, oracles.TOLERANCE)
+    assert judged_within(judged, error).passed
+    assert judged_within(judged, 0.99 * error).failed

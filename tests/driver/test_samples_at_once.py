@@ -17,7 +17,7 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.trial import Proposal, Verdict
-from simulated import Simulated, samples
+from simulated import Simulated, SimulatedEngine, samples
 
 
 class Emulator(Simulated):
@@ -67,6 +67,29 @@ def test_outcomes_do_not_depend_on_it(count: int, tmp_path: Path) -> None:
     ]
     assert found[0] == found[1]
     assert {Verdict.PASS, Verdict.FAIL} == {outcome.verdict for outcome in found[0]}
+
+
+class InTwoWays(Emulator):
+    """Engines that compute in two ways, the second of which is wrong by `off`."""
+
+    off = 0.0
+
+    def build(self, plan: Plan, *, afresh: bool = False) -> SimulatedEngine:
+        """Build the plan."""
+        engine = SimulatedEngine(self, plan)
+        other = SimulatedEngine(Emulator(lambda plan, feed: self.off), plan)
+        engine.ways = [engine, other]  # type: ignore[attr-defined]
+        return engine
+
+
+@pytest.mark.parametrize("errors", [(0.0, 0.5), (0.5, 0.0), (0.5, 0.25), (1e-4, 2e-4)])
+def test_a_plan_passes_only_in_every_way(errors: tuple[float, float]) -> None:
+    """The largest error of all ways is told, and decides."""
+    backend = InTwoWays(lambda plan, feed: errors[0])
+    backend.off = errors[1]
+    outcome = evaluator(backend, 1, 1)(Proposal(plan=Plan.of(())))
+    assert max(errors) == outcome.error
+    assert outcome.passed is (max(errors) <= 1e-3)
 
 
 def test_little_is_computed_after_a_sample_that_is_not_finite() -> None:

@@ -305,6 +305,8 @@ def test_an_engine_runs_in_a_child_process(
     ran = run_in_child(order, feeds, tmp_path)
     assert not isinstance(ran, Outcome)
     np.testing.assert_allclose(ran[2]["y"], outputs[2]["y"], rtol=1e-6)
+    lost = run_in_child(replace(order, trial_timeout_s=1e-3), feeds, tmp_path)
+    assert isinstance(lost, Outcome) and lost.status is TrialStatus.TIMED_OUT
 
 
 def test_an_engine_that_fails_ends_the_run(

@@ -42,8 +42,20 @@ def test_what_is_to_be_deployed_holds_and_is_the_fastest(
         assert not named
         return
     best = named[0] if named else answer
+    assert found.fastest is (best if named else None)
     spread = max(p.latency_spread_ms or 0.0 for p in timed)
     assert all((best.latency_ms or 0.0) <= (p.latency_ms or 0.0) + spread for p in timed)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("fp32", "deploy the model itself"), ("margin", "deploy margin/model.mixed.onnx")],
+)
+def test_fp32_is_the_model_itself(name: str, words: str) -> None:
+    """Any other plan is a file of its own."""
+    faster = replace(ANSWER, point=name, latency_ms=1.0)
+    verdict = OnTarget(samples=4, kept=(), points=[ANSWER, faster]).verdict
+    assert words in verdict and 1 == verdict.count("deploy ")
 
 
 @pytest.mark.parametrize("control", [None, 3, 4])

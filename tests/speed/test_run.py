@@ -5,10 +5,9 @@ The outputs are a real model's on the emulator; only the clock is simulated.
 
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,21 +15,19 @@ from rich.console import Console
 import tiny
 from effort import nightly
 from models import load_text, normal
-from paced import Clock
+from paced import Clock, Clocked
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.errors import ExitCode
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Backend, Engine, Sample
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.monitoring.events import Event, ignore
 from precision_bisect.runs.monitoring.run_progress import Progress
@@ -40,65 +37,9 @@ from precision_bisect.runs.runfolder import LEDGER, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.stopwatch import Stopwatch
-from precision_bisect.trial import Evidence, Kind, Latency
+from precision_bisect.trial import Kind
 from precision_bisect_reports.summary import final_screen
 from precision_bisect_reports.terminal import sentence
-
-
-class Clocked:
-    """A backend with the outputs of another one and a clock of its own."""
-
-    name = "clocked"
-    emulated = False
-
-    def __init__(self, backend: Backend, clock: Clock, *, hasty: bool = False) -> None:
-        self.backend = backend
-        self.clock = clock
-        self.hasty = hasty
-
-    def versions(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return nothing: every layer can run low."""
-        return {}
-
-    def build(self, plan: Plan, *, afresh: bool = False) -> "ClockedEngine":
-        """Build the plan on the other backend."""
-        return ClockedEngine(self.backend.build(plan, afresh=afresh), self.clock, plan)
-
-
-class ClockedEngine:
-    """An engine of another backend, timed by a clock."""
-
-    def __init__(self, engine: Engine, clock: Clock, plan: Plan) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._plan = plan
-
-    def __enter__(self) -> Self:
-        self._engine.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._engine.__exit__(*error)
-
-    def run(self, feed: Sample) -> Sample:
-        """Return the other engine's outputs."""
-        return self._engine.run(feed)
-
-    def time(self, feed: Sample) -> Latency:
-        """Return what the clock says."""
-        del feed
-        return Latency(median_ms=self._clock(self._plan), spread_ms=0.001, runs=20)
-
-    def evidence(self) -> Evidence:
-        """Return what the other engine shows."""
-        return self._engine.evidence()
-
-    def save(self, folder: Path) -> None:
-        """Save nothing."""
 
 
 def clocked(folder: Path, samples: int = 1, holdout: int = 0, **limits: Any) -> Prepared:

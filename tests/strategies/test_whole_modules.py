@@ -2,22 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
+from models import load_text
 from oracles import Simulation
-from precision_bisect.layer_table import modules_around
+from precision_bisect.layer_table import Exclusion, LayerTable, modules_around
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import Modules, by_modules, searched_by_module
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, installed, load_strategy
+from precision_bisect.precisions import Form, Pair
 from precision_bisect.protocols import Problem
 from precision_bisect.trial import Outcome
 
 NAMES = ("", "a", "a.x", "a.x.y", "b", "b.0", "b.1", "c.0.d")
+PAIR = Pair(low="fp16", high="fp32")
 named = st.lists(st.sampled_from(NAMES), min_size=1, max_size=24)
 
 
@@ -43,6 +47,26 @@ def test_what_is_high_in_every_plan_is_held_too() -> None:
     assert [] == replace(modules, high=["a", ""]).around(Plan.of([2]))
     found = told(modules, Plan.of([2]), needed=[2])
     assert found is not None and (["b", "a.x", "c"], 3) == found
+
+
+@pytest.mark.parametrize(
+    ("exclusion", "form", "held"),
+    [
+        (Exclusion.ASKED, PAIR.high_form, ["a"]),
+        (Exclusion.ASKED, PAIR.low_form, []),
+        (Exclusion.CONTROL_FLOW, None, ["a"]),
+        (Exclusion.FOLLOWER, None, []),
+    ],
+)
+def test_modules_of_a_table_hold_what_is_high(
+    tmp_path: Path, exclusion: Exclusion, form: Form | None, held: list[str]
+) -> None:
+    """By request or by its kind; what moves values, and what was asked to run low, is not."""
+    text = "(float[2] x) => (float[2] y) { m = Exp(x) y = Tanh(m) }"
+    first, last = load_text(text, tmp_path).table.layers
+    first = replace(first, module="a", exclusion=exclusion, fixed=form)
+    modules = Modules.in_table(LayerTable((first, replace(last, module="b"))), PAIR)
+    assert ((*modules.of,), [*modules.high]) == (("b",), held)
 
 
 def test_modules_that_can_go_are_dropped() -> None:

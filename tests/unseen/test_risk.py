@@ -64,6 +64,8 @@ def test_copies_count_where_samples_are_few() -> None:
     assert spread is not None and pytest.approx(2.0) == spread.sd
     alone = Spread.of(OneByOne(numbers=[0], errors=[1.0]), 1.0)
     assert alone is not None and pytest.approx(0.3) == alone.sd
+    for copies in ([], [math.inf, 1.0], [None]):
+        assert alone == Spread.of(replace(told, copies=[copies]), 1.0)
 
 
 ERRORS = [0.9, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.3, 0.25, 0.25]
