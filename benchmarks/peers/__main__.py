@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +124,12 @@ def measure(
     tool: str, name: str, folder: Path, inputs: str, bound: float, work: Path, limit_s: float
 ) -> list[dict[str, Any]]:
     """Run a tool on a network, and judge each model that it wrote."""
-    out = (work / f"{name}-{bound:g}" / "".join(c if c.isalnum() else "-" for c in tool)).resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / ANSWER).unlink(missing_ok=True)
     limit = NETWORKS[name].limit
-    job = {"folder": str(folder), "inputs": inputs, "limit": limit, "bound": bound}
-    (out / "job.json").write_text(json.dumps(job))
-    took = run(tool, out, limit_s)
+    job = Job(folder=folder, inputs=inputs, limit=limit, bound=bound, out=work)
+    took, answer = answered(tool, name, job, limit_s)
     shared = {"network": name, "limit": limit, "bound": bound}
     if took.failed:
         return [{**shared, "tool": tool, **asdict(took)}]
-    answer = json.loads((out / ANSWER).read_text())
-    if answer["failed"]:
-        return [{**shared, "tool": tool, **asdict(took), "failed": answer["failed"]}]
     return [
         {
             **shared,
@@ -148,6 +141,26 @@ def measure(
         }
         for point, path in answer["models"].items()
     ]
+
+
+def answered(tool: str, name: str, job: Job, limit_s: float) -> tuple[Took, dict[str, Any]]:
+    """Run a tool on a network below the job's `out`; return its answer, {} where it has none."""
+    out = answer_folder(tool, name, job)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / ANSWER).unlink(missing_ok=True)
+    fields = {"inputs": job.inputs, "limit": job.limit, "bound": job.bound}
+    (out / "job.json").write_text(json.dumps({"folder": str(job.folder), **fields}))
+    took = run(tool, out, limit_s)
+    if took.failed:
+        return took, {}
+    answer = json.loads((out / ANSWER).read_text())
+    return replace(took, failed=answer["failed"]), answer
+
+
+def answer_folder(tool: str, name: str, job: Job) -> Path:
+    """Return the folder of a tool's answer."""
+    folder = "".join(c if c.isalnum() else "-" for c in tool)
+    return (job.out / f"{name}-{job.bound:g}" / folder).resolve()
 
 
 def run(tool: str, out: Path, limit_s: float) -> Took:

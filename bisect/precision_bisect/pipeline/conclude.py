@@ -270,6 +270,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
         latency_ms=timed.medians,
         latency_spread_ms=timed.spread_ms,
         latency_method=timed.method,
+        latency_batch=timed.batch,
         costs=explanation.costs,
         speed=speed.report(options.speed, timed.own, first),
         front=speed.front(table.names),

@@ -46,6 +46,7 @@ class Timed:
     medians: Mapping[str, float | None] | None = None
     spread_ms: float | None = None
     method: LatencyMethod | None = None
+    batch: int | None = None
     own: Latency | None = None
 
 
@@ -92,14 +93,16 @@ def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
         name: None if plan is None else latency_of(driver, plan) for name, plan in plans.items()
     }
     high = latency_by_plan["all_high"]
-    if not any(latency_by_plan.values()):
+    timed = [latency for latency in latency_by_plan.values() if latency]
+    if not timed:
         return Timed()
     paces = {name: paced(high, latency) for name, latency in latency_by_plan.items()}
     own = paces["kept"]
     return Timed(
         medians={name: pace and round(pace[0], 6) for name, pace in paces.items()},
         spread_ms=own and round(own[1], 6),
-        method=next(latency.method for latency in latency_by_plan.values() if latency),
+        method=timed[0].method,
+        batch=timed[0].batch,
         own=latency_by_plan["kept"],
     )
 

@@ -6,12 +6,13 @@ back is trusted.
 
 import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.tensorrt.profiles import refuse_fixed_batch
 from precision_bisect.backends.timing import latency_of
 from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.backends.trtexec import trtexec_results as results
@@ -25,6 +26,7 @@ from precision_bisect.exports.trtexec import (
     since,
 )
 from precision_bisect.exports.write import save_mixed
+from precision_bisect.graphs.batching import stacked
 from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.pipeline.on_target.exchange import Manifest, Subject, typed_point
@@ -39,6 +41,8 @@ from precision_bisect.trial import LayerHonour, Verdict
 MANIFEST, SCRIPT, INPUTS = "points.json", "judge.sh", "inputs"
 ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
 BUILD_LOG, RUN_LOG = "build.log", "run-{}.log"
+BATCH = "batch"
+"""In place of a sample's number: what is timed at another batch."""
 _NO_LOG = "no log says why"
 _HEAD = f"""\
 #!/bin/sh
@@ -108,6 +112,7 @@ printf '%s\\n' 'Copy this folder back, *.onnx and {ENGINE} may stay here, and ca
 def write_script(subject: Subject) -> str:
     """Return the script. Raises NotWritable for shapes that cannot work."""
     export, model = subject.points[ANSWER], subject.model
+    refuse_fixed_batch(model.inputs, subject.case.options.engine)
     remarks = [since(export)]
     if export.settings.plugins:
         remarks.append("The run had plugins: give --staticPlugins=LIB.so.")
@@ -119,7 +124,7 @@ def write_script(subject: Subject) -> str:
     )
     build = flags.build_call(MIXED_MODEL, build_flags(export, subject.called))
     runs = []
-    for number, feed in enumerate(subject.inputs):
+    for number, feed in _runs(subject).items():
         files = [f"../{input_file(number, place)}" for place in range(len(model.inputs))]
         call = flags.run_call(model, subject.called, ENGINE, feed, files, number)
         runs.append(
@@ -137,7 +142,17 @@ def _step(log: str, flag: str, made: str, call: Sequence[str]) -> str:
     return f'step {log} {flag} {made} "$tool" {shlex.join(call)} "$@"'
 
 
-def input_file(sample: int, number: int) -> str:
+def _runs(subject: Subject) -> Mapping[int | str, Sample]:
+    """Return the samples by number, and what is timed at another batch, if that is asked for.
+
+    Raises CannotBatchError where the samples make no such batch.
+    """
+    runs: dict[int | str, Sample] = dict(enumerate(subject.inputs))
+    batch = subject.time_batch
+    return runs if batch is None else {**runs, BATCH: stacked(subject.inputs, batch)}
+
+
+def input_file(sample: int | str, number: int) -> str:
     """Return where an input of a sample lies in the folder."""
     return f"{INPUTS}/{sample}-{number}.bin"
 
@@ -195,7 +210,7 @@ def write_target(subject: Subject, where: Path) -> Written:
 def _write_inputs(subject: Subject, where: Path) -> None:
     """Write the arrays as trtexec loads them."""
     RunFolder(where / INPUTS)
-    for sample, feed in enumerate(subject.inputs):
+    for sample, feed in _runs(subject).items():
         for number, spec in enumerate(subject.model.inputs):
             path = where / input_file(sample, number)
             with folder_errors(path), whole(path) as stream:
@@ -266,17 +281,20 @@ def _point(
     model = subject.model
     outputs: list[Sample] = []
     wanted: list[Sample] = []
-    times: list[float] = []
     for number, reference in enumerate(subject.outputs):
         path = folder / flags.OUTPUT.format(number)
         sample = _tried(lacks, results.read_outputs, path, model.outputs, subject.called)
         if sample is not None:
             outputs.append(sample)
             wanted.append(reference)
-            times += _tried(lacks, results.read_times, folder / flags.TIMES.format(number)) or []
         elif size is not None:
             why = results.trouble(folder / RUN_LOG.format(number)) or _NO_LOG
             lacks.append(f"no outputs of sample {number}: {why}")
+    timed = range(len(subject.inputs)) if subject.time_batch is None else (BATCH,)
+    files = [folder / flags.TIMES.format(number) for number in timed]
+    times = [ms for file in files for ms in _tried(lacks, results.read_times, file) or ()]
+    if size is not None and subject.time_batch is not None and not times:
+        lacks.append(f"no times at batch {subject.time_batch}: the folder has none")
     judged = judge_outputs(comparator, outputs, wanted) if outputs else None
     latency = latency_of(times, "cuda_events") if times else None
     layers: Sequence[LayerHonour] | None = ()
@@ -293,6 +311,7 @@ def _point(
         message=judged.message if judged else "",
         latency_ms=latency.median_ms if latency else None,
         latency_spread_ms=latency.spread_ms if latency else None,
+        latency_batch=subject.time_batch if latency else None,
         engine_bytes=size,
         layers=layers or (),
         lacks=lacks,

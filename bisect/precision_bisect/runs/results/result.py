@@ -187,6 +187,7 @@ class Result:
     latency_ms: Mapping[str, Figure | None] | None
     latency_spread_ms: Figure | None = None
     latency_method: LatencyMethod | None = None
+    latency_batch: Count | None = None
     costs: Costs | None = None
     speed: SpeedReport | None = None
     front: Sequence[FrontPoint] = ()
