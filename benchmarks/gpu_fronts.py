@@ -2,6 +2,7 @@
 
     python gpu_fronts.py pack --cache zoo-cache --networks nafnet vision_transformer --out packed
     python gpu_fronts.py measure packed --out results/gpu_deployed.json --seconds 480
+    python gpu_fronts.py table results/peers.json
     python gpu_fronts.py draw results/gpu_fronts.json --out ../docs/images/fronts.svg
 
 `pack` needs no GPU. It runs what `python -m peers` has not left in the cache, searches with ours
@@ -13,7 +14,8 @@ ours with those that its run recommends, and runs as a CUDA graph where all of i
 device. `--without-tf32` was used for `results/gpu_fronts.json`. Each model is timed in turns with
 FP32 as the library runs it. The error is the worst over judged and fresh samples, at the full
 batch over one. Tools come first, random plans while there is time; what `--out` has already is not
-measured again. `draw` needs Matplotlib.
+measured again. `table` writes `peers.md` anew, with the latencies of `gpu_deployed.json`.
+`draw` needs Matplotlib.
 """
 
 import argparse
@@ -83,6 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--without-tf32", action="store_true")
     measuring.add_argument("--provider", default="CUDAExecutionProvider")
     measuring.set_defaults(call=measure)
+    listing = commands.add_parser("table")
+    listing.add_argument("peers", type=Path)
+    listing.set_defaults(call=table)
     drawing = commands.add_parser("draw")
     drawing.add_argument("figures", type=Path)
     drawing.add_argument("--out", type=Path, required=True)
@@ -413,6 +418,14 @@ def _machine() -> Mapping[str, Any]:
 
     gpus = gpu_query("name", "driver_version") or []
     return {"gpus": gpus, "python": platform.python_version()}
+
+
+def table(given: argparse.Namespace) -> None:
+    """Write the tables of the peers."""
+    from peers.__main__ import write_tables
+
+    rows = json.loads(given.peers.read_text())["rows"]
+    write_tables(rows, given.peers.with_suffix(".md"))
 
 
 def draw(given: argparse.Namespace) -> None:

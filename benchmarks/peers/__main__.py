@@ -35,6 +35,8 @@ from zoo.networks import NETWORKS, SEEDS, SkippedError, prepare, save
 
 FRESH, FRESH_SEED = 64, 3
 ANSWER = "answer.json"
+DEPLOYED = "gpu_deployed.json"
+"""What `gpu_fronts.py measure` wrote, beside the figures here."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -77,8 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(json.dumps(row), flush=True)
                 document["rows"] = merged(document["rows"], rows, list(NETWORKS), list(TOOLS))
                 given.out.write_text(written(document["rows"]))
-                given.out.with_suffix(".md").write_text(markdown(document["rows"]))
+                write_tables(document["rows"], given.out.with_suffix(".md"))
     return 0
+
+
+def write_tables(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the tables, with the latencies on a GPU that lie beside them."""
+    measured = path.with_name(DEPLOYED)
+    figures = json.loads(measured.read_text()) if measured.exists() else None
+    path.write_text(markdown(rows, figures))
 
 
 def written(rows: Sequence[Any]) -> str:

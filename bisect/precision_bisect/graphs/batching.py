@@ -41,7 +41,7 @@ def batch_of(sample: Arrays) -> int:
     sizes = {name: array.shape[0] for name, array in sample.items() if array.ndim}
     if not sizes:
         raise CannotBatchError("no input has an axis")
-    batch = next(iter(sizes.values()))
+    batch: int = next(iter(sizes.values()))
     for name, size in sizes.items():
         if size != batch:
             first = next(iter(sizes))

@@ -188,7 +188,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
         )
         with until(budget.overdue):
             if leaving is not None:
-                judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
+                judged = judged_elsewhere(prepared, run.driver, leaving, run.answer.samples)
                 explanation.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 explanation.born = born_inside(prepared, leaving, late=budget.late)
