@@ -1,10 +1,13 @@
 """What the plan to deploy is worth on a GPU: the fewest layers, it, and FP32 with TF32, timed.
 
     python benchmarks/deploy_on_gpu.py --out folder --models zoo-cache
+    python benchmarks/deploy_on_gpu.py --out folder --source ../before --source . --repeats 2
 
 Runs the command line on each network of `gpu_networks` that is named, with ONNX Runtime on CUDA,
-as a process of its own. Prints a table in Markdown: milliseconds in turns with FP32 as the library
-runs it, errors as shares of the limit, seconds of the run and of the plans that competed. Writes
+as a process of its own; with several sources, checkouts of the tool, they take turns. Prints a
+table in Markdown: milliseconds in turns with FP32 as the library runs it, errors as shares of the
+limit, seconds of the run and of the plans that competed; then where the seconds of each went: of
+phases by the log, and of builds by phase and case. Writes
 `deploy.json` after each network, and keeps result and ledger of each run. Exit code 1
 tells that a run failed, or had no plan to deploy. About 80 s for each of nafnet, det and rec on an
 H100; `--limit-s` bounds each.
@@ -16,10 +19,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from gpu_job import run
+from gpu_job import run, timeline
 from gpu_networks import NETWORKS, Source, prepare
 from gpu_runs import FINISHED, machine
 
@@ -38,18 +43,19 @@ COLUMNS = (
 )
 
 
-def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Run the tool on a network; return what it found, and each plan that competed."""
+def measure(name: str, source: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Run a checkout of the tool on a network; return what it found, and where its time went."""
     network = NETWORKS[name]
     prepared = prepare(name, Source(models=given.models.resolve()))
-    folder = given.out.resolve() / name
+    folder = given.out.resolve() / f"{name}-{'-'.join(source.resolve().parts[-2:])}"
     shutil.rmtree(folder, ignore_errors=True)
     command = ["-m", "precision_bisect", str(prepared / "model.onnx")]
     command += ["--inputs", str(prepared / "judged"), "--backend", "onnxruntime"]
     command += [f"--{network.limit}", f"{network.bound:g}", "--out", str(folder / "run")]
     command += shlex.split(given.arguments)
-    ended = run(command, folder, tool=given.tool_path.resolve(), limit_s=given.limit_s)
+    ended = run(command, folder, tool=source.resolve(), limit_s=given.limit_s)
     row: dict[str, Any] = {"network": name, "bound": network.bound, "wall_s": ended.wall_s}
+    row["source"] = str(source)
     row |= {"exit": ended.code, "timed_out": ended.timed_out, "error": ""}
     if ended.code not in FINISHED:
         return row | {"error": ended.said}
@@ -57,6 +63,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         if (folder / "run" / file).exists():
             shutil.copyfile(folder / "run" / file, folder / file)
     result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    told = timeline(folder / "run" / "events.jsonl", ended.begun)
     shutil.rmtree(folder / "run")
     trials = read_ledger(folder / LEDGER).trials
     kept = ("status", "candidates", "builds", "evaluations", "latency_ms", "tf32", "deploy")
@@ -74,7 +81,38 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "fp32": [_trial(t) for t in trials if t.proposal.case == TF32 and t not in competing],
         "contest_s": sum(trial.outcome.wall_s for trial in competing),
         "trials_s": sum(trial.outcome.wall_s for trial in trials),
+        "timeline": asdict(told),
+        "spent_s": _spent(trials),
+        "after_s": None if told.last_trial_s is None else ended.wall_s - told.last_trial_s,
     }
+
+
+def _spent(trials: Sequence[Trial]) -> dict[str, tuple[int, float]]:
+    """Return the number and the seconds of trials by phase, kind and case."""
+    spent: dict[str, tuple[int, float]] = {}
+    for trial in trials:
+        proposal = trial.proposal
+        words = (str(proposal.phase), str(proposal.kind), proposal.case or "plain")
+        count, seconds = spent.get("/".join(words), (0, 0.0))
+        spent["/".join(words)] = count + 1, round(seconds + trial.outcome.wall_s, 2)
+    return spent
+
+
+def lines_of_phases(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the seconds of each phase by network and source, builds beside them."""
+    rows = [row for row in rows if "timeline" in row]
+    phases = list(dict.fromkeys(phase for row in rows for phase in row["timeline"]["phases"]))
+    head = ["network", "source", "run", "first trial", *phases, "after the last", "trials"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        told = row["timeline"]
+        by_phase = [told["phases"].get(phase, 0.0) for phase in phases]
+        parts = sorted(row["spent_s"].items(), key=lambda part: -part[1][1])
+        spent = ", ".join(f"{what} {count}: {seconds:.1f}" for what, (count, seconds) in parts)
+        times = (row["wall_s"], told["first_trial_s"], *by_phase, row["after_s"])
+        cells = [row["network"], row["source"], *map(_cell, times), spent]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _trial(trial: Trial) -> dict[str, Any]:
@@ -135,7 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(USUAL))
     parser.add_argument("--models", type=Path, default=Path("zoo-cache"))
-    parser.add_argument("--tool-path", type=Path, default=ROOT, help="checkout of the tool")
+    parser.add_argument(
+        "--source", type=Path, action="append", help="checkout of the tool (this one)"
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each network and source")
     parser.add_argument("--arguments", default="", help="further ones: '--tf32 off'")
     parser.add_argument("--limit-s", type=float, default=150.0, help="on each run")
     parser.add_argument("--out", type=Path, required=True)
@@ -143,11 +184,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for name in given.networks:
-        rows.append(measure(name, given))
+    runs = product(given.networks, range(given.repeats), given.source or [ROOT])
+    for name, _, source in runs:
+        rows.append(measure(name, source, given))
         figures = {"machine": machine(), "rows": rows}
         (given.out / "deploy.json").write_text(json.dumps(figures, indent=1) + "\n")
         print(row_of(rows[-1]), flush=True)
+    print("\n".join(lines_of_phases(rows)), flush=True)
     for row in rows:
         for plan in row.get("competed", ()):
             print(row["network"], json.dumps(plan), flush=True)

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from zoo.networks import NETWORKS, SEEDS, SkippedError, prepare, save
 
 FRESH, FRESH_SEED = 64, 3
 ANSWER = "answer.json"
+DEPLOYED = "gpu_deployed.json"
+"""What `gpu_fronts.py measure` wrote, beside the figures here."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -77,8 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(json.dumps(row), flush=True)
                 document["rows"] = merged(document["rows"], rows, list(NETWORKS), list(TOOLS))
                 given.out.write_text(written(document["rows"]))
-                given.out.with_suffix(".md").write_text(markdown(document["rows"]))
+                write_tables(document["rows"], given.out.with_suffix(".md"))
     return 0
+
+
+def write_tables(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the tables, with the latencies on a GPU that lie beside them."""
+    measured = path.with_name(DEPLOYED)
+    figures = json.loads(measured.read_text()) if measured.exists() else None
+    path.write_text(markdown(rows, figures))
 
 
 def written(rows: Sequence[Any]) -> str:
@@ -124,19 +133,12 @@ def measure(
     tool: str, name: str, folder: Path, inputs: str, bound: float, work: Path, limit_s: float
 ) -> list[dict[str, Any]]:
     """Run a tool on a network, and judge each model that it wrote."""
-    out = (work / f"{name}-{bound:g}" / "".join(c if c.isalnum() else "-" for c in tool)).resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / ANSWER).unlink(missing_ok=True)
     limit = NETWORKS[name].limit
-    job = {"folder": str(folder), "inputs": inputs, "limit": limit, "bound": bound}
-    (out / "job.json").write_text(json.dumps(job))
-    took = run(tool, out, limit_s)
+    job = Job(folder=folder, inputs=inputs, limit=limit, bound=bound, out=work)
+    took, answer = answered(tool, name, job, limit_s)
     shared = {"network": name, "limit": limit, "bound": bound}
     if took.failed:
         return [{**shared, "tool": tool, **asdict(took)}]
-    answer = json.loads((out / ANSWER).read_text())
-    if answer["failed"]:
-        return [{**shared, "tool": tool, **asdict(took), "failed": answer["failed"]}]
     return [
         {
             **shared,
@@ -148,6 +150,26 @@ def measure(
         }
         for point, path in answer["models"].items()
     ]
+
+
+def answered(tool: str, name: str, job: Job, limit_s: float) -> tuple[Took, dict[str, Any]]:
+    """Run a tool on a network below the job's `out`; return its answer, {} where it has none."""
+    out = answer_folder(tool, name, job)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / ANSWER).unlink(missing_ok=True)
+    fields = {"inputs": job.inputs, "limit": job.limit, "bound": job.bound}
+    (out / "job.json").write_text(json.dumps({"folder": str(job.folder), **fields}))
+    took = run(tool, out, limit_s)
+    if took.failed:
+        return took, {}
+    answer = json.loads((out / ANSWER).read_text())
+    return replace(took, failed=answer["failed"]), answer
+
+
+def answer_folder(tool: str, name: str, job: Job) -> Path:
+    """Return the folder of a tool's answer."""
+    folder = "".join(c if c.isalnum() else "-" for c in tool)
+    return (job.out / f"{name}-{job.bound:g}" / folder).resolve()
 
 
 def run(tool: str, out: Path, limit_s: float) -> Took:

@@ -1,8 +1,10 @@
 """The rows of the comparison as tables in Markdown, one for each network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
+
+from peers.deployed import deployed
 
 HEAD = (
     "| tool | FP32 layers | holds | fresh over | error | evaluations | CPU s | Casts |",
@@ -39,13 +41,17 @@ def merged(
     )
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the tables; what holds is within the limit on all copies."""
+def markdown(rows: Sequence[dict[str, Any]], figures: Mapping[str, Any] | None = None) -> str:
+    """Return the tables; what holds is within the limit on all copies.
+
+    The `figures` are those that `gpu_fronts.py measure` writes, if there are any.
+    """
     tables = [
         list(of)
         for _, of in groupby(rows, key=lambda row: (row["network"], row["bound"], row["samples"]))
     ]
     lines = ["# Tools beside each other", "", *ALL_OF_IT, *map(_summary, tables), ""]
+    lines += [] if figures is None else deployed(figures)
     for here in tables:
         network, limit, bound, samples = (
             here[0][key] for key in ("network", "limit", "bound", "samples")

@@ -66,8 +66,8 @@ class Fusion:
 class CostGraph:
     """The candidates, what keeping each costs in estimated milliseconds, and what connects them.
 
-    `high_ms` has one figure per candidate, in network order, never below zero. `base_ms` is the
-    time with every candidate low.
+    `high_ms` has one figure per candidate, in network order, below zero where the low type is
+    slower. `base_ms` is the time with every candidate low.
     """
 
     high_ms: Sequence[float]

@@ -40,11 +40,10 @@ Figure: TypeAlias = float | NotFinite
 class Latency:
     """How long one inference takes on the engine, in milliseconds.
 
-    `median_ms` over `runs` timed runs after a warm-up, inputs already on the device; `spread_ms`
-    is the interquartile range. `method` is the host's clock round a launch, or the replay of a
-    CUDA graph, and the wait for its end, or CUDA events round the launch. Where it was measured in
-    turns with the engine of every layer high, `baseline_ms` is that one's median at the time,
-    `speedup` how many times as fast this one is, `speedup_spread` its interquartile range.
+    `median_ms` over `runs` timed runs, inputs on the device; `spread_ms` is the interquartile
+    range. `method` is the host's clock round a launch, or a CUDA graph's replay, and the wait for
+    its end, or CUDA events. In turns with every layer high, whose median is `baseline_ms`, it was
+    `speedup` times as fast, with that spread. `batch` is None for the samples' own.
     """
 
     median_ms: float
@@ -54,6 +53,7 @@ class Latency:
     baseline_ms: float | None = None
     speedup: float | None = None
     speedup_spread: float | None = None
+    batch: int | None = None
 
 
 class Honour(StrEnum):

@@ -264,6 +264,8 @@ def _engine(result: Result) -> Iterator[Row]:
     if times:
         method = result.latency_method
         by = "" if method is None else f", by {_METHODS[method]}"
+        if result.latency_batch is not None:
+            by += f", at batch {result.latency_batch}"
         yield Row("latency", ", ".join(times) + by)
     if words := cost(result):
         yield Row("cost", words, MORE, Form.CHART)

@@ -266,7 +266,8 @@ def with_tf32(result: Result) -> str:
     plan = "the answer" if leaves_fewest else "the plan to deploy"
     if not judged.passed:
         also = "holds" if judged.fp32_passed else "fails, too"
-        words = f"{plan} FAILS {default}{answer}; FP32 {also}{fp32}; leave TF32 off"
+        how = ", by forecast" if judged.forecast else ""
+        words = f"{plan} FAILS {default}{how}{answer}; FP32 {also}{fp32}; leave TF32 off"
     elif judged.fp32_passed:
         words = f"FP32 holds {default}{fp32}; {plan} holds, too{answer}"
     else:

@@ -17,6 +17,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
+from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import Honour, TrialStatus
 
 GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
@@ -71,6 +72,20 @@ def test_profile_is_removed(tmp_path: Path) -> None:
     with engine(model, tmp_path) as built:
         built.run({"x": normal(2, 8)})
         built.run({"x": normal(2, 8)})
+    assert [] == list(tmp_path.glob("profile*"))
+
+
+@pytest.mark.parametrize("size", ["1", "n"])
+def test_another_batch_is_timed(size: str, tmp_path: Path) -> None:
+    """A batch that the file fixes has a session of its own; what is judged stays as it was."""
+    model = load_text(f"(float[{size},8] x) => (float[{size},8] y) {{ y = Tanh(x) }}", tmp_path)
+    feeds = [{"x": normal(1, 8, seed=seed)} for seed in range(2)]
+    with engine(model, tmp_path) as built:
+        alone = built.run(feeds[0])["y"]
+        latency = Stopwatch(batch=3).time(Plan.of(()), built, feeds)
+        np.testing.assert_array_equal(alone, built.run(feeds[0])["y"])
+    assert latency is not None
+    assert 3 == latency.batch
     assert [] == list(tmp_path.glob("profile*"))
 
 

@@ -1,5 +1,6 @@
 """What keeping layers costs, from real graphs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.plan_costs import CostGraph, Value
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
-from precision_bisect.search.speed.roofline import KERNEL_MS, cast_ms, macs, operator_ms
+from precision_bisect.search.speed.roofline import (
+    KERNEL_MS,
+    cast_ms,
+    macs,
+    operator_ms,
+    product_ms,
+)
+from precision_bisect_reports.speed import RANKED
 
 
 def saved(
@@ -132,15 +140,66 @@ def test_a_weight_that_both_types_read_is_stored_twice(tmp_path: Path) -> None:
 def test_tf32_makes_products_faster_and_nothing_else(tmp_path: Path) -> None:
     """All low, and with another layer high, the time is the same."""
     nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], "conv", pads=[4] * 4),
-        helper.make_node("Exp", ["a"], ["y"], "exp"),
+        helper.make_node("Conv", ["x", "v"], ["a"], "lift"),
+        helper.make_node("Conv", ["a", "w"], ["b"], "conv", pads=[4] * 4),
+        helper.make_node("Exp", ["b"], ["y"], "exp"),
     ]
-    model = saved(tmp_path, nodes, ["y"], w=(256, 4, 9, 9))
+    model = saved(tmp_path, nodes, ["y"], v=(64, 4, 1, 1), w=(64, 64, 9, 9))
     shapes = {"x": (64, 4, 16, 16)}
     plain, with_tf32 = (cost_graph(model, shapes, tf32=tf32) for tf32 in (False, True))
     assert plain.time(()) == with_tf32.time(())
-    assert plain.time((1,)) == pytest.approx(with_tf32.time((1,)))
-    assert plain.time((0,)) > 1.2 * with_tf32.time((0,))
+    assert plain.time((2,)) == pytest.approx(with_tf32.time((2,)))
+    assert plain.time((1,)) > 1.2 * with_tf32.time((1,))
+
+
+def test_small_convolutions_are_faster_high(tmp_path: Path) -> None:
+    """Low ones bring their values into another layout and back: two kernels more, no gain."""
+    nodes = [node("Conv", "x w", "y", pads=[1] * 4)]
+    model = saved(tmp_path, nodes, ["y"], w=(4, 4, 3, 3))
+    costs = cost_graph(model, {"x": (1, 4, 16, 16)})
+    # The model's ends are FP32 whatever the plan.
+    casts = sum(value.cast_ms for value in costs.values)
+    assert costs.time((0,)) == pytest.approx(costs.time(()) - casts - 2 * KERNEL_MS, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "gains"), [((4096, 1024), (1024, 1024), 15), ((1, 1024), (1024, 1024), 2)]
+)
+def test_a_single_row_gains_by_its_weights_alone(
+    left: tuple[int, ...], right: tuple[int, ...], gains: float
+) -> None:
+    """No tensor core multiplies it: it takes what reading half the bytes takes."""
+    product = helper.make_node("MatMul", ["a", "b"], ["y"])
+    shapes = {"a": left, "b": right, "y": (left[0], right[1])}
+    elements = sum(rows * columns for rows, columns in shapes.values())
+    times = [
+        operator_ms(product_ms(product, shapes, high=high), elements, high=high)
+        for high in (True, False)
+    ]
+    assert times[0] / times[1] == pytest.approx(gains, rel=0.01)
+
+
+def test_few_results_or_channels_leave_the_device_idle() -> None:
+    """A product of as many operations takes longer; with few channels, no longer than in FP32."""
+    wide = helper.make_node("Conv", ["x", "w"], ["y"])
+    large = {"x": (1, 64, 64, 64), "w": (64, 64, 1, 1), "y": (1, 64, 64, 64)}
+    small = {"x": (1, 4096, 8, 8), "w": (4096, 64, 1, 1), "y": (1, 64, 8, 8)}
+    assert macs(wide, large) == 64 * macs(wide, small)
+    high, low = (product_ms(wide, small, high=high) * 64 for high in (True, False))
+    assert high > 10 * product_ms(wide, large, high=True)
+    assert low > 10 * product_ms(wide, large, high=False)
+    narrow = {"x": (1, 8, 64, 64), "w": (8, 8, 3, 3), "y": (1, 8, 64, 64)}
+    assert product_ms(wide, narrow, high=True) == product_ms(wide, narrow, high=False)
+
+
+def test_what_is_said_of_estimates_was_computed() -> None:
+    """The sentence beside estimates has the figures of the file."""
+    path = Path(__file__).parents[2] / "benchmarks/results/estimates.json"
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    each = [row["estimate"] for row in figures["rows"]]
+    assert f"is {figures['median']['estimate']:.2f} in the median of ten" in RANKED
+    assert 10 == len(each)
+    assert RANKED.endswith(f"{min(each):.2f} to {max(each):.2f}")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_two_real_sessions_are_timed_in_turns(tmp_path: Path) -> None:
         build("candidate") as engine,
     ):
         engine.run(feed)
-        latency = stopwatch.time(Plan.of(()), engine, feed)
+        latency = stopwatch.time(Plan.of(()), engine, [feed])
     assert latency is not None
     assert latency.speedup is not None
     assert 0.2 < latency.speedup < 5.0

@@ -19,9 +19,9 @@ WARM_UP_S = 0.02
 LEAST_RUNS = 3
 """Timed runs, at least: turns are timed several times, and one run may take seconds. The fewest
 whose median ignores one."""
-TIME_S = 0.1
+TIME_S = 0.05
 """Seconds that timed runs go on for: short, as the driver times in turns: some
-12 turns for an engine take 1.4 s."""
+12 turns for an engine take 0.8 s."""
 LONGEST_S = 4.0
 """Seconds that a measurement takes at most, however few runs that allows. A bound."""
 

@@ -112,7 +112,11 @@ class EvaluatorSpec:
             samples=samples,
             keep=self.keep,
             engines=self.engines,
-            stopwatch=Stopwatch(partial(backend.build, afresh=True), self.baseline),
+            stopwatch=Stopwatch(
+                partial(backend.build, afresh=True),
+                self.baseline,
+                self.options.engine.time_batch,
+            ),
             copies=copies_for(
                 self.options,
                 samples,

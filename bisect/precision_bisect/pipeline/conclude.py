@@ -192,7 +192,7 @@ def _explain(run: _Ended) -> Search[None]:
         run.findings = run.findings.of_answer(run.answer.kept, answered=plan is not None)
         with until(budget.overdue):
             if leaving is not None:
-                judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
+                judged = judged_elsewhere(prepared, run.driver, leaving, run.answer.samples)
                 run.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 run.born = born_inside(prepared, leaving, late=budget.late)

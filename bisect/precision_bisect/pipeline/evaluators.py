@@ -38,7 +38,11 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             # The stopwatch wraps the backend: it holds the engine that others are timed beside.
             # The evaluator wraps both: copies are further runs of an engine that it has open.
             stopwatch = stack.enter_context(
-                Stopwatch(partial(backend.build, afresh=True), prepared.baseline)
+                Stopwatch(
+                    partial(backend.build, afresh=True),
+                    prepared.baseline,
+                    prepared.case.options.engine.time_batch,
+                )
             )
             here = evaluator(prepared, backend, stopwatch)
         # The executor wraps the evaluator, or one that a spec makes in another process, so that

@@ -8,9 +8,10 @@ this is for runs of the emulator.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Objective
@@ -99,12 +100,16 @@ class Rivals:
 
 
 def estimates_of(prepared: Prepared) -> Estimates:
-    """Return what plans cost by the first sample's shapes.
+    """Return what plans cost by the first sample's shapes, or at the batch that is timed.
 
     Operators that ONNX Runtime fuses count as one kernel, whatever the target.
     """
     case = prepared.case
-    graph = partial(cost_graph, case.model, case.shapes, fused=fused_groups(case.model))
+    model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
+    if batch is not None:
+        model = replace(model, proto=rebatched(model.proto, batch))
+        shapes = {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
+    graph = partial(cost_graph, model, shapes, fused=fused_groups(model))
     return Estimates(
         plain=graph(tf32=case.options.engine.in_tf32),
         tf32=graph(tf32=True),

@@ -86,14 +86,16 @@ def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
         name: None if plan is None else latency_of(driver, plan) for name, plan in plans.items()
     }
     high = latency_by_plan["all_high"]
-    if not any(latency_by_plan.values()):
+    timed = [latency for latency in latency_by_plan.values() if latency]
+    if not timed:
         return Timed()
     paces = {name: paced(high, latency) for name, latency in latency_by_plan.items()}
     own = paces["kept"]
     return Timed(
         latency_ms={name: pace and round(pace[0], 6) for name, pace in paces.items()},
         latency_spread_ms=own and round(own[1], 6),
-        latency_method=next(latency.method for latency in latency_by_plan.values() if latency),
+        latency_method=timed[0].method,
+        latency_batch=timed[0].batch,
         own=latency_by_plan["kept"],
     )
 

@@ -34,6 +34,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.task_heads import head_remarks
 from precision_bisect.judging.comparators.tried_out import try_out
+from precision_bisect.judging.inputs.batches import try_batch
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.fitting_sizes import with_fitting_size
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
@@ -189,6 +190,8 @@ def load_run(
     random = steadiness(original, choosing, reference, comparator, options.threads)
     # The sessions are closed, and children take their place.
     trim()
+    if options.engine.time_batch is not None and reference.runs:
+        try_batch(original, options.engine.time_batch, choosing, expected, options.threads)
     model, declared = with_true_shapes(model, expected)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),

@@ -25,7 +25,7 @@ from precision_bisect.backends.emulation.semantics import (
     own_arithmetic,
     whole_kernels,
 )
-from precision_bisect.backends.tensorrt.profiles import shape_ranges
+from precision_bisect.backends.tensorrt.profiles import refuse_fixed_batch, shape_ranges
 from precision_bisect.errors import ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor
@@ -261,6 +261,8 @@ def assemble(
         raise refused(options.model, model) from error
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
+    if not backend.emulated and placed.name != "onnxruntime":
+        refuse_fixed_batch(model.inputs, options.engine)
     unknown = unknown_to(model.proto, ort_runs=loaded.runs)
     options = choose_forecasts(choose_target(options, unknown), model, loaded.seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):

@@ -150,7 +150,7 @@ class Evaluator:
                 if self.copies is not None:
                     # A session that only waits on the device slows down what is timed.
                     self.copies.rest()
-                evidence = _timed(self.stopwatch, proposal.plan, engine, feeds[0], evidence)
+                evidence = _timed(self.stopwatch, proposal.plan, engine, feeds, evidence)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)
             elif self.engines is not None and proposal.kind is Kind.JUDGE and not proposal.draw:
@@ -379,11 +379,11 @@ def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sam
 
 
 def _timed(
-    stopwatch: Stopwatch, plan: Plan, engine: Engine, feed: Sample, evidence: Evidence
+    stopwatch: Stopwatch, plan: Plan, engine: Engine, feeds: Sequence[Sample], evidence: Evidence
 ) -> Evidence:
     """Return the evidence with the latency; a measurement that fails costs only its figure."""
     try:
-        return replace(evidence, latency=stopwatch.time(plan, engine, feed))
+        return replace(evidence, latency=stopwatch.time(plan, engine, feeds))
     except BackendFailure as failure:
         note = f"the latency could not be measured: {failure.outcome.message}"
         return replace(evidence, notes=(*evidence.notes, note))

@@ -6,7 +6,7 @@ turns, and their ratio counts. Each turn of the candidate lies between two of th
 mean cancels any drift that is linear over three turns (benchmarks/latency_clocks.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +14,7 @@ from statistics import fmean, median, quantiles
 from threading import Lock
 from typing import Self
 
+from precision_bisect.graphs.batching import stacked
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Engine, Sample
 from precision_bisect.trial import Latency
@@ -27,13 +28,18 @@ class Stopwatch:
 
     With a `baseline` plan (every layer high) each engine is compared with that of the baseline.
     `build` makes it when it is first needed, unless `adopt` handed one over, and it stays open.
-    Without a baseline engines are timed alone.
+    Without a baseline engines are timed alone. They run on the first sample, or at the `batch`.
     """
 
     def __init__(
-        self, build: Callable[[Plan], Engine] | None = None, baseline: Plan | None = None
+        self,
+        build: Callable[[Plan], Engine] | None = None,
+        baseline: Plan | None = None,
+        batch: int | None = None,
     ) -> None:
         self._build = build
+        self._batch = batch
+        self._stack: Sample | None = None
         self._baseline = baseline
         self._engine: Engine | None = None
         self._held = ExitStack()
@@ -46,7 +52,7 @@ class Stopwatch:
         self._engine = None
         self._held.close()
 
-    def time(self, plan: Plan, engine: Engine, feed: Sample) -> Latency | None:
+    def time(self, plan: Plan, engine: Engine, feeds: Sequence[Sample]) -> Latency | None:
         """Return the latency of a plan's engine; None where the backend measures none.
 
         Where the baseline cannot be built, such as for want of memory beside the engine, this one
@@ -54,19 +60,28 @@ class Stopwatch:
         """
         # One at a time: two engines on one device would time each other.
         with self._lock:
-            if self._build is None or self._baseline is None:
+            if self._batch is None:
+                return self._time(plan, engine, feeds[0])
+            # Always the same object: a CUDA graph is captured for one.
+            if self._stack is None:
+                self._stack = stacked(feeds, self._batch)
+            latency = self._time(plan, engine, self._stack)
+            return latency and replace(latency, batch=self._batch)
+
+    def _time(self, plan: Plan, engine: Engine, feed: Sample) -> Latency | None:
+        if self._build is None or self._baseline is None:
+            return _alone(engine, feed)
+        if plan == self._baseline:
+            return _of_baseline(_alone(engine, feed))
+        # Without a clock no baseline is needed; the turn warms up what has one.
+        if engine.time(feed) is None:
+            return None
+        if self._engine is None:
+            try:
+                self._engine = self._held.enter_context(self._build(self._baseline))
+            except BackendFailure:
                 return _alone(engine, feed)
-            if plan == self._baseline:
-                return _of_baseline(_alone(engine, feed))
-            # Without a clock no baseline is needed; the turn warms up what has one.
-            if engine.time(feed) is None:
-                return None
-            if self._engine is None:
-                try:
-                    self._engine = self._held.enter_context(self._build(self._baseline))
-                except BackendFailure:
-                    return _alone(engine, feed)
-            return _in_turns(engine, self._engine, feed)
+        return _in_turns(engine, self._engine, feed)
 
     def adopt(self, plan: Plan, engine: Engine, stack: ExitStack) -> None:
         """Keep an entered engine open if it is the baseline's and there is none yet.

@@ -95,6 +95,8 @@ _CAPABILITY = re.compile(r"\d{1,3}\.\d{1,3}")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
+LARGEST_BATCH = 2**16
+"""No batch to time is larger. A bound on memory."""
 LARGEST = 2**40
 """No size, and no number of MiB, is larger."""
 NOT_TOLD = (
@@ -119,8 +121,9 @@ class EngineSettings:
     `ort_custom_ops` of operators for ONNX Runtime. `config_script` is SCRIPT.py[:FUNCTION], which
     changes TensorRT's builder configuration. `backend_options` say how a backend reaches what it
     needs, and decide no verdict. `io_types`: "fp16" has what is judged and exported
-    take and give FP16 where the model has FP32. `build_timeout_s`: seconds after which a build
-    counts as timed out. Raises UsageError for values that cannot work.
+    take and give FP16 where the model has FP32. `time_batch` is the batch that is timed.
+    `build_timeout_s`: seconds after which a build counts as timed out. Raises UsageError for
+    values that cannot work.
     """
 
     typing: TypingName = _engine(
@@ -214,6 +217,14 @@ class EngineSettings:
         name=BACKEND_OPTION,
         metavar="KEY=VALUE",
         gather=parse_backend_options,
+    )
+    time_batch: int | None = _engine(
+        None,
+        "time plans at this batch, or estimate their time: the samples in turn, along the first "
+        "axis of all inputs (the samples' own)",
+        metavar="N",
+        least=1,
+        most=LARGEST_BATCH,
     )
     build_timeout_s: float | None = _engine(
         None,

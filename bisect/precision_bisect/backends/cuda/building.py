@@ -11,13 +11,15 @@ the kernels that ran, with the types of their tensors. A kernel keeps its node's
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.graph import has_function, opset
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
@@ -138,7 +140,8 @@ class BuiltSession:
 
     `layers` are the names of all nodes of the model. `kept` and `low` are those of its candidates
     that stay high and run low, in network order. `high` is the type of those that stay. `captures`
-    is as in `Opened`.
+    is as in `Opened`. `rebatched` opens the plan for another batch, as the session was; it raises
+    what `TypedSessions.open` does.
     """
 
     session: "onnxruntime.InferenceSession"
@@ -149,6 +152,7 @@ class BuiltSession:
     low: Sequence[LayerName]
     high: HighName
     captures: bool = False
+    rebatched: "Callable[[int], Opened]"
 
 
 class TypedSessions:
@@ -172,12 +176,7 @@ class TypedSessions:
 
         Raises BackendFailure: the build failed, took too long, or a low layer lies on the CPU.
         """
-        try:
-            opened = self._open(plan, opener)
-        except OpeningError as error:
-            raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
-        except TimeoutError as error:
-            raise failure(TrialStatus.TIMED_OUT, str(error)) from error
+        opened = self._built(plan, opener)
         # Before any run: its outputs would look right, as FP32 computed them.
         if stray := self._on_cpu(plan, opened):
             raise not_honoured(stray)
@@ -191,7 +190,16 @@ class TypedSessions:
             low=self._low(plan),
             high=self._writer.pair.high,
             captures=opened.captures,
+            rebatched=partial(self._built, plan, opener),
         )
+
+    def _built(self, plan: Plan, opener: Opener | None, batch: int | None = None) -> Opened:
+        try:
+            return self._open(plan, opener, batch)
+        except OpeningError as error:
+            raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
+        except TimeoutError as error:
+            raise failure(TrialStatus.TIMED_OUT, str(error)) from error
 
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return the candidates that ONNX Runtime cannot run low, each with the reason.
@@ -212,8 +220,10 @@ class TypedSessions:
         trim()
         return stuck
 
-    def _open(self, plan: Plan, opener: Opener | None = None) -> Opened:
+    def _open(self, plan: Plan, opener: Opener | None = None, batch: int | None = None) -> Opened:
         typed = self._writer.write(plan, guard_islands=False, seal=True)
+        if batch is not None:
+            typed = replace(typed, proto=rebatched(typed.proto, batch))
         with self._files.saved(typed) as file:
             return replace(opener or self._opener, data=self._files.root).open(file)
 

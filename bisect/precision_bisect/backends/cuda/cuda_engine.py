@@ -155,8 +155,17 @@ class SessionEngine:
 
     def _bound(self, feed: Sample) -> BoundRun:
         built = self._open
-        values = as_bound(built.session, feed)
-        return BoundRun(built.session, values, self._device, captures=built.captures)
+        session, captures = built.session, built.captures
+        # A batch that is written into the file has a session of its own.
+        fixed = {value.name: value.shape[:1] for value in session.get_inputs()}
+        batch = next((len(array) for array in feed.values() if array.ndim), 0)
+        if any(isinstance(n, int) and n != batch for sizes in fixed.values() for n in sizes):
+            opened = built.rebatched(batch)
+            session, captures = opened.session, opened.captures
+            # It ends the profile, which makes runs slower by half and more.
+            Path(session.end_profiling()).unlink()
+        values = as_bound(session, feed)
+        return BoundRun(session, values, self._device, captures=captures)
 
     def evidence(self) -> Evidence:
         """Return the remarks of the build, and after a run what its kernels show."""

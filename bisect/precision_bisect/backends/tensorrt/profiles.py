@@ -61,6 +61,8 @@ def shape_ranges(
                 f"--min-shapes or --max-shapes gives {name!r}, but not --opt-shapes",
                 "give all three, as to trtexec",
             )
+    if settings.time_batch is not None:
+        samples = _with_batch(samples, settings.time_batch, values)
     ranges = {}
     for name, spec in specs.items():
         if name in settings.opt_shapes:
@@ -70,6 +72,29 @@ def shape_ranges(
             if name in values:
                 ranges[name] = replace(ranges[name], best=max(samples[name], key=prod))
     return ranges
+
+
+def refuse_fixed_batch(inputs: Sequence[TensorSpec], settings: EngineSettings) -> None:
+    """Raise UsageError where another batch is to be timed than the model fixes for an input."""
+    batch = settings.time_batch
+    for spec in inputs:
+        own = spec.shape[0] if spec.shape else None
+        if batch is not None and isinstance(own, int) and own != batch:
+            raise UsageError(
+                f"--time-batch {batch}: the model fixes the batch of {spec.name!r} to {own}, and "
+                "TensorRT builds that one",
+                "export it with a batch axis that is left open, or judge by --backend onnxruntime",
+            )
+
+
+def _with_batch(samples: SampleShapes, batch: int, values: Set[str]) -> SampleShapes:
+    """Return the shapes of the samples, and the same at the batch that is timed."""
+    return {
+        name: sizes
+        if name in values
+        else [*sizes, *((batch, *size[1:]) for size in sizes if size)]
+        for name, sizes in samples.items()
+    }
 
 
 def is_static(spec: TensorSpec) -> bool:

@@ -120,7 +120,7 @@ def run_call(
     engine: str,
     feed: Sample,
     files: Sequence[str],
-    number: int = 0,
+    number: int | str = 0,
 ) -> Sequence[str]:
     """Return the flags that run an engine on a feed, `files` by input, all but `EXPORT_OUTPUT`.
 

@@ -94,6 +94,11 @@ class Subject:
         return "strong" if self.weak is None else "weak"
 
     @property
+    def time_batch(self) -> int | None:
+        """The batch that is timed, None for that of the samples."""
+        return self.case.options.engine.time_batch
+
+    @property
     def manifest(self) -> Manifest:
         text = json.dumps(self.case.finished.result.fingerprint, sort_keys=True)
         return Manifest(

@@ -28,6 +28,7 @@ from precision_bisect.pipeline.on_target.exchange import (
 )
 from precision_bisect.pipeline.on_target.own_comparison import own_comparison
 from precision_bisect.pipeline.on_target.target_script import (
+    BATCH,
     BUILD_LOG,
     ENGINE,
     ENGINE_BYTES,
@@ -37,6 +38,7 @@ from precision_bisect.pipeline.on_target.target_script import (
     SCRIPT,
     SHARED_MODEL,
     array_file,
+    timed_runs,
     write_script,
 )
 from precision_bisect.protocols import Comparator, Sample
@@ -116,19 +118,19 @@ def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:
             save_mixed(folder_of_point, typed_point(subject, export))
     if subject.weak is not None:
         save_mixed(folder, named_model(subject), SHARED_MODEL)
-    _write_arrays(where, INPUTS, model.inputs, subject.inputs)
-    _write_arrays(where, REFERENCES, model.outputs, subject.outputs)
+    _write_arrays(where, INPUTS, model.inputs, timed_runs(subject))
+    _write_arrays(where, REFERENCES, model.outputs, dict(enumerate(subject.outputs)))
     folder.write(SCRIPT, script)
     # Last, so that a folder that has it is complete.
     folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
 
 
 def _write_arrays(
-    where: Path, folder: str, specs: Sequence[TensorSpec], samples: Sequence[Sample]
+    where: Path, folder: str, specs: Sequence[TensorSpec], samples: Mapping[int | str, Sample]
 ) -> None:
     """Write inputs or references as trtexec loads them."""
     RunFolder(where / folder)
-    for sample, arrays in enumerate(samples):
+    for sample, arrays in samples.items():
         for number, spec in enumerate(specs):
             path = where / array_file(folder, sample, number)
             with folder_errors(path), whole(path) as stream:
@@ -197,17 +199,20 @@ def _point(
     model = subject.model
     outputs: list[Sample] = []
     wanted: list[Sample] = []
-    times: list[float] = []
     for number, reference in enumerate(subject.outputs):
         path = folder / flags.OUTPUT.format(number)
         sample = _tried(lacks, results.read_outputs, path, model.outputs, subject.called)
         if sample is not None:
             outputs.append(sample)
             wanted.append(reference)
-            times += _tried(lacks, results.read_times, folder / flags.TIMES.format(number)) or []
         elif size is not None:
             why = results.trouble(folder / RUN_LOG.format(number)) or _NO_LOG
             lacks.append(f"no outputs of sample {number}: {why}")
+    timed = range(len(subject.inputs)) if subject.time_batch is None else (BATCH,)
+    files = [folder / flags.TIMES.format(number) for number in timed]
+    times = [ms for file in files for ms in _tried(lacks, results.read_times, file) or ()]
+    if size is not None and subject.time_batch is not None and not times:
+        lacks.append(f"no times at batch {subject.time_batch}: the folder has none")
     judged = judge_outputs(comparator, outputs, wanted) if outputs else None
     latency = latency_of(times, "cuda_events") if times else None
     layers: Sequence[LayerHonour] | None = ()
@@ -224,6 +229,7 @@ def _point(
         message=judged.message if judged else "",
         latency_ms=latency.median_ms if latency else None,
         latency_spread_ms=latency.spread_ms if latency else None,
+        latency_batch=subject.time_batch if latency else None,
         engine_bytes=size,
         layers=layers or (),
         failed=failed,

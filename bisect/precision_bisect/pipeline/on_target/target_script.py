@@ -5,9 +5,10 @@ Nothing in it is called by a name of the model but layers, which are quoted for 
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from precision_bisect.backends.backend_plugin import sample_shapes
+from precision_bisect.backends.tensorrt.profiles import refuse_fixed_batch
 from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.errors import printable
 from precision_bisect.exports.trtexec import (
@@ -17,14 +18,18 @@ from precision_bisect.exports.trtexec import (
     decomposing,
     since,
 )
+from precision_bisect.graphs.batching import stacked
 from precision_bisect.pipeline.on_target.exchange import Subject
 from precision_bisect.pipeline.on_target.own_comparison import OwnComparison
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.on_target import ANSWER
 from precision_bisect.runs.runfolder import MIXED_MODEL, TIMING_CACHE
 
 SCRIPT, INPUTS, REFERENCES = "judge.sh", "inputs", "references"
 ENGINE, ENGINE_BYTES = "model.engine", "engine-bytes.txt"
 BUILD_LOG, RUN_LOG = "build.log", "run-{}.log"
+BATCH = "batch"
+"""In place of a sample's number: what is timed at another batch, and not compared."""
 SHARED_MODEL = "model.onnx"
 """The model of which weak plans name layers, once for all of them."""
 _OWN_CACHE = "cache.part"
@@ -98,11 +103,13 @@ verdict() {{{{
     printf '%s\\n' "$point: $outcome, by trtexec's own comparison"
 }}}}
 
-# run NUMBER REFERENCES FLAG...
+# run NUMBER REFERENCES FLAG...: what has no references is only timed.
 run() {{{{
     number=$1 references=$2
     shift 2
-    if [ -n "$compares" ]; then set -- "--loadRefOutputs=$references" {{limits}} "$@"; fi
+    if [ -n "$compares" ] && [ -n "$references" ]; then
+        set -- "--loadRefOutputs=$references" {{limits}} "$@"
+    fi
     step "run-$number.log" {flags.EXPORT_OUTPUT} "output-$number.json" "$tool" "$@"
 }}}}
 
@@ -163,6 +170,7 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
     Raises NotWritable for shapes that cannot work, UsageError for those that leave out a sample.
     """
     export, model = subject.points[ANSWER], subject.model
+    refuse_fixed_batch(model.inputs, subject.case.options.engine)
     flags.open_ranges(model, export.settings, sample_shapes(model, subject.inputs))
     remarks = [since(export)]
     if export.settings.plugins:
@@ -204,19 +212,30 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
 
 
 def _runs(subject: Subject) -> Sequence[str]:
-    """Return a call of `run` for each sample."""
+    """Return a call of `run` for each sample, and for the batch that is timed."""
     model, calls = subject.model, []
-    for number, feed in enumerate(subject.inputs):
+    for number, feed in timed_runs(subject).items():
         files = [f"../{array_file(INPUTS, number, place)}" for place in range(len(model.inputs))]
         call = flags.run_call(model, subject.called, ENGINE, feed, files, number)
         references = ",".join(
             f"{subject.called[spec.name]}:../{array_file(REFERENCES, number, place)}"
             for place, spec in enumerate(model.outputs)
+            if number != BATCH
         )
         calls.append(f'run {number} {shlex.quote(references)} {shlex.join(call)} "$@"')
     return calls
 
 
-def array_file(folder: str, sample: int, number: int) -> str:
+def timed_runs(subject: Subject) -> Mapping[int | str, Sample]:
+    """Return the samples by number, and what is timed at another batch, if that is asked for.
+
+    Raises CannotBatchError where the samples make no such batch.
+    """
+    runs: dict[int | str, Sample] = dict(enumerate(subject.inputs))
+    batch = subject.time_batch
+    return runs if batch is None else {**runs, BATCH: stacked(subject.inputs, batch)}
+
+
+def array_file(folder: str, sample: int | str, number: int) -> str:
     """Return where an input or a reference of a sample lies in the folder."""
     return f"{folder}/{sample}-{number}.bin"

@@ -79,9 +79,9 @@ class PointOnTarget:
 
     `kept` counts its layers; of `samples` so many have outputs that could be read. `passed` and
     `error` are over these, as the run judges; None where there is none. `latency_ms` is the
-    median of trtexec's compute times, `latency_spread_ms` what the middle half of them spans.
-    `layers` are the kept ones as the engine shows them. `failed` says why there is no engine, as
-    far as a log came back.
+    median of trtexec's compute times, `latency_spread_ms` what the middle half of them spans,
+    `latency_batch` None where it is the samples' own. `layers` are the kept ones as the engine
+    shows them. `failed` says why there is no engine, as far as a log came back.
     `lacks` says in sentences what is missing or damaged.
     """
 
@@ -93,6 +93,7 @@ class PointOnTarget:
     message: str = ""
     latency_ms: Figure | None = None
     latency_spread_ms: Figure | None = None
+    latency_batch: Count | None = None
     engine_bytes: Count | None = None
     layers: Sequence[LayerHonour] = ()
     failed: FailedBuild | None = None
@@ -118,11 +119,12 @@ class PointOnTarget:
         words = {Honour.DEMOTED: "DEMOTED", Honour.NOT_OBSERVABLE: "not observable"}
         others = [f"{counts[honour]} {word}" for honour, word in words.items() if counts[honour]]
         size = None if self.engine_bytes is None else self.engine_bytes / _MIB
+        batch = "" if self.latency_batch is None else f" at batch {self.latency_batch}"
         return (
             self.point,
             holds,
             _NOTHING if self.error is None else f"{self.error:.3g}",
-            _NOTHING if self.latency_ms is None else f"{self.latency_ms:.3g} ms",
+            _NOTHING if self.latency_ms is None else f"{self.latency_ms:.3g} ms{batch}",
             ", ".join([str(counts[Honour.HONOURED]), *others]) if self.layers else _NOTHING,
             _NOTHING if size is None else f"{size:.3g} MiB",
         )

@@ -52,8 +52,9 @@ class WithTf32:
     """What stays FP32 as TensorRT and ONNX Runtime compute it unless told otherwise: in TF32.
 
     `fp32_error` and `fp32_passed` are of every layer high, `error` and `passed` of the answer;
-    None for what was not evaluated, and `message` says why. On an engine FP32 takes `fp32_ms`, and
-    the answer is `speedup` times as fast, both with TF32 and in turns.
+    None for what was not evaluated, and `message` says why. A `forecast` of the answer is far over
+    the limit, and was not built. On an engine FP32 takes `fp32_ms`, and the answer is `speedup`
+    times as fast, both with TF32 and in turns.
     """
 
     fp32_passed: bool | None = None
@@ -62,6 +63,7 @@ class WithTf32:
     passed: bool | None = None
     error: Figure | None = None
     speedup: float | None = None
+    forecast: bool = False
     message: str = ""
 
     @property

@@ -25,6 +25,7 @@ class LatencySection:
     latency_ms: Mapping[str, Figure | None] | None = None
     latency_spread_ms: Figure | None = None
     latency_method: LatencyMethod | None = None
+    latency_batch: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

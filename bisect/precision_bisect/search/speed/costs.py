@@ -18,12 +18,15 @@ from precision_bisect.graphs.node_views import Shape, tensor_shapes
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.search.speed.roofline import (
+    CONVOLUTIONS,
     HIGH_BYTES,
     KERNEL_MS,
+    LAYOUT_KERNELS,
     LOW_BYTES,
     cast_ms,
     macs,
     operator_ms,
+    product_ms,
 )
 
 
@@ -51,8 +54,10 @@ def cost_graph(
 
     def time_ms(names: Sequence[str], moved: Iterable[str], *, high: bool) -> float:
         elements = sum(sizes.get(name, usual) for name in moved if name in floats)
-        products = sum(macs(nodes[name], shapes) for name in names)
-        return kernel_ms + operator_ms(products, elements, high=high, tf32=tf32)
+        products = sum(product_ms(nodes[name], shapes, high=high, tf32=tf32) for name in names)
+        low_convolutions = 0 if high else sum(nodes[n].op_type in CONVOLUTIONS for n in names)
+        kernels = 1 + LAYOUT_KERNELS * low_convolutions
+        return kernels * kernel_ms + operator_ms(products, elements, high=high)
 
     low, high = (
         {

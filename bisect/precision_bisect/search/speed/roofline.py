@@ -22,20 +22,60 @@ _TF32_PER_MS = 1.5e11
 """The same of products with TF32, on tensor cores: 150 TFLOP/s."""
 _LOW_PER_MS = 3e11
 """FP16 operations a millisecond: 300 TFLOP/s on tensor cores."""
+_FILLING = 1.5e5
+"""Results of a product from which on all multiprocessors have work. A round figure."""
+_TILE = 32
+"""Channels, read and written, below which a convolution leaves tensor cores idle."""
+LAYOUT_KERNELS = 2
+"""Kernels beside a low convolution, which bring its values into the layout of tensor cores and
+back. These three: over the plans in benchmarks/results/gpu_fronts.json, each network foretold by
+the others."""
+CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 KERNEL_MS = 2e-3
 """Milliseconds that a kernel of its own, such as a Cast, takes however little it does: its launch.
 A round figure."""
 HIGH_BYTES, LOW_BYTES = 4, 2
+_MATRIX_AXES = 2
 
 
-def operator_ms(macs: float, elements: float, *, high: bool, tf32: bool = False) -> float:
+def operator_ms(product_ms: float, elements: float, *, high: bool) -> float:
     """Return how long an operator takes in the high type, or in the low one, in milliseconds.
 
-    `macs` are its multiply-adds, which FP32 may compute with TF32, `elements` the values that it
-    reads or writes.
+    Its products take `product_ms`; `elements` are the values that it reads or writes.
     """
-    rate = (_TF32_PER_MS if tf32 else _HIGH_PER_MS) if high else _LOW_PER_MS
-    return max(2 * macs / rate, elements * (HIGH_BYTES if high else LOW_BYTES) / _BYTES_PER_MS)
+    return max(product_ms, elements * (HIGH_BYTES if high else LOW_BYTES) / _BYTES_PER_MS)
+
+
+def product_ms(
+    node: onnx.NodeProto, shapes: Mapping[str, Shape], *, high: bool, tf32: bool = False
+) -> float:
+    """Return how long the multiply-adds of an operator take, in FP32 maybe with TF32.
+
+    Few results leave part of the device idle, few channels part of the tensor cores.
+    """
+    operations = 2 * macs(node, shapes)
+    if not operations:
+        return 0.0
+    out = shapes[node.output[0]]
+    if node.op_type in ("MatMul", "Gemm") and (len(out) < _MATRIX_AXES or out[-2] == 1):
+        # Of one row: weights are read once, by all multiprocessors, and no tensor core.
+        return operations / _HIGH_PER_MS
+    rate = _HIGH_PER_MS
+    if tf32 or not high:
+        cores = _TF32_PER_MS if high else _LOW_PER_MS
+        rate = max(rate, cores * _used_of_tiles(node, shapes))
+    filled = min(1.0, max(prod(out), 1) / _FILLING)
+    return operations / (rate * filled)
+
+
+def _used_of_tiles(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float:
+    """Return the share of the tensor cores that a convolution's channels use."""
+    weight = shapes.get(node.input[1], ())
+    if node.op_type not in CONVOLUTIONS or len(weight) < _MATRIX_AXES:
+        return 1.0
+    group = attribute(node, "group")
+    written, read = weight[0] / (1 if group is None else group.i), weight[1]
+    return min(1.0, written / _TILE) * min(1.0, read / _TILE)
 
 
 def cast_ms(elements: float, kernel_ms: float) -> float:
