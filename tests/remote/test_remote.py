@@ -334,3 +334,18 @@ def test_without_any_board_the_run_ends_in_one_line(
         board.each[0].cut()
         with pytest.raises(ExecutorError, match=r"no host can be reached: one: .*--resume"):
             engine.run({"x": np.ones((1, 8), np.float32)})
+
+
+@pytest.mark.nightly
+def test_a_ranking_by_what_the_board_shows(board: Boards, tmp_path: Path) -> None:
+    """The answer is that of the emulator's ranking; NaN and Inf are born where they are there."""
+    model = tiny_model(tmp_path)
+    assert 0 == main(command(model, board, "--rank-by", "engine"))
+    assert sorted(tiny.KEPT) == kept(model)
+    errors = read_tensor_errors(model.parent / "run")
+    assert errors is not None
+    assert ["n4_Mul", "n13_Mul"] == errors.born
+    assert len(tiny.STEPS) == errors.of_tensors
+    shown = {error.layer: error for error in errors.tensors}
+    assert shown["n4_Mul"].finite is False
+    assert 0 < shown["n1_Tanh"].rms < 1e-3
