@@ -18,12 +18,22 @@ from precision_bisect.backends.inspection.shown_tensors import (
     Written,
     written_by_kernels,
 )
+from precision_bisect.errors import RefusedError
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.pipeline.explanation import Explained, seen_in_engine
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.tensor_errors import (
+    TensorError,
+    TensorErrors,
+    read_tensor_errors,
+)
 
 CHAIN = """(float[8, 16] x) => (float[8, 16] y) <float[16, 16] w, float[16, 16] v> {
     [one] a = MatMul (x, w)
@@ -140,7 +150,8 @@ def test_a_tensor_that_is_another_than_it_seems_does_not_count(tmp_path: Path) -
             ]
         ]
 
-    assert () == tuple(look_into(model, FP16, feeds, shifted).parts)
+    with pytest.raises(RefusedError, match="agrees with FP32"):
+        look_into(model, FP16, feeds, shifted)
 
 
 def test_tensors_are_known_by_the_kernel_that_writes_them(tmp_path: Path) -> None:
@@ -170,3 +181,35 @@ def test_tensors_are_known_by_the_kernel_that_writes_them(tmp_path: Path) -> Non
     )
     assert Written(nodes=("first",), tensors=("a",)) == written["b.1_3_myl0"]
     assert Written(nodes=("second",), tensors=("b",)) == written["y"]
+
+
+def test_a_diagnosis_tells_what_the_engine_has_shown(tmp_path: Path) -> None:
+    """A layer in which NaN is born in the engine is proven; others have the engine's error."""
+    errors = TensorErrors(
+        tensors=[
+            TensorError(tensor="a", layer="one", rms=1e-3, largest=0.01),
+            TensorError(tensor="b", layer="two", rms=float("inf"), largest=1.0, finite=False),
+        ],
+        of_tensors=3,
+        born=["two"],
+    )
+    errors.save(tmp_path)
+    assert errors == read_tensor_errors(tmp_path)
+    findings = [
+        Finding(
+            layer=layer,
+            kept=True,
+            low="fp16",
+            high="fp32",
+            cause=Cause.ROUNDING,
+            evidence=Signs("it rounds"),
+        )
+        for layer in ("one", "two", "three")
+    ]
+    seen = seen_in_engine(Explained(Findings(low="fp16", layers=findings)), errors).findings
+    assert [
+        "it rounds; in the engine itself it is 0.001 off, with what comes in",
+        "it rounds; NaN or Inf is born here in the engine itself",
+        "it rounds",
+    ] == [str(finding.evidence) for finding in seen.layers]
+    assert [1e-3, np.inf, None] == [f.figures.get("engine_error") for f in seen.layers]

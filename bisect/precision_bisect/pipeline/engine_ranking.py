@@ -65,13 +65,18 @@ class RankedByEngine:
                 f"cannot write into {case.options.folder}: {error.strerror}",
                 "free some space, then go on with --resume",
             ) from error
-        return Evaluator(
+        by_engine = Evaluator(
             backend=forecasts,
             emulator=forecasts,
             comparator=case.comparator,
             samples=case.sets,
             keep=case.options.folder,
         )
+
+        def evaluate(proposal: Proposal) -> Outcome:
+            return (by_engine if forecasts.tells(proposal.plan) else self.otherwise)(proposal)
+
+        return evaluate
 
     def _errors(self, feeds: Sequence[Sample]) -> EngineErrors:
         """Return what the engine's parts add. Raises as `look_into` does."""

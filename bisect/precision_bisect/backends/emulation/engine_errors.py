@@ -19,6 +19,7 @@ from precision_bisect.backends.inspection.shown_tensors import (
     recognised,
     relative_error,
 )
+from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.graph import Names, captured, copied, refill, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
@@ -85,7 +86,13 @@ def look_into(
     names = computed(model)
     session = Session(showing(model.proto, names, model.elem_types), model.weights, threads)
     exact = [session.run(feed, names) for feed in feeds]
-    high = _seen(show(Plan.all_high(len(model.table.candidates)), feeds), exact, names, LIKE_FP32)
+    everything = Plan.all_high(len(model.table.candidates))
+    high = _seen(show(everything, feeds), exact, names, LIKE_FP32)
+    if not high[0]:
+        raise RefusedError(
+            "no tensor that the engine shows agrees with FP32 while every layer is high",
+            "leave out --rank-by",
+        )
     plan, added, parts = Plan.of(()), dict[str, Sequence[Added]](), dict[str, Part]()
     first: Sequence[Mapping[str, Floats]] = ()
     born: list[str] = []

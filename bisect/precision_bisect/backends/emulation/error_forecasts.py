@@ -45,6 +45,14 @@ class ErrorForecasts:
         proto, self._inputs = with_errors(model.proto, list(self._parts))
         self._session = Session(proto, model.weights, threads)
 
+    def tells(self, plan: Plan) -> bool:
+        """Whether each layer that a plan has low belongs to a part of which the errors are known.
+
+        What only leads to outputs that are no floats does not.
+        """
+        known = (part.layers for part in self._parts.values())
+        return self._layers.difference(plan.kept) <= frozenset().union(*known)
+
     def versions(self) -> Mapping[str, str]:
         """Return the version of ONNX Runtime."""
         return {"onnxruntime": runtime().__version__}

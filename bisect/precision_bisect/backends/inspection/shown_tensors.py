@@ -123,9 +123,9 @@ def _source(name: str, cast: Mapping[str, str]) -> str:
 
 
 def as_shown(
-    arrays: Mapping[str, NDArray[Any]], written: Mapping[str, Written]
+    arrays: Mapping[str, NDArray[Any]], written: Mapping[str, Written], outputs: Sample
 ) -> list[ShownTensor]:
-    """Return tensors of an engine, in its order, with what wrote them."""
+    """Return tensors of an engine with what wrote them, and its outputs, which are not emitted."""
     nothing = Written(nodes=(), tensors=())
     sources = {name: written.get(name, nothing) for name in arrays}
     return [
@@ -133,6 +133,10 @@ def as_shown(
             name=name, nodes=sources[name].nodes, tensors=sources[name].tensors, values=array
         )
         for name, array in arrays.items()
+    ] + [
+        ShownTensor(name=name, nodes=(), tensors=(name,), values=array)
+        for name, array in outputs.items()
+        if array.dtype.kind == "f"
     ]
 
 

@@ -307,11 +307,17 @@ class RemoteEngine:
         """
         # Built at first, so that its layers are known.
         self._on_host(lambda host: None)
-        arrays = self._ran(
-            feed, lambda there: results.read_shown(there, self._layers), flags.SHOW_ONCE
+        model, called, file = self._backend.model, self._backend.called, flags.OUTPUT.format(0)
+        arrays, outputs = self._ran(
+            feed,
+            lambda there: (
+                results.read_shown(there, self._layers),
+                results.read_outputs(there / file, model.outputs, called),
+            ),
+            flags.SHOW_ONCE,
         )
-        own = {name: model for model, name in self._backend.called.items()}
-        return as_shown(arrays, written_by_kernels(self._layers, graph, own))
+        own = {name: model_name for model_name, name in called.items()}
+        return as_shown(arrays, written_by_kernels(self._layers, graph, own), outputs)
 
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured."""

@@ -44,9 +44,10 @@ _MARK = "precision-bisect: called"
 _MARK_LINE = f"\n{_MARK}\n".encode()
 _LONGEST_START = 2**16
 """Bytes that a shell may print as it starts."""
-_BESIDE, _MOST_FILES = 2**20, 16
+_BESIDE, _MOST_FILES = 2**20, 2**12
 """Bytes that come beside the largest file, and how many files are looked at."""
-_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}", re.ASCII)
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}|\d{4,9}_[A-Za-z0-9._,-]{1,180}\.npy", re.ASCII)
+"""A file of ours, or of a tensor as trtexec calls it."""
 _PREFIX = "precision-bisect"
 WEIGHTS_PART, LOG = "weights.part", "log"
 """What is sent to go behind the weights there, and what comes back of the tool's own words."""

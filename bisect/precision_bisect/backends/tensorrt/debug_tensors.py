@@ -29,8 +29,10 @@ def can_show(trt: ModuleType) -> bool:
     return marks and hasattr(trt.IExecutionContext, "unfused_tensors_debug_state")
 
 
-def emitted(trt: ModuleType, runner: Any, feed: Sample) -> Mapping[str, NDArray[Any]]:
-    """Return the floats that an engine emits for one feed, in its order, by its own names.
+def emitted(
+    trt: ModuleType, runner: Any, feed: Sample
+) -> tuple[Mapping[str, NDArray[Any]], Sample]:
+    """Return the floats that an engine emits for one feed, by its own names, and its outputs.
 
     `runner` is Polygraphy's active runner, whose listener is put back. Raises DebugTensorError
     where a tensor could not be copied.
@@ -40,14 +42,13 @@ def emitted(trt: ModuleType, runner: Any, feed: Sample) -> Mapping[str, NDArray[
     runner.context.unfused_tensors_debug_state = True
     runner.set_debug_listener(listener)
     try:
-        runner.infer(feed)
+        outputs = {name: np.array(array) for name, array in runner.infer(feed).items()}
     finally:
         runner.context.unfused_tensors_debug_state = False
         runner.set_debug_listener(before)
     if listener.trouble:
         raise DebugTensorError(listener.trouble)
-    tensors: Mapping[str, NDArray[Any]] = listener.tensors
-    return tensors
+    return listener.tensors, outputs
 
 
 def _listener(trt: ModuleType) -> Any:

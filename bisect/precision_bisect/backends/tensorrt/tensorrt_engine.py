@@ -122,8 +122,8 @@ class TensorRTEngine:
         Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
         """
         with self._running() as runner:
-            arrays = emitted(self._flavour.module, runner, _as_bound(runner, feed))
-        return as_shown(arrays, written_by_kernels(self._layers(), graph))
+            arrays, outputs = emitted(self._flavour.module, runner, _as_bound(runner, feed))
+        return as_shown(arrays, written_by_kernels(self._layers(), graph), outputs)
 
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured, and the builder's remarks.
