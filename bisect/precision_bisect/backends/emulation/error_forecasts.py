@@ -2,7 +2,7 @@
 
 For the layers that a plan has low, the errors are added at their places; one session serves every
 plan. So the ranking is of the engine's own errors, and costs two builds and an FP32 inference a
-layer. Cheaper ways are told in this room's README.
+layer. Cheaper ways are among what `bisect/README.md` tells as rejected.
 """
 
 import math
