@@ -80,8 +80,8 @@ class WorkerOptions:
     rank_by: RankBy = _workers(
         "emulator",
         "what ranks the layers where engines are built; engine: the errors of the tensors that "
-        "the engine itself shows, of TensorRT 10.12 and later, TensorRT-RTX and remote; it takes "
-        "two to four more builds ({})",
+        "the engine itself shows, with ONNX Runtime, TensorRT 10.12 and later, TensorRT-RTX and "
+        "remote; it takes two to four more builds ({})",
     )
     trial_timeout_s: float | None = _workers(
         None,

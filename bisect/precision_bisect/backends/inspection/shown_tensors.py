@@ -63,7 +63,7 @@ def shown_by(
     if not isinstance(backend, ShowsTensors):
         raise RefusedError(
             f"--backend {backend.name} does not show the tensors of its engines",
-            "leave out --rank-by, or choose tensorrt, tensorrt-rtx or remote",
+            "leave out --rank-by",
         )
     try:
         return backend.show(plan, feeds)
