@@ -1,6 +1,7 @@
 """What an engine shows of its tensors: which tensors they are, and what each of its parts adds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import models
+import tiny
+from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.engine_errors import computed, look_into
 from precision_bisect.backends.emulation.error_forecasts import ErrorForecasts
@@ -18,13 +21,17 @@ from precision_bisect.backends.inspection.shown_tensors import (
     Written,
     written_by_kernels,
 )
+from precision_bisect.commandline.main import main
 from precision_bisect.errors import RefusedError
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.options import Options
+from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.explanation import Explained, seen_in_engine
+from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -33,6 +40,16 @@ from precision_bisect.runs.results.tensor_errors import (
     TensorError,
     TensorErrors,
     read_tensor_errors,
+)
+from precision_bisect.runs.runfolder import TENSOR_ERRORS
+from precision_bisect.trial import (
+    Kind,
+    Outcome,
+    Phase,
+    Proposal,
+    SampleSet,
+    TrialStatus,
+    Verdict,
 )
 
 CHAIN = """(float[8, 16] x) => (float[8, 16] y) <float[16, 16] w, float[16, 16] v> {
@@ -213,3 +230,67 @@ def test_a_diagnosis_tells_what_the_engine_has_shown(tmp_path: Path) -> None:
         "it rounds",
     ] == [str(finding.evidence) for finding in seen.layers]
     assert [1e-3, np.inf, None] == [f.figures.get("engine_error") for f in seen.layers]
+
+
+class ShowingBackend(EmulatedBackend):
+    """The emulator as a backend whose engines show their tensors, or fail to be built."""
+
+    def __init__(self, model: Model, *, fails: bool = False) -> None:
+        super().__init__(model)
+        self._show = Showing(model)
+        self._fails = fails
+
+    def show(self, plan: Plan, feeds: Sequence[Sample]) -> list[list[ShownTensor]]:
+        """See `ShowsTensors`."""
+        if self._fails:
+            raise failure(TrialStatus.BUILD_FAILED, "no tactic")
+        return self._show(plan, feeds)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_trials_of_a_ranking_are_evaluated_by_the_engines_errors(
+    tmp_path: Path, fails: bool
+) -> None:
+    """All others are not; nor are they where the engine shows nothing, which the notes tell."""
+    (tmp_path / "run").mkdir()
+    options = Options(
+        model=tiny.write_model(tmp_path / "model.onnx"), out=tmp_path / "run", backend="emulated"
+    )
+    prepared = prepare(options, lambda event: None, tmp_path / "work")
+    model = prepared.case.model
+    asked: list[Proposal] = []
+
+    def otherwise(proposal: Proposal) -> Outcome:
+        asked.append(proposal)
+        return Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=0.5)
+
+    prepared = replace(prepared, here=ShowingBackend(model, fails=fails))
+    ranked = RankedByEngine(prepared=prepared, otherwise=otherwise)
+    everything = Plan.all_high(len(model.table.candidates))
+    square = model.table.plan_of(["n4_Mul"])
+    ranking = Proposal(
+        plan=everything.without(square.kept),
+        kind=Kind.PREDICT,
+        phase=Phase.RANKING,
+        samples=SampleSet.RANKING,
+    )
+    judged = replace(ranking, kind=Kind.JUDGE)
+    outcomes = [ranked(judged), ranked(ranking)]
+    assert asked == ([judged, ranking] if fails else [judged])
+    assert (tmp_path / "run" / TENSOR_ERRORS).exists() is not fails
+    if fails:
+        assert ["no tactic" in note for note in outcomes[1].evidence.notes] == [True]
+    else:
+        assert outcomes[1].failed and (outcomes[1].error or 0.0) > 0.01
+
+
+def test_there_must_be_an_engine_to_look_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The emulator shows what it forecasts anyway."""
+    model = tiny.write_model(tmp_path / "model.onnx")
+    arguments = ["--backend", "emulated", "--rank-by", "engine", "--out", str(tmp_path / "run")]
+    assert 2 == main([str(model), *arguments])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("not for the emulator; leave it out")
+    assert not (tmp_path / "run").exists()
