@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.engine_errors import computed, look_into
+from precision_bisect.backends.emulation.engine_errors import look_into
 from precision_bisect.backends.emulation.error_forecasts import ErrorForecasts
 from precision_bisect.backends.inspection.shown_tensors import ShownTensor
 from precision_bisect.explaining.diagnosis.hurting import peak
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.node_views import computed
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -81,7 +82,7 @@ def agreement(model: Model, feeds: Sequence[Sample]) -> tuple[int, float]:
     ranks = [
         _ranks([error(backend, layer) for layer in layers]) for backend in (direct, forecasts)
     ]
-    return len(layers), float(np.corrcoef(*ranks)[0, 1])
+    return len(layers), float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(errors: Sequence[float]) -> Sequence[float]:

@@ -13,7 +13,7 @@ import models
 import tiny
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.engine_errors import computed, look_into
+from precision_bisect.backends.emulation.engine_errors import look_into
 from precision_bisect.backends.emulation.error_forecasts import ErrorForecasts
 from precision_bisect.backends.inspection.engine_layers import EngineLayer, EngineTensor
 from precision_bisect.backends.inspection.shown_tensors import (
@@ -28,6 +28,7 @@ from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.node_views import computed
 from precision_bisect.options import Options
 from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.explanation import Explained, seen_in_engine

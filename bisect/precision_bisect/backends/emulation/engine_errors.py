@@ -23,9 +23,8 @@ from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.graph import Names, captured, copied, refill, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
-from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.node_views import View, computed
 from precision_bisect.graphs.ort import Session
-from precision_bisect.layer_table import Exclusion
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.tensor_errors import TensorError, TensorErrors
@@ -38,7 +37,6 @@ MOST_LOW_BUILDS = 3
 """Engines with low layers to look into, at most. Behind NaN or Inf nothing tells of rounding, so
 the layers where it is born are high in the next one."""
 FLOAT = onnx.TensorProto.FLOAT
-_UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +117,6 @@ def look_into(
     )
 
 
-def computed(model: Model) -> list[str]:
-    """Return the FP32 tensors that are computed from the inputs, in network order."""
-    return [
-        name
-        for layer in model.table.layers
-        if layer.exclusion not in _UNSEEN
-        for name in layer.outputs
-        if model.elem_types.get(name) == FLOAT
-    ]
-
-
 def _seen(
     shown: Sequence[Sequence[ShownTensor]],
     exact: Sequence[Mapping[str, NDArray[Any]]],
@@ -156,10 +143,8 @@ def parts_between(model: Model, shown: Iterable[str]) -> list[Part]:
     hidden: dict[str, set[int]] = {}
     parts, placed = list[Part](), set[int]()
     for node in view.nodes:
-        reads, layers = (
-            set[str](),
-            {index[node.name]} & {*index.values()} if node.name in index else set[int](),
-        )
+        reads = set[str]()
+        layers = {index[node.name]} if node.name in index else set[int]()
         for name in (*node.input, *captured(node)):
             reads |= {name} if name in wanted else sources.get(name, set())
             layers |= set() if name in wanted else hidden.get(name, set())
