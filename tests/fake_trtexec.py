@@ -11,6 +11,7 @@ not know end it, as there.
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -24,10 +25,12 @@ from onnx import helper, numpy_helper
 MARK = b"engine\n"
 Version = tuple[int, int, int]
 SWITCHES = ("noTF32",)
+MARKS, SHOWS = "markUnfusedTensorsAsDebugTensors", "saveAllDebugTensors"
 VALUED = (
     *("onnx", "saveEngine", "exportLayerInfo", "loadEngine", "loadInputs", "shapes"),
     "timingCacheFile",
     *("exportOutput", "exportTimes", "minShapes", "optShapes", "maxShapes", "profilingVerbosity"),
+    *("iterations", "duration", "warmUp"),
 )
 BY_TYPE = ("fp16", "int8", "fp8", "best")
 BY_NAME = ("layerPrecisions", "layerOutputTypes", "precisionConstraints")
@@ -43,7 +46,9 @@ def options(version: Version) -> tuple[list[str], list[str]]:
     weak = version < (11, 0, 0)
     typed = ["stronglyTyped"] * (version >= (9, 1, 0)) + ["bf16"] * (weak and version >= (9, 1, 0))
     compares = COMPARES * (version >= (11, 1, 0))
-    return [*SWITCHES, alone, *typed, *BY_TYPE * weak], [*VALUED, *BY_NAME * weak, *compares]
+    shows = version >= (10, 13, 0)
+    switches = [*SWITCHES, alone, *typed, *BY_TYPE * weak, *[MARKS] * shows]
+    return switches, [*VALUED, *BY_NAME * weak, *compares, *[SHOWS] * shows]
 
 
 def banner(version: Version) -> str:
@@ -105,6 +110,8 @@ def _build(asked: argparse.Namespace, version: Version) -> None:
     Path(asked.saveEngine).write_bytes(MARK + header + proto.SerializeToString())
     names = [node.name for node in proto.graph.node] or ["none"]
     layers: list[Any] = names if lows is not None else _layers(Path(asked.onnx), shapes)
+    if getattr(asked, MARKS, False):
+        layers = _unfused(proto)
     info = {"Layers": layers, "Bindings": []}
     Path(asked.exportLayerInfo).write_text(json.dumps(info, ensure_ascii=False))
 
@@ -144,6 +151,30 @@ def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
     ]
 
 
+def _unfused(proto: onnx.ModelProto) -> list[Any]:
+    """Return the layers of an engine that fuses nothing, its tensors called as a builder does."""
+    return [
+        {
+            "Name": node.name,
+            "LayerType": "kgen",
+            "Inputs": [],
+            "Outputs": [{"Name": f"{n}_myl0", "Dimensions": []} for n in node.output],
+            "Constants": [],
+            "TacticName": "",
+            "Metadata": f"[ONNX Layer: {node.name}]",
+        }
+        for node in proto.graph.node
+    ]
+
+
+def _show(proto: onnx.ModelProto, computed: dict[str, Any]) -> None:
+    """Write tensors as `DebugTensorWriter` of NVIDIA/TensorRT does."""
+    names = [name for node in proto.graph.node for name in node.output]
+    for number, name in enumerate(names):
+        safe = re.sub(r"[^A-Za-z0-9._,-]", "_", f"{name}_myl0")
+        np.save(f"{number:04d}_{safe}.npy", computed[name])
+
+
 def _by_name(text: str | None) -> dict[str, str]:
     items = (item.rpartition(":") for item in (text or "").split(",") if item)
     return {name: value for name, _, value in items}
@@ -165,6 +196,9 @@ def _run(asked: argparse.Namespace) -> None:
         feed[value.name] = np.fromfile(files[value.name], kind).reshape(sizes)
     names = [value.name for value in proto.graph.output]
     outputs = _computed(proto, feed, lows)
+    if getattr(asked, SHOWS, None):
+        assert "numpy" == asked.saveAllDebugTensors
+        _show(proto, outputs)
     with Path(asked.exportOutput).open("w") as stream:
         stream.write("[\n")
         for place, (name, array) in enumerate((name, outputs[name]) for name in names):

@@ -27,18 +27,27 @@ LOG = Log()
 
 
 def build(
-    path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None, target: str = "SM86"
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "SM86",
+    *,
+    shown: bool = False,
 ) -> str:
     """Build an engine and return the builder's text on its layers, one line each.
 
-    `shapes` are those of inputs whose shape is dynamic, `target` the GPU to build for.
+    `shapes` are those of inputs whose shape is dynamic, `target` the GPU to build for. One that is
+    `shown` can emit its unfused tensors.
     """
-    build_bytes(path, shapes, target)
+    build_bytes(path, shapes, target, shown=shown)
     return next(text for text in LOG.messages if text.startswith("Layers:"))
 
 
 def build_bytes(
-    path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None, target: str = "SM86"
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "SM86",
+    *,
+    shown: bool = False,
 ) -> bytes:
     """Build an engine as `build` does, and return it."""
     LOG.messages.clear()
@@ -46,6 +55,7 @@ def build_bytes(
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, LOG)
     assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
+    assert not shown or network.mark_unfused_tensors_as_debug_tensors()
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
     config.set_compute_capability(getattr(trt.ComputeCapability, target), 0)

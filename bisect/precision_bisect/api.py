@@ -43,7 +43,7 @@ from precision_bisect.settings.sample_options import (
     Resize,
 )
 from precision_bisect.settings.targets import TargetChoice
-from precision_bisect.settings.worker_options import ForecastOn, Isolate
+from precision_bisect.settings.worker_options import ForecastOn, Isolate, RankBy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +81,7 @@ class FindOptions(TypedDict, total=False):
     mixed_gpus: bool
     isolate: Isolate
     forecast_on: ForecastOn
+    rank_by: RankBy
     trial_timeout_s: float | None
     trial_timeout: str
     trial_memory_mib: float | None

@@ -18,7 +18,7 @@ FOREIGN = {
     "--load-outputs --save-inputs --save-outputs --fp16 --precision-constraints",
     "--trt-network-postprocess-script --layerPrecisions --staticPlugins --saveEngine --nthreads",
     "--no-index --find-links --extra-index-url --no-build-isolation --upgrade --group --shell",
-    "--app-name --library-defaults --cpu --front --seeds",
+    "--app-name --library-defaults --provider --front --seeds",
 }
 """Flags of pip, Polygraphy, trtexec, AutoCast, Dask, and of scripts that the pages describe."""
 

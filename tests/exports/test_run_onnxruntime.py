@@ -122,7 +122,7 @@ def test_fp32_is_judged_on_the_cpu(off: float, word: str, code: int, tmp_path: P
     """A model without 16-bit layers passes or fails there, with a line for each output."""
     settings = limits(a=1e-2, b=0.5).settings()
     write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=off)
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     assert (code, word) == (found.code, found.told["outcome"])
     first, _, last = found.lines
     assert first.startswith(f"{'pass' if word == 'pass' else 'FAIL'}  a: error ")
@@ -133,7 +133,7 @@ def test_fp32_is_judged_on_the_cpu(off: float, word: str, code: int, tmp_path: P
 def test_the_cpu_never_passes_fp16(tmp_path: Path) -> None:
     """Its figures are shown, and it is said that they do not judge; the exit code is neither."""
     write(tmp_path, export(tmp_path, TWO, kept=False), SAMPLES, limits(a=0.1, b=0.1).settings())
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     assert (2, "not_judged") == (found.code, found.told["outcome"])
     assert 3 == len(found.lines)
     assert "the CPU provider computes FP16 and BF16 in FP32" in found.lines[-1]
@@ -160,7 +160,7 @@ def test_damaged_files_are_no_verdict(lost: str, damage: str, tmp_path: Path) ->
         (tmp_path / lost).unlink()
     else:
         (tmp_path / lost).write_bytes((tmp_path / lost).read_bytes()[:100])
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     assert (2, 1) == (found.code, len(found.lines))
 
 
@@ -183,7 +183,7 @@ def test_the_options_that_matter_are_named(tmp_path: Path) -> None:
         options=options,
     )
     write_deployed(RunFolder(tmp_path), export(tmp_path, GELU), judge)
-    found = ran(tmp_path, "--cpu", "--library-defaults")
+    found = ran(tmp_path, "--provider", "cpu", "--library-defaults")
     assert (0, "pass") == (found.code, found.told["outcome"])
     told = found.told["library_defaults"]
     assert "fail" == told["outcome"] and f"{APPROXIMATE}=1" in told["options"]
@@ -211,7 +211,7 @@ def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> Non
         options=options,
     )
     write_deployed(RunFolder(tmp_path), written, judge)
-    found = ran(tmp_path, "--cpu", "--library-defaults")
+    found = ran(tmp_path, "--provider", "cpu", "--library-defaults")
     assert 0 == found.code
     assert found.lines[-2].startswith("with ONNX Runtime's own options the model does not open: ")
     cure = "disabled_optimizers as in run_onnxruntime.py"
@@ -236,7 +236,7 @@ def test_metrics_are_the_comparators(
     judge = limits(metric, a=limit, b=limit)
     written = export(tmp_path, TWO)
     write(tmp_path, written, SAMPLES, judge.settings(), off=off)
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     session = Session(written.model.proto, written.model.weights)
     outputs = [session.run(feed) for feed in SAMPLES]
     wanted = [{n: a + np.float32(off) for n, a in each.items()} for each in outputs]
@@ -260,7 +260,7 @@ def test_classes_are_counted(share: float, wrong: int, code: int, tmp_path: Path
         options=OPTIONS,
     )
     write_deployed(RunFolder(tmp_path), written, judge)
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     assert code == found.code, found.lines
     assert (wrong / 4 if share else wrong) == found.told["errors"]["k"]
 
@@ -273,11 +273,11 @@ def test_a_check_of_the_users_own(tmp_path: Path) -> None:
     settings = {"check": f"{file}:worst", "tolerance": 1e-2}
     for off, code in ((0.0, 0), (0.02, 1)):
         write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=off)
-        found = ran(tmp_path, "--cpu")
+        found = ran(tmp_path, "--provider", "cpu")
         assert code == found.code
         assert "worst(): error " in found.lines[0]
     file.unlink()
-    assert 2 == ran(tmp_path, "--cpu").code
+    assert 2 == ran(tmp_path, "--provider", "cpu").code
 
 
 def test_a_check_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_check_that_fails_judges_nothing(line: str, tmp_path: Path) -> None:
     file.write_text(f"def worst(o, r):\n    {line}\n")
     settings = {"check": f"{file}:worst", "tolerance": 1e-2}
     write(tmp_path, export(tmp_path, TWO), SAMPLES, settings, off=0.0)
-    found = ran(tmp_path, "--cpu")
+    found = ran(tmp_path, "--provider", "cpu")
     assert (2, 1) == (found.code, len(found.lines))
     assert found.lines[0].startswith(f"not judged: the check {file} does not run: ")
     assert "not_judged" == found.told["outcome"]
@@ -331,3 +331,20 @@ def test_the_script_needs_numpy_alone(tmp_path: Path) -> None:
     # Targets such as a Jetson have an old Python.
     _, oldest = vermin.detect(text)
     assert oldest <= (3, 8)
+
+
+@pytest.mark.parametrize("provider", ["tensorrt", "rtx", "cuda"])
+def test_no_provider_stands_in_for_another(tmp_path: Path, provider: str) -> None:
+    """The CPU would compute 16 bits in FP32 and pass; what is not there judges nothing."""
+    settings = limits(a=1e-2, b=0.5).settings()
+    write(tmp_path, export(tmp_path, TWO, kept=False), SAMPLES, settings)
+    found = ran(tmp_path, "--provider", provider)
+    assert 2 == found.code
+    assert f"has no {script.PROVIDERS[provider]}" in found.lines[-1]
+
+
+def test_an_option_of_a_provider_has_a_value(tmp_path: Path) -> None:
+    """A key alone is told in one line, before anything opens."""
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, limits(a=1e-2, b=0.5).settings())
+    found = ran(tmp_path, "--provider", "cpu", "--provider-option", "trt_fp16_enable")
+    assert (2, ["not judged: --provider-option takes KEY=VALUE"]) == (found.code, found.lines)

@@ -129,7 +129,7 @@ def test_exports_hold_and_judge_them(types: str, tmp_path: Path) -> None:
     feeds, outputs = stored_samples(out)
     shapes = [array.shape for array in (*feeds[0].values(), *outputs[0].values())]
     assert [(1, 8), (), ()] * 2 == shapes
-    script = [sys.executable, str(out / "run_onnxruntime.py"), "--cpu"]
+    script = [sys.executable, str(out / "run_onnxruntime.py"), "--provider", "cpu"]
     said = subprocess.run(script, capture_output=True, text=True, timeout=120).stdout
     assert ["y", "peak", "place"] == [
         line.split()[1].rstrip(":") for line in said.splitlines() if line.startswith("pass")

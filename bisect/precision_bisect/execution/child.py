@@ -14,15 +14,20 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_bisect.execution.evaluator_spec import Made, Survey, survey
 from precision_bisect.machine.stopping import kill_group, signal_name
 from precision_bisect.machine.user_scripts import first_line, let_scripts_exit
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
+
+if TYPE_CHECKING:
+    from precision_bisect.backends.inspection.shown_tensors import ShownTensor
 
 _CODE = re.compile(r"\((-?\d+)\)")
 _VMSTAT = Path("/proc/vmstat")
@@ -144,6 +149,22 @@ def times(spec: Path, plans: Sequence[Plan], work: Path) -> Sequence[KernelTimes
         plans, looked, work
     )
     return kernel_times
+
+
+def show(
+    spec: Path, plan: Plan, feeds: Sequence[Sample], work: Path
+) -> "Sequence[Sequence[ShownTensor]]":
+    """Return what the engine of a plan shows of each feed, on the backend of a pickled spec.
+
+    Raises RefusedError where it shows nothing, or cannot be built.
+    """
+    # Imported here: ONNX is of no use to a child that only builds.
+    from precision_bisect.backends.inspection.shown_tensors import shown_by
+
+    global _looked
+    if _looked is None:
+        _looked = pickle.loads(spec.read_bytes()).made(work)
+    return shown_by(_looked.backend, plan, feeds)
 
 
 def evaluate_here(proposal: Proposal) -> Outcome:

@@ -5,7 +5,9 @@ onnxruntime-gpu and numpy.
 
     python run_onnxruntime.py                      with the options in SETTINGS
     python run_onnxruntime.py --library-defaults   and with none; names the option that matters
-    python run_onnxruntime.py --cpu                on the CPU, which does not judge FP16 and BF16
+    python run_onnxruntime.py --provider tensorrt  on another provider: tensorrt, rtx, cuda, cpu
+
+The CPU does not judge FP16 and BF16.
 
 Exit codes: 0 every output is within its limits; 1 one is not; 2 it cannot be judged here.
 """
@@ -39,6 +41,15 @@ model is opened; `limits` are the run's. `low_layers` compute in 16 bits.
 
 HERE = Path(__file__).parent
 CPU = "CPUExecutionProvider"
+PROVIDERS = {
+    "tensorrt": "TensorrtExecutionProvider",
+    "rtx": "NvTensorRTRTXExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "cpu": CPU,
+}
+"""By the names that are given. An engine of the first two is built as the session opens."""
+TF32_OFF = "NVIDIA_TF32_OVERRIDE"
+"""What takes TF32 from TensorRT's provider, which has no option for it, where it is 0."""
 
 
 class Judged(NamedTuple):
@@ -93,13 +104,20 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="also judge with ONNX Runtime's own options, and name the option that matters",
     )
-    parser.add_argument("--cpu", action="store_true", help="run on the CPU provider")
+    parser.add_argument("--provider", choices=PROVIDERS, help="run on another provider")
+    parser.add_argument(
+        "--provider-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the other provider, such as trt_engine_cache_enable=1",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to a file")
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {"outcome": "not_judged", "message": "", "errors": {}}
     report["library_defaults"] = None
     try:
-        judge(options.cpu, options.library_defaults, report)
+        judge(options.provider, options.provider_option, options.library_defaults, report)
     except Exception as error:
         # Of an exception that nobody expects the class says more than its words.
         expected = isinstance(error, CannotJudge)
@@ -111,8 +129,13 @@ def main(arguments: list[str]) -> int:
     return {"pass": 0, "fail": 1}.get(report["outcome"], 2)
 
 
-def judge(on_cpu: bool, with_defaults: bool, report: dict[str, Any]) -> None:
-    """Run the model and compare; `report` takes what came of it. Raises CannotJudge."""
+def judge(
+    other: str | None, own_options: list[str], with_defaults: bool, report: dict[str, Any]
+) -> None:
+    """Run the model and compare; `report` takes what came of it. Raises CannotJudge.
+
+    It runs on the `other` provider, if one is named, with `own_options`.
+    """
     feeds, wanted = stored()
     ours = How(
         dict(SETTINGS["provider_options"]),
@@ -120,8 +143,15 @@ def judge(on_cpu: bool, with_defaults: bool, report: dict[str, Any]) -> None:
         SETTINGS["graph_optimization_level"],
         tuple(SETTINGS["disabled_optimizers"]),
     )
-    provider = CPU if on_cpu else SETTINGS["provider"]
-    ours = ours._replace(provider_options={}) if provider == CPU else ours
+    provider = PROVIDERS[other] if other else SETTINGS["provider"]
+    if provider != SETTINGS["provider"]:
+        if ours.provider_options.get(TF32) == "0":
+            os.environ.setdefault(TF32_OFF, "0")
+        ours = ours._replace(provider_options={})
+    if any("=" not in option for option in own_options):
+        raise CannotJudge("--provider-option takes KEY=VALUE")
+    given = dict(option.split("=", 1) for option in own_options)
+    ours = ours._replace(provider_options={**ours.provider_options, **given})
     judged = evaluate(ours, provider, feeds, wanted)
     for judgement in judged:
         say(judgement.line())

@@ -18,8 +18,10 @@ from precision_bisect.graphs.graph import (
     inferred,
 )
 from precision_bisect.graphs.load import Model
-from precision_bisect.layer_table import LayerName
+from precision_bisect.layer_table import Exclusion, LayerName
 
+UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
+"""What shapes and constants come to is no matter of precision."""
 Dims = tuple[int | None, ...]
 Shape = tuple[int, ...]
 
@@ -212,6 +214,17 @@ class View:
                     came[reader] = name
                     pending.append(reader)
         return came
+
+
+def computed(model: Model) -> list[str]:
+    """Return the FP32 tensors that are computed from the inputs, in network order."""
+    return [
+        name
+        for layer in model.table.layers
+        if layer.exclusion not in UNSEEN
+        for name in layer.outputs
+        if model.elem_types.get(name) == onnx.TensorProto.FLOAT
+    ]
 
 
 def way_back(came: Mapping[str, str], end: str) -> list[str]:

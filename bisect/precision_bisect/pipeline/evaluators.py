@@ -8,6 +8,7 @@ from pathlib import Path
 
 from precision_bisect.execution.executor import TrialTask
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
+from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
 from precision_bisect.runs.ledger.store import open_ledger
@@ -57,6 +58,9 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
             else:
                 evaluate = forecasting(workers.evaluate, forecasts)
             workers = replace(workers, evaluate=evaluate)
+        if prepared.case.options.rank_by == "engine":
+            ranked = RankedByEngine(prepared=prepared, otherwise=workers.evaluate)
+            workers = replace(workers, evaluate=ranked)
         yield workers
 
 

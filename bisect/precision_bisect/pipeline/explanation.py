@@ -30,6 +30,7 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import one
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.result import AnswerSection
+from precision_bisect.runs.results.tensor_errors import TensorErrors, read_tensor_errors
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import inference_work
@@ -174,13 +175,40 @@ class Explained(NamedTuple):
 def explained_in_time(
     prepared: Prepared, driver: Driver, answer: Answer, budget: Budget
 ) -> Search[Explained]:
-    """Explain an answer as `explained` does; by values alone where the time ends meanwhile."""
+    """Explain an answer as `explained` does; by values alone where the time ends meanwhile.
+
+    What the run's engine has shown of its tensors is told as well.
+    """
+    errors = read_tensor_errors(prepared.case.options.folder)
     if not budget.late:
         with suppress(Stopped), until(lambda: budget.late):
-            return (yield from explained(prepared, driver, answer))
+            return seen_in_engine((yield from explained(prepared, driver, answer)), errors)
     with suppress(Stopped), until(budget.overdue):
-        return (yield from explained(prepared, driver, replace(answer, late=True)))
+        late = yield from explained(prepared, driver, replace(answer, late=True))
+        return seen_in_engine(late, errors)
     return Explained(Findings(low=prepared.case.options.low))
+
+
+def seen_in_engine(explained: Explained, errors: TensorErrors | None) -> Explained:
+    """Return the findings with what the engine has shown of their layers, every layer low."""
+    if errors is None:
+        return explained
+    by_layer = {error.layer: error for error in errors.tensors}
+
+    def seen(finding: Finding) -> Finding:
+        error = by_layer.get(finding.layer)
+        if error is None:
+            return finding
+        sign = Sign("NaN or Inf is born here in the engine itself")
+        if finding.layer not in errors.born:
+            words = "in the engine itself it is {rms:.2g} off, with what comes in"
+            sign = Sign(words, rms=error.rms)
+        figures = {**finding.figures, "engine_error": error.rms}
+        return replace(finding, evidence=finding.evidence.also(sign), figures=figures)
+
+    layers = [seen(finding) for finding in explained.findings.layers]
+    culprits = [seen(finding) for finding in explained.culprits]
+    return Explained(replace(explained.findings, layers=layers), culprits)
 
 
 def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Explained]:

@@ -34,7 +34,7 @@ from precision_bisect.explaining.diagnosis.extremes import Extremes, extremes
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import KINDS
+from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
 from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
@@ -275,6 +275,7 @@ def assemble(
         shapes = sample_shapes(model, case.sets.feeds)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
+    _check_ranking(options, emulated=backend.emulated)
     beyond = TypedWriter(model, pair).out_of_range
     maybe_remarks = (
         beyond_remark(beyond, pair),
@@ -333,6 +334,24 @@ def assemble(
         seen=sample_extremes,
         executor=executor,
     )
+
+
+def _check_ranking(options: Options, *, emulated: bool) -> None:
+    """Raise UsageError where there is no engine to look into, or one of another low type."""
+    if options.rank_by != "engine":
+        return
+    if emulated or options.elsewhere:
+        where = f"--executor {options.executor}" if options.elsewhere else "the emulator"
+        raise UsageError(
+            f"--rank-by engine is for engines that are built from here, not for {where}",
+            "leave it out",
+        )
+    if options.low not in LOW_TYPES or options.high != "fp32":
+        raise UsageError(
+            f"--rank-by engine is for fp16 and bf16 against fp32, not {options.low} against "
+            f"{options.high}",
+            "leave it out",
+        )
 
 
 def _fingerprint(loaded: Loaded, backend: Described) -> Mapping[str, Any]:

@@ -70,6 +70,7 @@ def fingerprint(
         **({} if options.engine.io_types == "model" else {"io_types": options.engine.io_types}),
         "strategy": name_of(options.strategy),
         **({} if options.by == "layer" else {"by": options.by}),
+        **({} if options.rank_by == "emulator" else {"rank_by": options.rank_by}),
         "seed": options.seed,
         "comparator": dict(comparator.settings()),
         "machine": platform.machine(),

@@ -37,6 +37,7 @@ FUSED_DATA = f"{FUSED_MODEL}.data"
 TAKEN_MODEL = "model.taken.onnx"
 TAKEN_DATA = f"{TAKEN_MODEL}.data"
 DIAGNOSIS = "diagnosis.json"
+TENSOR_ERRORS = "tensor_errors.json"
 SCALES = "scales.json"
 LOGS = "logs"
 ENGINES = "engines"
@@ -57,7 +58,18 @@ JUDGING = (GOLDEN_INPUTS, GOLDEN_OUTPUTS, RUN_SCRIPT)
 EXPORTS = (MIXED_MODEL, MIXED_DATA, FP32_MODEL, FP32_DATA, *JUDGING)
 """What a plan is written to beside the texts that `belonging.exported_texts` names."""
 OWN_FILES = (
-    *(RESULT, STATUS, EVENTS, LAYERS, REPORT, DIAGNOSIS, *EXPORTS, FUSED_MODEL, FUSED_DATA),
+    *(
+        RESULT,
+        STATUS,
+        EVENTS,
+        LAYERS,
+        REPORT,
+        DIAGNOSIS,
+        TENSOR_ERRORS,
+        *EXPORTS,
+        FUSED_MODEL,
+        FUSED_DATA,
+    ),
     *(TAKEN_MODEL, TAKEN_DATA, GIVEN_MODEL, GIVEN_DATA, SCALES, REFERENCE, ENGINE, TIMING_CACHE),
     *(TRTEXEC_ENGINE, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, TARGET),
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),

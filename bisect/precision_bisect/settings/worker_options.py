@@ -10,6 +10,7 @@ from precision_bisect.settings.reading import duration, mebibytes, parse_workers
 
 Isolate: TypeAlias = Literal["auto", "always", "never"]
 ForecastOn: TypeAlias = Literal["auto", "cpu", "cuda"]
+RankBy: TypeAlias = Literal["emulator", "engine"]
 MOST_THREADS = 4096
 """More than any machine has cores; ONNX Runtime would begin each of them."""
 DEFAULT_EXECUTOR = "local"
@@ -75,6 +76,12 @@ class WorkerOptions:
         "what computes the emulator's forecasts where other backends judge; auto: the GPU with "
         "--backend onnxruntime, where the model is large for the CPU and small for the GPU's "
         "memory ({})",
+    )
+    rank_by: RankBy = _workers(
+        "emulator",
+        "what ranks the layers where engines are built; engine: the errors of the tensors that "
+        "the engine itself shows, with ONNX Runtime, TensorRT 10.12 and later, TensorRT-RTX and "
+        "remote; it takes two to four more builds ({})",
     )
     trial_timeout_s: float | None = _workers(
         None,

@@ -169,7 +169,7 @@ class TypedSessions:
         self._asked_low = [name for name, form in asked_forms if form == writer.pair.low_form]
         self._writer = writer
         self._opener = opener
-        self._files = TypedFolder(folder, from_root=True)
+        self.files = TypedFolder(folder, from_root=True)
 
     def open(self, plan: Plan, opener: Opener | None = None) -> BuiltSession:
         """Open a plan.
@@ -224,8 +224,8 @@ class TypedSessions:
         typed = self._writer.write(plan, guard_islands=False, seal=True)
         if batch is not None:
             typed = replace(typed, proto=rebatched(typed.proto, batch))
-        with self._files.saved(typed) as file:
-            return replace(opener or self._opener, data=self._files.root).open(file)
+        with self.files.saved(typed) as file:
+            return replace(opener or self._opener, data=self.files.root).open(file)
 
     def _low(self, plan: Plan) -> Sequence[LayerName]:
         """Return the layers that run low: those asked for, then the plan's in network order."""

@@ -5,7 +5,7 @@ operators there in FP32. So layers that land there are found before a search (`u
 plan with a low layer that still lands there has no verdict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,8 @@ from precision_bisect.backends.cuda.provider import (
     require_cuda,
     searching,
 )
+from precision_bisect.backends.cuda.session_tensors import shown_by_session
+from precision_bisect.backends.inspection.shown_tensors import ShownTensor
 from precision_bisect.graphs.ort import runtime
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
@@ -93,6 +95,18 @@ class CudaBackend:
         """Open a session for the plan; `afresh` as it is deployed. Raises BackendFailure."""
         opener = self._as_deployed if afresh else None
         return SessionEngine(self._sessions.open(plan, opener), "cuda")
+
+    def show(self, plan: Plan, feeds: Sequence[Sample]) -> Sequence[Sequence[ShownTensor]]:
+        """See `ShowsTensors`: what is not fused, where showing it leaves the fusions as they are.
+
+        It is opened as it is deployed.
+        """
+        # A low layer on the CPU is refused first.
+        session = self._sessions.open(plan, self._as_deployed).session
+        Path(session.end_profiling()).unlink()
+        del session
+        typed = self._writer.write(plan, guard_islands=False, seal=True)
+        return shown_by_session(self._sessions.files, typed, self._as_deployed, feeds)
 
     def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
         """See `TimesKernels`; the environment of the process has to hold `provider.ONE_BY_ONE`."""

@@ -19,6 +19,11 @@ import onnx
 from precision_bisect.backends.backend_plugin import SampleShapes, failure
 from precision_bisect.backends.inspection.engine_layers import EngineLayer
 from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.shown_tensors import (
+    ShownTensor,
+    as_shown,
+    written_by_kernels,
+)
 from precision_bisect.backends.remote.ssh_host import (
     LOG,
     WEIGHTS_PART,
@@ -154,8 +159,18 @@ class RemoteBackend:
             raise
         return engine
 
-    def build_on_a_free_host(self, path: Path) -> tuple[Host, Sequence[EngineLayer]]:
-        """Build a graph; return where, and the layers of the engine, none where none are told.
+    def show(self, plan: Plan, feeds: Sequence[Sample]) -> Sequence[Sequence[ShownTensor]]:
+        """See `ShowsTensors`: what trtexec 10.13 and later writes of unfused tensors."""
+        typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
+        flags.call_otherwise(typed.proto.graph, self.called)
+        path = self._folder.save(typed, f"plan-{next(self._numbers)}.onnx")
+        with RemoteEngine(self, path, lambda layers: (), (flags.MARK_UNFUSED,)) as engine:
+            return [engine.shown(feed, typed.proto.graph) for feed in feeds]
+
+    def build_on_a_free_host(
+        self, path: Path, more: Sequence[str] = ()
+    ) -> tuple[Host, Sequence[EngineLayer]]:
+        """Build a graph, with `more` flags; return where, and the engine's layers, if told.
 
         Raises LostConnectionError where the connection was lost meanwhile, else as `build`.
         """
@@ -172,7 +187,7 @@ class RemoteBackend:
                     except LostConnectionError as error:
                         why = str(error)
                         continue
-                    layers = self._built(host, path)
+                    layers = self._built(host, path, more)
                     self._prefer(host)
                     return host, layers
                 except BusyError:
@@ -187,13 +202,13 @@ class RemoteBackend:
                 raise ExecutorError(f"no host can be reached: {why}", f"{_HINT}; then --resume")
             time.sleep(pause)
 
-    def _built(self, host: Host, path: Path) -> Sequence[EngineLayer]:
+    def _built(self, host: Host, path: Path, more: Sequence[str]) -> Sequence[EngineLayer]:
         weights = self._folder.path / "weights.bin"
         size = weights.stat().st_size
         files: dict[str, bytes | Path] = {path.name: path}
         if size > host.weights:
             files[WEIGHTS_PART] = _part(weights, host.weights, size)
-        call = flags.build_call(f"../{path.name}", (*flags.STRONG, *self._common))
+        call = flags.build_call(f"../{path.name}", (*flags.STRONG, *self._common, *more))
         save = f"{flags.SAVE_ENGINE}=../{path.stem}.engine"
         limit_s = self._settings.build_timeout_s
         with self.called_on(host, [*call, save], files, limit_s, patient=False) as there:
@@ -251,10 +266,12 @@ class RemoteEngine:
         backend: RemoteBackend,
         path: Path,
         judge: Callable[[Sequence[EngineLayer]], Sequence[LayerHonour]],
+        more: Sequence[str] = (),
     ) -> None:
         self._backend = backend
         self._path = path
         self._judge = judge
+        self._more = more
         self._host: Host | None = None
         self._connection = 0
         self._layers: Sequence[EngineLayer] = ()
@@ -283,6 +300,25 @@ class RemoteEngine:
         times = self._ran(feed, lambda there: results.read_times(there / flags.TIMES.format(0)))
         return latency_of(times, "cuda_events")
 
+    def shown(self, feed: Sample, graph: onnx.GraphProto) -> Sequence[ShownTensor]:
+        """Return what the engine, built to show it, writes for one feed; `graph` is the typed one.
+
+        Raises as `RemoteBackend.build` does.
+        """
+        # Built at first, so that its layers are known.
+        self._on_host(lambda host: None)
+        model, called, file = self._backend.model, self._backend.called, flags.OUTPUT.format(0)
+        arrays, outputs = self._ran(
+            feed,
+            lambda there: (
+                results.read_shown(there, self._layers),
+                results.read_outputs(there / file, model.outputs, called),
+            ),
+            flags.SHOW_ONCE,
+        )
+        own = {name: model_name for model_name, name in called.items()}
+        return as_shown(arrays, written_by_kernels(self._layers, graph, own), outputs)
+
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured."""
         return Evidence(honours=tuple(self._judge(self._layers)))
@@ -307,11 +343,11 @@ class RemoteEngine:
                     raise failure(TrialStatus.CRASHED, message) from error
 
     def _built(self) -> Host:
-        host, self._layers = self._backend.build_on_a_free_host(self._path)
+        host, self._layers = self._backend.build_on_a_free_host(self._path, self._more)
         self._host, self._connection = host, host.connection
         return host
 
-    def _ran(self, feed: Sample, read: Callable[[Path], R]) -> R:
+    def _ran(self, feed: Sample, read: Callable[[Path], R], more: Sequence[str] = ()) -> R:
         """Return what is read of the files that a run leaves."""
         backend = self._backend
         feed = backend.model.interface.stored(feed)
@@ -322,6 +358,7 @@ class RemoteEngine:
         call = [
             *flags.run_call(backend.model, backend.called, engine, feed, paths),
             f"{flags.EXPORT_OUTPUT}={flags.OUTPUT.format(0)}",
+            *more,
         ]
 
         def run(host: Host) -> R:

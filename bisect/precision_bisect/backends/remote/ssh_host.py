@@ -41,9 +41,10 @@ _OPENING_S = 60.0
 """Seconds after which a host that does not answer counts as lost. A bound."""
 _SLOWEST = 10_000
 """Bytes a second that a link takes at the least. A bound."""
-_BESIDE, _MOST_FILES = 2**20, 16
+_BESIDE, _MOST_FILES = 2**20, 2**12
 """Bytes that come beside the largest file, and how many files are looked at."""
-_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}", re.ASCII)
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}|\d{4,9}_[A-Za-z0-9._,-]{1,180}\.npy", re.ASCII)
+"""A file of ours, or of a tensor as trtexec calls it."""
 _PREFIX = "precision-bisect"
 WEIGHTS_PART, LOG = "weights.part", "log"
 """What is sent to go behind the weights there, and what comes back of the tool's own words."""

@@ -57,7 +57,8 @@ class Recipe:
 
     `marks` is None for a typed graph. `ranges` are the shapes of dynamic inputs, or the values of
     those inputs whose `values` give a shape. `timing_cache` is the file that all builds of a run
-    share, None if the library measures nothing. A build `afresh` does not look into it.
+    share, None if the library measures nothing. A build `afresh` does not look into it. An engine
+    that is `shown` can emit its unfused tensors.
     """
 
     settings: EngineSettings
@@ -66,6 +67,7 @@ class Recipe:
     marks: Marks | None = None
     timing_cache: Path | None = None
     afresh: bool = False
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,7 @@ def _loader(
     parsed = NetworkFromOnnxPath(
         str(source),
         strongly_typed=recipe.marks is None and hasattr(flags, "STRONGLY_TYPED"),
+        mark_unfused_tensors_as_debug_tensors=recipe.shown,
     )
     # Without this an attention that has no fused kernel, such as one in FP32, fails the build.
     # Where there is one it is taken all the same.

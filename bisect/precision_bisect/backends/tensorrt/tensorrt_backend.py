@@ -10,7 +10,9 @@ import onnx
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.backends.inspection.honoured import judge_layers
+from precision_bisect.backends.inspection.shown_tensors import ShownTensor
 from precision_bisect.backends.tensorrt.build import BuiltEngine, Marks, Recipe, build
+from precision_bisect.backends.tensorrt.debug_tensors import can_show
 from precision_bisect.backends.tensorrt.flavour import (
     FP8_CAPABILITY,
     Flavour,
@@ -128,6 +130,20 @@ class TensorRTBackend:
             lambda layers: judge_layers(self._model, plan, typed, layers, self._pair, rtx=rtx),
         )
 
+    def show(self, plan: Plan, feeds: Sequence[Sample]) -> Sequence[Sequence[ShownTensor]]:
+        """See `ShowsTensors`: what no kernel has fused away, of strongly typed plans."""
+        library = f"{self._flavour.name} {self._flavour.version}"
+        if not can_show(self._flavour.module):
+            raise RefusedError(f"{library} shows no tensors", "TensorRT 10.12 and later do")
+        if self._typing == "weak":
+            raise RefusedError("weakly typed, an engine's types are its own", "--typing strong")
+        typed = self._writer.write(plan, guard_islands=self._settings.guard_islands)
+        with self._folder.saved(typed) as source:
+            built = self._built(source, afresh=False, shown=True)
+        engine = TensorRTEngine(self._flavour, built, self._why_not(), lambda layers: ())
+        with engine:
+            return [engine.shown(feed, typed.proto.graph) for feed in feeds]
+
     def kernel_times(self, plan: Plan, feed: Sample) -> KernelTimes:
         """See `TimesKernels`; kernels are those of the timing cache, as far as it has them."""
         with self.build(plan) as engine:
@@ -138,7 +154,9 @@ class TensorRTBackend:
         names = self._model.table.names
         return timed_layers(took, layers, proto, {names[index] for index in plan.indices})
 
-    def _built(self, source: Path, marks: Marks | None = None, *, afresh: bool) -> BuiltEngine:
+    def _built(
+        self, source: Path, marks: Marks | None = None, *, afresh: bool, shown: bool = False
+    ) -> BuiltEngine:
         recipe = Recipe(
             settings=self._settings,
             ranges=self._ranges,
@@ -146,6 +164,7 @@ class TensorRTBackend:
             marks=marks,
             timing_cache=self._timing_cache,
             afresh=afresh,
+            shown=shown,
         )
         return build(self._flavour, source, recipe)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+import onnx
 
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.inspection.engine_layers import (
@@ -15,7 +16,13 @@ from precision_bisect.backends.inspection.engine_layers import (
     parse_json,
     parse_layers,
 )
+from precision_bisect.backends.inspection.shown_tensors import (
+    ShownTensor,
+    as_shown,
+    written_by_kernels,
+)
 from precision_bisect.backends.tensorrt.build import BuiltEngine
+from precision_bisect.backends.tensorrt.debug_tensors import DebugTensorError, emitted
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.layer_times import (
     facts_of,
@@ -109,6 +116,15 @@ class TensorRTEngine:
             took = layer_times(self._flavour.module, runner, bound, self._held)
         return took, self._layers()
 
+    def shown(self, feed: Sample, graph: onnx.GraphProto) -> Sequence[ShownTensor]:
+        """Return what the engine, built to show it, emits for one feed; `graph` is the typed one.
+
+        Raises BackendFailure where the run fails, RefusedError where this machine cannot run it.
+        """
+        with self._running() as runner:
+            arrays, outputs = emitted(self._flavour.module, runner, _as_bound(runner, feed))
+        return as_shown(arrays, written_by_kernels(self._layers(), graph), outputs)
+
     def evidence(self) -> Evidence:
         """Return which kept layers were honoured, and the builder's remarks.
 
@@ -175,7 +191,7 @@ class TensorRTEngine:
                 if self._runner is None:
                     self._runner = _activated(self._built.engine)
                 yield self._runner
-            except (PolygraphyException, LaunchError) as error:
+            except (PolygraphyException, LaunchError, DebugTensorError) as error:
                 text = " ".join((first_error(messages) or str(error)).split())
                 raise failure(TrialStatus.RUN_FAILED, printable(text)) from error
 

@@ -24,6 +24,9 @@ STRONG = ("--stronglyTyped", "--skipInference")
 """Flags by which a typed model is built, and not run."""
 LAYER_INFO, OUTPUT, TIMES = "layers.json", "output-{}.json", "times-{}.json"
 """What else comes back, in the folder in which trtexec is called; a number is a sample's."""
+MARK_UNFUSED = "--markUnfusedTensorsAsDebugTensors"
+SHOW_ONCE = ("--saveAllDebugTensors=numpy", "--iterations=1", "--duration=0", "--warmUp=0")
+"""Flags of trtexec 10.13 and later: of a build, and of a run that writes its tensors to files."""
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
 """A name that trtexec reads, and writes into its JSON, as it is."""
 

@@ -5,6 +5,7 @@ All of it is read here, whichever way it came, and none of it without a bound.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,9 @@ from precision_bisect.runs.results.on_target import UNKNOWN, BuildTrouble, Faile
 
 _NOT_FINITE = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?=[\],\s])")
 """What C++ prints where JSON has no word; in quotes it is a name."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._,-]", re.ASCII)
+_SHOWN = re.compile(r"\d{4,9}_(.*?)(?:_to_float)?\.npy", re.ASCII)
+"""What trtexec calls the file of a tensor; types that numpy lacks it writes as FP32."""
 DIGITS = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
 LOG_END = 2**16
 """Bytes at either end of a log that are read: facts stand at the beginning, errors anywhere."""
@@ -88,6 +92,30 @@ def read_times(path: Path) -> list[float]:
     if not times:
         raise ValueError(f"{path.name} has no times")
     return times
+
+
+def read_shown(folder: Path, layers: Sequence[EngineLayer]) -> Mapping[str, NDArray[Any]]:
+    """Return the floats that `--saveAllDebugTensors=numpy` wrote, by their names in the engine.
+
+    Files are called by number and name, with `_` for all but letters, digits and `._-,`; names
+    that look alike so, and long ones, which trtexec cuts, are left out. Of a tensor that was
+    written several times the first counts. Raises OSError, ValueError.
+    """
+    names = [tensor.name for layer in layers for tensor in layer.outputs]
+    count = Counter(_UNSAFE.sub("_", name) for name in names)
+    called = {safe: name for name in names if count[safe := _UNSAFE.sub("_", name)] == 1}
+    shown: dict[str, NDArray[Any]] = {}
+    for path in sorted(folder.glob("*.npy")):
+        match = _SHOWN.fullmatch(path.name)
+        name = called.get(match[1], "") if match else ""
+        if not name or name in shown:
+            continue
+        plain_size(path)
+        # A map is no larger than the file, whatever its header says.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.dtype in (np.float16, np.float32):
+            shown[name] = np.array(array)
+    return shown
 
 
 def read_layers(path: Path) -> Sequence[EngineLayer]:

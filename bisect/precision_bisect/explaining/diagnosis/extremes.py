@@ -9,10 +9,9 @@ import onnx
 from onnx import helper
 
 from precision_bisect.errors import ModelError
-from precision_bisect.explaining.diagnosis.instrument import computed
 from precision_bisect.graphs.graph import attribute, copied, opset
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.node_views import View, computed
 from precision_bisect.graphs.ort import Session, check
 from precision_bisect.machine.free_space import trim
 from precision_bisect.protocols import Sample

@@ -14,8 +14,8 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Hurt
-from precision_bisect.explaining.diagnosis.instrument import Arrays, Emulator, Instrument, computed
-from precision_bisect.graphs.node_views import View
+from precision_bisect.explaining.diagnosis.instrument import Arrays, Emulator, Instrument
+from precision_bisect.graphs.node_views import View, computed
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 

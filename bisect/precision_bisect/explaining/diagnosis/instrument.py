@@ -25,11 +25,11 @@ from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.graphs.graph import opset, showing
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
-from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
+from precision_bisect.graphs.node_views import Shape, View, computed, tensor_shapes
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import total_bytes
-from precision_bisect.layer_table import Exclusion, forms_of, rounded_to
+from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -213,8 +213,6 @@ class Emulator:
         return array if kind is None or array.dtype != np.float32 else kind.round(array)
 
 
-UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
-"""What shapes and constants come to is no matter of precision."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -299,17 +297,6 @@ def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[
         for sample, kind in broken.get(name, {}).items()
         if sample not in read
     }
-
-
-def computed(model: Model) -> list[str]:
-    """Return the FP32 tensors that are computed from the inputs, in network order."""
-    return [
-        name
-        for layer in model.table.layers
-        if layer.exclusion not in UNSEEN
-        for name in layer.outputs
-        if model.elem_types.get(name) == _FLOAT
-    ]
 
 
 def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:

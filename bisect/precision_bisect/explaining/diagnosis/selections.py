@@ -15,10 +15,10 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.explaining.diagnosis.findings import Selection
-from precision_bisect.explaining.diagnosis.instrument import UNSEEN, Instrument
+from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.graphs.graph import captured, operators, subgraphs
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.node_views import UNSEEN, View
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 

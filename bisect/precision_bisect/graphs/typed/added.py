@@ -207,6 +207,11 @@ class Added:
         self.initializers[name] = tensor
 
 
+def is_added(node: str) -> bool:
+    """Tell whether a node of a typed graph, by its name, is none of the model's."""
+    return node.startswith(f"{PREFIX}/")
+
+
 def _cast_name(tensor: str, to: LowType | None) -> str:
     return f"{PREFIX}/cast/{tensor}/{to.name if to else 'fp32'}"
 
