@@ -14,7 +14,7 @@ Every search is an ordinary run of one pair with its own ledger, in a folder ins
 so a ladder is resumed like any run.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from precision_bisect.execution.executor import Executor
@@ -75,55 +75,45 @@ def climb(
     scales = scales_for(model, lowest, loaded.case.sets.judging, options)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
-    course = _Climb(loaded, scales, _once(observer), work, executor)
-    course.take_floors(model, level=1)
-    climbed = course.run(folder, budget)
+    climbed = _Climb(
+        comparator=loaded.case.comparator,
+        composition=Composition.at_top(options.ladder, loaded.case.model.table.names),
+        loaded=loaded,
+        scales=scales,
+        observer=_once(observer),
+        work=work,
+        executor=executor,
+    )
+    climbed.take_floors(model, level=1)
+    climbed.run(folder, budget)
     write_layers(loaded.case.model, folder)
     observer(TrialsEnded())
     return conclude_ladder(climbed, budget, folder, observer)
 
 
-class _Climb:
+@dataclass(slots=True, kw_only=True)
+class _Climb(Climbed):
     """The searches of a ladder, in order: each takes the composition a step further."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        scales: Scales,
-        observer: Observer,
-        work: Path,
-        executor: Executor,
-    ) -> None:
-        self._loaded = loaded
-        self._scales = scales
-        self._observer = observer
-        self._work = work
-        self._executor = executor
-        ladder = loaded.case.options.ladder
-        self._composition = Composition.at_top(ladder, loaded.case.model.table.names)
-        self._steps: list[RungSearch] = []
-        self._floors: dict[LayerName, Floor] = {}
-        self._decided: dict[int, Composition] = {}
+    loaded: Loaded
+    scales: Scales
+    observer: Observer
+    work: Path
+    executor: Executor
+    decided: dict[int, Composition] = field(default_factory=dict)
 
-    def run(self, top: RunFolder, budget: Budget) -> Climbed:
-        interrupted = False
+    def run(self, top: RunFolder, budget: Budget) -> None:
         try:
             self._all_rungs(top, budget)
         except KeyboardInterrupt:
             # Without a first search there is no result to write: let the interrupt through.
-            if not self._steps:
+            if not self.steps:
                 raise
-            interrupted = True
-        return Climbed(
-            comparator=self._loaded.case.comparator,
-            steps=self._steps,
-            floors=self._floors,
-            interrupted=interrupted,
-        )
+            self.interrupted = True
 
     def _all_rungs(self, top: RunFolder, budget: Budget) -> None:
         """Search all rungs from the top, then again until nothing changes."""
-        rungs = range(len(self._composition.ladder) - 1)
+        rungs = range(len(self.composition.ladder) - 1)
         share = 0.0
         for rung in reversed(rungs):
             # What is left halves with each rung, and the last one may use all of it.
@@ -133,15 +123,15 @@ class _Climb:
         while True:
             # A rung is decided if its search saw this very composition; a change elsewhere makes
             # it stale.
-            stale = [r for r in reversed(rungs) if self._decided.get(r) != self._composition]
+            stale = [r for r in reversed(rungs) if self.decided.get(r) != self.composition]
             if not stale or not self._search(stale[0], 1.0, top, budget):
                 return
 
     def _search(self, rung: int, share: float, top: RunFolder, budget: Budget) -> bool:
         """Search one rung within a share of the tolerance; False where that ends the run."""
-        pair = self._composition.pair(rung)
-        model = self._composition.on_rung(self._loaded.case.model, rung)
-        number = len(self._steps) + 1
+        pair = self.composition.pair(rung)
+        model = self.composition.on_rung(self.loaded.case.model, rung)
+        number = len(self.steps) + 1
         try:
             if not model.table.candidates:
                 raise NothingLow(
@@ -152,37 +142,37 @@ class _Climb:
         except NothingLow:
             self.take_floors(pin_formless(model, pair), rung + 1)
             if share == 1.0:
-                self._decided[rung] = self._composition
+                self.decided[rung] = self.composition
             return True
         self.take_floors(prepared.case.model, rung + 1)
         folder = RunFolder(top.rung(number, pair.low))
-        observer = _in_rung(self._observer, f"{pair.low} against {pair.high}")
+        observer = _in_rung(self.observer, f"{pair.low} against {pair.high}")
         asked_low = AskedLow(
-            loaded=self._loaded, executor=self._executor, work=self._work / f"asked-{number}"
+            loaded=self.loaded, executor=self.executor, work=self.work / f"asked-{number}"
         )
         result = run_prepared(prepared, observer, budget, folder, part=True, asked_low=asked_low)
         self._take(rung, prepared, result, folder.ledger)
         if share == 1.0:
-            self._decided[rung] = self._composition
+            self.decided[rung] = self.composition
         return result.status.answers
 
     def _prepared(self, model: Model, pair: Pair, share: float, number: int) -> Prepared:
-        work = self._work / f"rung-{number}"
+        work = self.work / f"rung-{number}"
         # A rung on which no layer has a form is no step, and leaves its number to the next one.
         work.mkdir(exist_ok=True)
-        case = self._loaded.case
+        case = self.loaded.case
         options = replace(case.options, low=pair.low, high=pair.high, ladder=())
         comparator = shared(case.comparator, share, case.reference)
         case = replace(case, options=options, model=model, comparator=comparator)
-        loaded = replace(self._loaded, case=case)
-        return assemble(loaded, self._observer, work, self._scales, self._executor)
+        loaded = replace(self.loaded, case=case)
+        return assemble(loaded, self.observer, work, self.scales, self.executor)
 
     def take_floors(self, model: Model, level: int) -> None:
         """Note the layers that have no form below a level: those that the model's table pins."""
         for name, reason in pinned_layers(model).items():
-            floor = self._floors.get(LayerName(name))
+            floor = self.floors.get(LayerName(name))
             if floor is None or floor.level < level:
-                self._floors[LayerName(name)] = Floor(level=level, reason=reason)
+                self.floors[LayerName(name)] = Floor(level=level, reason=reason)
 
     def _take(self, rung: int, prepared: Prepared, result: Result, ledger: Path) -> None:
         """Take what a search has found into the composition."""
@@ -190,17 +180,17 @@ class _Climb:
         has_answer = bool(result.rungs)
         # Without an answer every candidate stays in the upper type.
         kept = [LayerName(name) for name in result.kept] if has_answer else list(names)
-        self._composition = self._composition.lowered(frozenset(names).difference(kept))
+        self.composition = self.composition.lowered(frozenset(names).difference(kept))
         no_answer = result.status in WITHOUT_ANSWER
-        self._steps.append(
+        self.steps.append(
             RungSearch(
                 rung=rung,
                 prepared=prepared,
                 result=result,
                 kept=kept,
-                after=self._composition,
+                after=self.composition,
                 ledger=ledger,
-                answered=not no_answer and (has_answer or bool(self._steps)),
+                answered=not no_answer and (has_answer or bool(self.steps)),
             )
         )
 

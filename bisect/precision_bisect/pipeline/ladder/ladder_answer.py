@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
@@ -102,22 +102,19 @@ class RungSearch:
     answered: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Climbed:
-    """What the searches of a ladder found, in their order.
+    """What the searches of a ladder have found, in their order: the latest `composition`.
 
     `comparator` judges by the full tolerance. `floors` has the layers that have no form in the
     lowest type. `interrupted` tells that the run was broken off between two searches.
     """
 
     comparator: Comparator
-    steps: Sequence[RungSearch]
-    floors: Mapping[LayerName, Floor]
+    composition: Composition
+    steps: list[RungSearch] = field(default_factory=list)
+    floors: dict[LayerName, Floor] = field(default_factory=dict)
     interrupted: bool = False
-
-    @property
-    def composition(self) -> Composition:
-        return self.steps[-1].after
 
     @property
     def rungs(self) -> range:
