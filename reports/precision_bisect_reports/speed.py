@@ -88,7 +88,13 @@ def to_deploy(result: Result) -> str:
     faster = _faster("", plan.answer_time / plan.time, ", ")
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
-    return f"{own}; {how}{faster}{times} times as fast as {high}"
+    return f"{own}; {how}{faster}{times} times as fast as {_baseline(result)}"
+
+
+def _baseline(result: Result) -> str:
+    """Name what the estimates of the plan to deploy are shares of: every layer high, so set."""
+    with_tf32 = " with TF32" if result.deploy is not None and result.deploy.tf32 else ""
+    return f"{result.high.upper()}{with_tf32}"
 
 
 def _faster(before: str, times: float, after: str = "") -> str:
@@ -112,7 +118,7 @@ def how_fast(result: Result) -> str:
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     how = "" if plan.estimated else "by estimate "
     parts = [
-        f"{how}{gains[0]:.3g} to {gains[1]:.3g} times as fast as {result.high.upper()}, by batch",
+        f"{how}{gains[0]:.3g} to {gains[1]:.3g} times as fast as {_baseline(result)}, by batch",
         counted(plan.casts, "Cast"),
     ]
     if plan.low_share is not None:

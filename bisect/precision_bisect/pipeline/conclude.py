@@ -22,7 +22,7 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     judge_of,
 )
-from precision_bisect.pipeline.elsewhere import Elsewhere, judged_elsewhere
+from precision_bisect.pipeline.elsewhere import Elsewhere, deployed_in_tf32, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -151,15 +151,13 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     chart = explanation.chart
     exported, explanation.missing = exported_plan(prepared, ending, run.answer, chart)
     explanation.leaving = answer = plan if ending.status.answers else None
-    engine, opening, deploy = prepared.case.options.engine, run.answer.final.opening, ending.deploy
+    opening, deploy, deployed, in_tf32 = run.answer.final.opening, ending.deploy, prepared, None
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         explanation.leaving, explanation.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
-    leaving = explanation.leaving
-    opened_so = prepared.with_case(
-        replace(prepared.case, options=replace(prepared.case.options, engine=engine))
-    )
+        if deploy.case == TF32:
+            deployed, in_tf32 = deployed_in_tf32(prepared), deploy.outcome
+    leaving, engine = explanation.leaving, deployed.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     explanation.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
@@ -167,7 +165,7 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
     check = ending.status is not Status.INTERRUPTED
     latencies = run.answer.timed.medians or {}
     with (
-        deploying(opened_so, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -188,7 +186,9 @@ def _explain(run: _Ended, explanation: _Explanation) -> Search[None]:
         )
         with until(budget.overdue):
             if leaving is not None:
-                judged = judged_elsewhere(prepared, run.driver.cases, leaving, run.answer.samples)
+                judged = judged_elsewhere(
+                    prepared, run.driver.cases, leaving, run.answer.samples, in_tf32
+                )
                 explanation.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 explanation.born = born_inside(prepared, leaving, late=budget.late)

@@ -1,5 +1,6 @@
 """An answer beside its own case: on other targets, with TF32, at the ends of its inputs."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,12 +47,26 @@ class Elsewhere(NamedTuple):
 
 
 def judged_elsewhere(
-    prepared: Prepared, cases: Cases, answer: Plan, samples: SampleSet
+    prepared: Prepared,
+    cases: Cases,
+    answer: Plan,
+    samples: SampleSet,
+    in_tf32: Outcome | None = None,
 ) -> Search[Elsewhere]:
-    """Judge an answer in all cases beside the run's own."""
-    targets = yield from other_targets(prepared, cases, answer, samples)
-    tf32 = yield from with_tf32(prepared, cases, answer, samples)
-    return Elsewhere(targets, tf32, (yield from input_ranges(prepared, cases, answer)))
+    """Judge an answer in all cases beside the run's own; with TF32 if its outcome there is it."""
+    own = prepared if in_tf32 is None else deployed_in_tf32(prepared)
+    targets = yield from other_targets(own, cases, answer, samples)
+    tf32 = yield from with_tf32(prepared, cases, answer, samples, in_tf32)
+    return Elsewhere(targets, tf32, (yield from input_ranges(own, cases, answer)))
+
+
+def deployed_in_tf32(prepared: Prepared) -> Prepared:
+    """Return what predicts a plan that was judged with TF32."""
+    engine = replace(prepared.case.options.engine, tf32="on")
+    options = replace(prepared.case.options, engine=engine)
+    emulator = prepared.emulator and _emulator(prepared, options, late=True)
+    case = replace(prepared.case, options=options)
+    return replace(prepared, emulator=emulator).with_case(case)
 
 
 def other_targets(
@@ -79,7 +94,8 @@ def other_targets(
             groups.append((effects, [target]))
     proposals = []
     for _, targets in groups:
-        proposals.append(_beside(prepared, f"target:{targets[0]}", plan, samples, "the answer"))
+        name = f"target:{targets[0]}" + f",{TF32}" * prepared.case.options.engine.in_tf32
+        proposals.append(_beside(prepared, name, plan, samples, "the answer"))
         cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
     outcomes = (yield tuple(proposals)) if proposals else ()
     return [
@@ -190,6 +206,15 @@ def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
     )
 
 
+def error_of_fp32(prepared: Prepared, samples: SampleSet) -> Search[float]:
+    """Return the error of FP32 in TF32, infinity where it fails or libraries do not run it so."""
+    if not has_tf32(prepared):
+        return math.inf
+    (fp32,) = yield (fp32_in_tf32(prepared, samples),)
+    error = worst(fp32) if fp32.passed else None
+    return math.inf if error is None else error
+
+
 def as_deployed(prepared: Prepared, proposal: Proposal) -> Proposal:
     """Return a trial of an engine that is built as deployed, and timed."""
     if prepared.backend.emulated:
@@ -198,17 +223,24 @@ def as_deployed(prepared: Prepared, proposal: Proposal) -> Proposal:
 
 
 def with_tf32(
-    prepared: Prepared, cases: Cases, answer: Plan, samples: SampleSet
+    prepared: Prepared,
+    cases: Cases,
+    answer: Plan,
+    samples: SampleSet,
+    own: Outcome | None = None,
 ) -> Search[WithTf32 | None]:
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
-    On an engine the answer is timed in turns with FP32 as the library runs it.
+    On an engine the answer is timed in turns with FP32 as the library runs it. Its `own` outcome
+    there is taken, if it has one.
     """
     if not has_tf32(prepared):
         return None
-    everything = fp32_in_tf32(prepared, samples)
+    fp32 = fp32_in_tf32(prepared, samples)
+    proposals = (fp32, replace(fp32, plan=answer, reason="the answer"))
     with in_tf32(prepared, cases):
-        return _compared((yield everything, replace(everything, plan=answer, reason="the answer")))
+        outcomes = yield proposals[: 2 if own is None else 1]
+    return _compared(outcomes if own is None else (*outcomes, own))
 
 
 def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
@@ -226,11 +258,20 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
     )
 
 
-def _in_tf32(prepared: Prepared) -> Evaluator:
-    copies = prepared.copies
-    backend = _emulator(prepared, prepared.case.options, tf32=True)
+def _in_tf32(prepared: Prepared) -> Evaluate:
+    backend, copies = _emulator(prepared, prepared.case.options, tf32=True), prepared.copies
+    deciding = beside = evaluator(prepared, backend)
     if copies is not None:
-        # This decides nothing, and is to cost little.
+        # What decides nothing is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)
-        copies = replace(copies, count=count, allowed=allowed)
-    return replace(evaluator(prepared, backend), copies=copies)
+        beside = replace(deciding, copies=replace(copies, count=count, allowed=allowed))
+
+    def evaluate(proposal: Proposal) -> Outcome:
+        if proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
+            return deciding(proposal)
+        outcome = beside(proposal)
+        if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
+            backend.rest()
+        return outcome
+
+    return evaluate

@@ -2,8 +2,9 @@
 
 The smallest set says what breaks. What is deployed should be fast: few Casts, few products off
 the tensor cores. Plans come from the cost graph under the law of rounding (`speed.cheapest`), and
-from the answer with its gaps closed. The cheapest few are judged on copies. Times are estimates:
-this is for runs of the emulator.
+from the answer with its gaps closed. The cheapest few are judged on copies, with TF32 in what
+stays FP32 where libraries run FP32 so and it holds. Times are estimates: this is for runs of the
+emulator.
 """
 
 import math
@@ -40,13 +41,18 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What plans cost for the samples' batch, the same under TF32, and for a batch so large that
-    launches of kernels do not count; and `instead` of time for the objectives that say so."""
+    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
+    not count, the same under TF32; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
-    tf32: CostGraph
     full_batch: CostGraph
+    tf32: CostGraph
+    full_batch_tf32: CostGraph
     instead: Mapping[Objective, CostGraph]
+
+    def of(self, case: CaseName) -> tuple[CostGraph, CostGraph]:
+        """Return the costs for the samples' batch and a full one, as a case computes."""
+        return (self.tf32, self.full_batch_tf32) if case else (self.plain, self.full_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +81,17 @@ class Rivals:
         self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
     ) -> Deployable:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
-        plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
+        costs, full = self.estimates.of(case)
+        plain, tf32 = self.estimates.plain, self.estimates.tf32
         everything, weights = range(plain.size), self.estimates.instead["smallest"]
-        high_ms = plain.time(everything) or 1.0
+        high_ms = costs.time(everything) or 1.0
         record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
             stability=outcome.evidence.stability,
-            time=plain.time(plan.kept) / high_ms,
-            answer_time=plain.time(self.answer.kept) / high_ms,
-            tf32_time=tf32.time(plan.kept) / high_ms,
-            fp32_tf32_time=tf32.time(everything) / high_ms,
+            time=costs.time(plan.kept) / high_ms,
+            answer_time=costs.time(self.answer.kept) / high_ms,
+            fp32_tf32_time=tf32.time(everything) / (plain.time(everything) or 1.0),
             full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
             weight_bytes=round(weights.time(plan.kept)),
@@ -107,28 +113,40 @@ def estimates_of(prepared: Prepared) -> Estimates:
     graph = partial(cost_graph, case.model, case.shapes, fused=fused_groups(case.model))
     return Estimates(
         plain=graph(tf32=case.options.engine.in_tf32),
+        full_batch=graph(kernel_ms=0.0, tf32=case.options.engine.in_tf32),
         tf32=graph(tf32=True),
-        full_batch=graph(kernel_ms=0.0),
+        full_batch_tf32=graph(kernel_ms=0.0, tf32=True),
         instead={"smallest": weight_graph(case.model)},
     )
 
 
 def fastest(
-    problem: Problem, rivals: Rivals, *, copies: bool, objective: Objective = "fastest"
+    problem: Problem,
+    rivals: Rivals,
+    *,
+    copies: bool,
+    objective: Objective = "fastest",
+    case: CaseName = "",
+    floor: float = 0.0,
 ) -> Search[Deployable | None]:
-    """Return the plan to deploy, which may be the answer; None without a limit on figures.
+    """Return the plan to deploy, which may be the answer.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
     answer. Where nothing beats every layer high at the samples' batch, a full one decides. What
-    the estimates have for the `objective` takes the place of time.
+    the estimates have for the `objective` takes the place of time. In another `case`, where every
+    layer high has the error `floor`, the answer has a trial of its own. None without a limit on
+    figures, and where nothing passes in that case.
     """
     limit = problem.tolerance
     if limit is None:
         return None
     check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
-    outcomes = {rivals.answer: rivals.outcome}
-    aim = ROOM * limit
-    costs, plans = _deciding(rivals, aim, objective)
+    answer = rivals.outcome
+    if case:
+        answer = yield from check.judge(rivals.answer, "the answer, in TF32", phase=Phase.SPEED)
+    outcomes = {rivals.answer: answer}
+    aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
+    costs, plans = _deciding(rivals, aim, objective, case)
 
     def judge(plans: Sequence[Plan], most: int) -> Search[float]:
         """Judge plans until there are `most`; return the factor by which the law has missed."""
@@ -141,20 +159,20 @@ def fastest(
             outcomes[plan] = outcome
             error = worst(outcome)
             if error is not None and math.isfinite(error):
-                missed = max(missed, error / aim)
+                missed = max(missed, math.sqrt(max(0.0, error**2 - floor**2)) / (aim or 1.0))
         return missed
 
     missed = yield from judge(plans, JUDGED - LEARNT)
     # The law's factor is learnt from what it has missed, once.
     if missed > 1.0:
-        yield from judge(_candidates(rivals, costs, aim / missed), JUDGED)
+        yield from judge(_candidates(rivals, costs, aim / missed, case), JUDGED)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
-    return None if best is None else rivals.deployable(best, passing[best])
+    return None if best is None else rivals.deployable(best, passing[best], case=case)
 
 
 def _deciding(
-    rivals: Rivals, aim: float, objective: Objective
+    rivals: Rivals, aim: float, objective: Objective, case: CaseName
 ) -> tuple[CostGraph, Sequence[Plan]]:
     """Return the costs that decide, and the plans that may be as fast by them.
 
@@ -162,16 +180,16 @@ def _deciding(
     """
     if objective in rivals.estimates.instead:
         costs = rivals.estimates.instead[objective]
-        return costs, _candidates(rivals, costs, aim)
-    costs, full_batch = rivals.estimates.plain, rivals.estimates.full_batch
+        return costs, _candidates(rivals, costs, aim, case)
+    costs, full_batch = rivals.estimates.of(case)
     slowest = (1 - AS_FAST) * costs.time(range(costs.size))
-    plans = _candidates(rivals, costs, aim)
+    plans = _candidates(rivals, costs, aim, case)
     if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
         return costs, plans
-    return full_batch, _candidates(rivals, full_batch, aim)
+    return full_batch, _candidates(rivals, full_batch, aim, case)
 
 
-def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
+def _candidates(rivals: Rivals, costs: CostGraph, aim: float, case: CaseName) -> list[Plan]:
     """Return plans that may be as fast as the answer: those known before, then the cheapest."""
     starts = [rivals.answer, *rivals.starts]
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
@@ -180,10 +198,10 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
-    plain, full = rivals.estimates.plain, rivals.estimates.full_batch
+    batch, full = rivals.estimates.of(case)
     slowest = [
         (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
-        for graph in ((costs, plain) if costs is full else (costs,))
+        for graph in ((costs, batch) if costs is full else (costs,))
     ]
     better = [
         plan
