@@ -22,12 +22,15 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, TRTEXEC
+from precision_bisect.runs.results.speed_report import RANK_CORRELATION, RANK_CORRELATIONS
+from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, RESULT, TRTEXEC
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.engine_settings import EngineSettings, Tf32
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Kind, Phase, SampleSet, Verdict
+from precision_bisect_reports.speed import how_fast
 
+REPO = Path(__file__).parents[2]
 TOLERANCE = 5e-3
 BODY = """(float[16, 64] x) => (float[16, 64] y) <float up = {300}, float down = {1.1111111e-5}> {
   [mm0] a = MatMul(x, w0) [act0] b = Tanh(a)
@@ -167,6 +170,21 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert result.out is not None
     report = (result.out / REPORT).read_text()
     assert all(title in report for title in ('["Deploy",', '["How fast",', '["TF32",'))
+    told = how_fast(result)
+    assert told in report and told in " ".join(words(result).split())
+    figures = json.loads((result.out / RESULT).read_text())["deploy"]
+    shares = figures["low_share"]
+    assert f"{figures['casts']} Cast" in told and f"{figures['rank_correlation']:.2f}" in told
+    assert f"{100 * shares['multiplications']:.0f}% of the multiplications" in told
+    assert f"{100 * shares['bytes']:.0f}% of the bytes" in told
+
+
+def test_the_rank_correlation_is_that_of_the_benchmark() -> None:
+    """What is said of estimates was measured: the median of its networks, and the range."""
+    benchmark = json.loads((REPO / "benchmarks/results/estimates.json").read_text())
+    estimates = [row["estimate"] for row in benchmark["rows"]]
+    assert (min(estimates), max(estimates)) == pytest.approx(RANK_CORRELATIONS, abs=0.006)
+    assert benchmark["median"]["estimate"] == pytest.approx(RANK_CORRELATION, abs=0.006)
 
 
 def test_a_run_that_is_cut_off_goes_on_to_the_same(
@@ -199,6 +217,22 @@ def test_tf32_is_judged_as_asked_for(
     assert tf32 == "on" or result.kept == run.kept
     share = high / result.tf32.fp32_error
     assert share > 0.5 if tf32 == "on" else share < 0.01
+
+
+def test_without_room_in_tf32_plans_are_judged_without(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """FP32 holds in TF32, and takes most of the limit: what is added has to do without."""
+    assert result.tf32 is not None and result.tf32.fp32_error
+    limit = 1.1 * result.tf32.fp32_error
+    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1)
+    assert run.tf32 is not None and run.tf32.fp32_passed
+    assert run.deploy is not None and not run.deploy.tf32
+    assert {"", TF32} >= {
+        trial.proposal.case
+        for trial in read_ledger(tmp_path / LEDGER).trials
+        if trial.proposal.phase in (Phase.SPEED, Phase.PREFLIGHT)
+    }
 
 
 @pytest.mark.parametrize("options", [{"objective": "fewest"}, {"strategy": "ddmin"}])

@@ -158,11 +158,13 @@ def has_tf32(prepared: Prepared) -> bool:
 
     The emulator predicts that, an engine computes it.
     """
-    engine, backend = prepared.case.options.engine, prepared.backend
-    if engine.tf32 != "auto" or prepared.case.options.high != "fp32":
+    options, backend = prepared.case.options, prepared.backend
+    own = options.engine.ort_options.get("use_tf32")
+    if options.engine.tf32 != "auto" or options.high != "fp32" or own == "0":
         return False
-    own = "use_tf32" in engine.ort_options or backend.name not in TF32_BY_DEFAULT
-    return (backend.emulated or not own) and bool(products(prepared.case.model))
+    engines = options.targets if backend.emulated else [backend.name]
+    default = TF32_BY_DEFAULT.issuperset(engines) and (backend.emulated or own is None)
+    return default and bool(products(prepared.case.model))
 
 
 def products(model: Model) -> frozenset[int]:

@@ -8,7 +8,7 @@ emulator.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +24,7 @@ from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
-from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.cheapest import cheapest, with_room
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import CaseName, Latency, Outcome, Phase
@@ -166,9 +166,18 @@ def fastest(
     # The law's factor is learnt from what it has missed, once.
     if missed > 1.0:
         yield from judge(_candidates(rivals, costs, aim / missed, case), JUDGED)
+    best = _best(outcomes, costs, limit)
+    if best is not None and figure_of_copies(outcomes[best]) > ROOM * limit:
+        most_ms = AS_FAST * costs.time(best.kept)
+        roomier = [with_room(costs, rivals.errors, best, most_ms)]
+        yield from judge(_no_slower(rivals, roomier, costs, case), JUDGED)
+        best = _best(outcomes, costs, limit)
+    return None if best is None else rivals.deployable(best, outcomes[best], case=case)
+
+
+def _best(outcomes: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
-    best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
-    return None if best is None else rivals.deployable(best, passing[best], case=case)
+    return chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
 
 
 def _deciding(
@@ -198,18 +207,28 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float, case: CaseName) ->
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
+    return sorted(
+        _no_slower(rivals, plans, costs, case),
+        key=lambda plan: (plan not in starts, costs.time(plan.kept), plan),
+    )
+
+
+def _no_slower(
+    rivals: Rivals, plans: Iterable[Plan], costs: CostGraph, case: CaseName
+) -> list[Plan]:
+    """Return the plans that were not refuted, and are about as fast as the answer."""
     batch, full = rivals.estimates.of(case)
     slowest = [
         (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
         for graph in ((costs, batch) if costs is full else (costs,))
     ]
-    better = [
+    return [
         plan
-        for plan in plans - rivals.refuted
+        for plan in plans
         if len(plan) < costs.size
+        and plan not in rivals.refuted
         and all(graph.time(plan.kept) <= most_ms for graph, most_ms in slowest)
     ]
-    return sorted(better, key=lambda plan: (plan not in starts, costs.time(plan.kept), plan))
 
 
 def chosen(

@@ -237,6 +237,8 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
         if not unlike and has_tf32(prepared):
             # What FP32 comes to where it is deployed is known before anything is searched.
             fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
+            if prepared.backend.emulated:
+                fp32 = replace(fp32, reason=f"{fp32.reason}{_estimated(prepared)}")
             yield (replace(fp32, phase=Phase.PREFLIGHT),)
         return (yield from _in_case(case, _course(prepared, part=part)))
     except BudgetSpent as spent:
@@ -247,6 +249,15 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
         return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)
+
+
+def _estimated(prepared: Prepared) -> str:
+    """Say what time FP32 in TF32 takes by estimate, and every layer low."""
+    estimates = estimates_of(prepared)
+    everything = prepared.everything.kept
+    plain = estimates.plain.time(everything) or 1.0
+    tf32, low = estimates.tf32.time(everything) / plain, estimates.plain.time(()) / plain
+    return f" (by estimate {tf32:.0%} of the time without it, every layer low {low:.0%})"
 
 
 def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:

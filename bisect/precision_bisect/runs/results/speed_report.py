@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
@@ -13,6 +13,9 @@ from precision_bisect.trial import Figure, Latency, Stability
 AS_FAST = 0.02
 """Share of the time by which plans count as equally fast. Repeated measurements of one engine
 differ by about that."""
+RANK_CORRELATION, RANK_CORRELATIONS = 0.70, (-0.04, 0.98)
+"""Spearman's coefficient of estimated times with what an H200 measured, the median of ten networks
+and the range: benchmarks/results/estimates.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ class PlanToDeploy:
     plan and with the answer: shares of that with every layer high, all in the plan's setting, for
     the batch of the samples. `full_batch_time` is this plan's for one so large that launches do
     not count. `fp32_tf32_time` is that of every layer high with TF32 as a share of that without.
-    They are `estimated` where nothing was timed. The plan has
+    They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
     `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
     `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high.
     """
@@ -93,6 +96,11 @@ class PlanToDeploy:
     estimated: bool
     latency: Latency | None = None
     tf32: bool = False
+    rank_correlation: Figure | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        correlation = RANK_CORRELATION if self.estimated else None
+        object.__setattr__(self, "rank_correlation", correlation)
 
     def fp32_gain(self, tf32: WithTf32 | None) -> float:
         """Return how many times as fast as this FP32 is, 0 where nothing tells.
