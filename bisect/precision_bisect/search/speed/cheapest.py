@@ -78,7 +78,8 @@ def with_room(graph: CostGraph, errors: Sequence[float], plan: Plan, most_ms: fl
     def groups() -> Iterator[tuple[float, frozenset[int], float]]:
         for layer in sorted(mattering - kept):
             near = mattering.intersection(graph.neighbours[layer]) - kept
-            for group in (frozenset((layer, *other)) for other in [(), *((i,) for i in near)]):
+            for other in (layer, *sorted(near)):
+                group = frozenset((layer, other))
                 cost_ms = -graph.gain(kept, kept | group)
                 if cost_ms <= left_ms:
                     saved = sum(squares[i] for i in sorted(group))
