@@ -37,6 +37,7 @@ from precision_bisect_reports.speed import (
     runs,
     speed,
     to_deploy,
+    weights,
 )
 
 MOST_NAMED = 3
@@ -177,8 +178,10 @@ def _rows(result: Result) -> Iterator[Row]:
     if words := to_deploy(result):
         measured = result.deploy is not None and not result.deploy.estimated
         news = not result.deploys_fewest or (measured and result.fp32_wins)
-        yield Row("deploy", words, ALWAYS if news else EVIDENCE)
-        yield Row("how fast", how_fast(result), FULL)
+        level = ALWAYS if news else EVIDENCE
+        yield Row("deploy", words, level)
+        yield Row("how fast", how_fast(result), MORE if measured else level)
+        yield Row("weights", weights(result), FULL)
     if words := with_tf32(result):
         expected = result.tf32 and result.tf32.holds and not result.tf32.fp32_wins
         yield Row("TF32", words, EVIDENCE if expected else ALWAYS)

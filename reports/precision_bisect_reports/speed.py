@@ -6,7 +6,11 @@ from collections.abc import Iterator, Sequence
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.speed_report import FrontPoint, SpeedReport
+from precision_bisect.runs.results.speed_report import (
+    RANK_CORRELATIONS,
+    FrontPoint,
+    SpeedReport,
+)
 from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
 
@@ -88,7 +92,13 @@ def to_deploy(result: Result) -> str:
     faster = _faster("", plan.answer_time / plan.time, ", ")
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
-    return f"{own}; {how}{faster}{times} times as fast as {high}"
+    return f"{own}; {how}{faster}{times} times as fast as {_baseline(result)}"
+
+
+def _baseline(result: Result) -> str:
+    """Name what the estimates of the plan to deploy are shares of: every layer high, so set."""
+    with_tf32 = " with TF32" if result.deploy is not None and result.deploy.tf32 else ""
+    return f"{result.high.upper()}{with_tf32}"
 
 
 def _faster(before: str, times: float, after: str = "") -> str:
@@ -97,32 +107,36 @@ def _faster(before: str, times: float, after: str = "") -> str:
     return f"{before}{percent}% faster than the fewest{after}" if percent > 0 else ""
 
 
-RANKED = (
-    "the rank correlation of such estimates with what an H200 measured is 0.90 in the median of "
-    "ten networks, 0.56 to 0.98"
-)
-"""Spearman's coefficients of benchmarks/results/estimates.json."""
-
-
 def how_fast(result: Result) -> str:
-    """Say what the estimate of the plan to deploy rests on, and what its weights take."""
+    """Say what the estimate of the plan to deploy rests on."""
     plan = result.deploy
     if plan is None:
         return ""
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
-    how = "" if plan.estimated else "by estimate "
     parts = [
-        f"{how}{gains[0]:.3g} to {gains[1]:.3g} times as fast as {result.high.upper()}, by batch",
+        f"by estimate {gains[0]:.2g} to {gains[1]:.2g} times as fast as {_baseline(result)}, by "
+        "batch",
         counted(plan.casts, "Cast"),
     ]
     if plan.low_share is not None:
         parts.append(plan.low_share.words(runs(result), result.low))
+    if plan.rank_correlation is not None:
+        least, most = RANK_CORRELATIONS
+        parts.append(
+            f"rank correlation of estimates on an H200: {plan.rank_correlation:.2f} "
+            f"({least:g} to {most:g})"
+        )
+    return "; ".join(parts)
+
+
+def weights(result: Result) -> str:
+    """Say what the weights take with the plan to deploy, and with others."""
+    plan = result.deploy
+    if plan is None:
+        return ""
     sizes = (plan.weight_bytes, plan.answer_weight_bytes, plan.high_weight_bytes)
     own, fewest, high = (f"{size / 2**20:.3g}" for size in sizes)
-    parts.append(
-        f"{own} MiB of weights, {fewest} with the fewest, {high} in {result.high.upper()}"
-    )
-    return "; ".join([*parts, RANKED] if plan.estimated else parts)
+    return f"{own} MiB of weights, {fewest} with the fewest, {high} in {result.high.upper()}"
 
 
 def runs(result: Result) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from effort import examples
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Value
-from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.cheapest import cheapest, with_room
 
 NOTHING = Plan.of(())
 
@@ -85,3 +85,20 @@ def test_it_is_the_same_each_time() -> None:
     starts = [NOTHING, Plan.all_high(40)]
     first, again = (cheapest(graph, errors, 1.0, starts, seed=3) for _ in range(2))
     assert first == again
+
+
+@examples(30)
+@given(problem=problems(), data=st.data(), most_ms=st.sampled_from([0.0, 0.1, 0.5, 2.0]))
+def test_room_costs_no_more_than_is_allowed(
+    problem: tuple[CostGraph, list[float]], data: st.DataObject, most_ms: float
+) -> None:
+    """Layers are only added, within the time; what would save error and fits is left by none."""
+    graph, errors = problem
+    plan = Plan.of(data.draw(st.frozensets(st.integers(0, graph.size - 1))))
+    wider = with_room(graph, errors, plan, most_ms)
+    assert plan.kept <= wider.kept
+    spent = graph.cost(wider.kept) - graph.cost(plan.kept)
+    assert spent <= most_ms + 1e-9
+    if most_ms == 2.0:
+        generous = with_room(graph, errors, plan, math.inf)
+        assert all(i in generous.kept for i, error in enumerate(errors) if 0.1 < error < math.inf)

@@ -67,6 +67,17 @@ def test_a_gain_is_the_difference_of_two_costs(data: st.DataObject, graph: CostG
     assert math.isclose(difference, graph.gain(kept, instead), abs_tol=1e-9)
 
 
+def alike(graph: CostGraph) -> Estimates:
+    """Return estimates that are the same for all batches, with TF32 and without."""
+    return Estimates(
+        plain=graph,
+        full_batch=graph,
+        tf32=graph,
+        full_batch_tf32=graph,
+        instead={"smallest": graph},
+    )
+
+
 @examples(30)
 @given(
     data=st.data(),
@@ -88,7 +99,7 @@ def test_it_passes_its_own_trial_and_is_no_slower(
     answer = Plan.of(data.draw(st.frozensets(st.integers(0, size - 1), max_size=size - 1)))
     assume(oracle(answer.kept).passed)
     law = Law.of([min(error, 1e30) for error in errors], Plan.of(()))
-    estimates = Estimates(plain=graph, tf32=graph, full_batch=graph, instead={"smallest": graph})
+    estimates = alike(graph)
     rivals = Rivals(
         names=[LayerName(name) for name in oracles.problem(size).names],
         law=law,
@@ -166,7 +177,7 @@ def contests(draw: st.DrawFn) -> tuple[Contest, Engine]:
     answer = Plan.of(draw(st.frozensets(st.integers(0, size - 1), max_size=size - 1)))
     outcome = engine.outcome(answer)
     assume(outcome.passed)
-    estimates = Estimates(plain=graph, tf32=graph, full_batch=graph, instead={"smallest": graph})
+    estimates = alike(graph)
     # The law is what forecasts said: wrong for some layers.
     law = Law.of([min(draw(figures), 1e30) for _ in errors], Plan.of(()))
     rivals = Rivals(
@@ -235,7 +246,7 @@ def test_a_resumed_run_decides_alike(drawn: tuple[Contest, Engine], most: int) -
 def test_an_engine_without_a_clock_has_no_plan_to_deploy() -> None:
     """One build tells that, and nothing else is tried."""
     graph = CostGraph([1.0, 1.0], [])
-    estimates = Estimates(plain=graph, tf32=graph, full_batch=graph, instead={"smallest": graph})
+    estimates = alike(graph)
     answer, outcome = Plan.of([0]), oracles.outcome(0.1)
     law = Law.of([0.1, 0.1], Plan.of(()))
     names = [LayerName(name) for name in oracles.problem(2).names]

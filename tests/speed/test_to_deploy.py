@@ -22,10 +22,15 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT
+from precision_bisect.runs.results.speed_report import RANK_CORRELATION, RANK_CORRELATIONS
+from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, RESULT, TRTEXEC
+from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.engine_settings import EngineSettings, Tf32
-from precision_bisect.trial import Kind, SampleSet, Verdict
+from precision_bisect.settings.targets import TF32
+from precision_bisect.trial import Kind, Phase, SampleSet, Verdict
+from precision_bisect_reports.speed import how_fast
 
+REPO = Path(__file__).parents[2]
 TOLERANCE = 5e-3
 BODY = """(float[16, 64] x) => (float[16, 64] y) <float up = {300}, float down = {1.1111111e-5}> {
   [mm0] a = MatMul(x, w0) [act0] b = Tanh(a)
@@ -67,12 +72,13 @@ def test_the_plan_to_deploy_is_faster_and_was_judged_on_copies(result: Result) -
     assert plan.time < plan.answer_time and plan.estimated
     assert plan.error <= TOLERANCE
     assert result.out is not None
-    recorded = read_ledger(result.out / LEDGER)
     (trial,) = [
-        each
-        for each in recorded.own
-        if each.proposal.draw >= FIRST_DRAW and len(each.proposal.plan) == len(plan.kept)
+        trial
+        for trial in read_ledger(result.out / LEDGER).trials
+        if trial.proposal.phase is Phase.SPEED and len(trial.proposal.plan) == len(plan.kept)
     ]
+    assert (True, TF32) == (plan.tf32, trial.proposal.case)
+    assert trial.proposal.draw > FIRST_DRAW
     stability = trial.outcome.evidence.stability
     assert trial.outcome.verdict is Verdict.PASS
     assert stability is not None and (16, 0) == (stability.copies, stability.failed)
@@ -93,6 +99,27 @@ def test_what_leaves_the_house_is_the_plan_to_deploy(result: Result, model: Path
     for sample in samples():
         (got,) = session.run(None, sample)
         assert np.isfinite(got).all()
+
+
+def test_fp32_as_libraries_run_it_is_judged_before_the_search(result: Result) -> None:
+    """In TF32, and what stays FP32 in the plan to deploy so, too: its files say so."""
+    assert result.out is not None and result.tf32 is not None and result.deploy is not None
+    first = read_ledger(result.out / LEDGER).trials[0]
+    names = (first.proposal.case, first.proposal.phase, len(first.proposal.plan))
+    assert (TF32, Phase.PREFLIGHT, result.candidates) == names
+    assert result.tf32.fp32_error == worst(first.outcome)
+    assert result.deploy.error == result.tf32.error
+    assert result.deployment is not None and result.deployment.polygraphy is not None
+    assert "1" == result.deployment.provider_options["use_tf32"]
+    assert "--tf32" in result.deployment.polygraphy
+    assert "noTF32" not in (result.out / TRTEXEC).read_text()
+    assert "TF32 on" in words(result)
+
+
+def test_the_fewest_of_the_same_run_have_it_off(result: Result, model: Path) -> None:
+    """They were searched and certified without TF32."""
+    folder = export(model, result.out or Path(), None, {}, "fewest").folder
+    assert "noTF32" in (folder / TRTEXEC).read_text()
 
 
 def layers_in(folder: Path) -> list[str]:
@@ -138,11 +165,26 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     count = len(result.deploy.kept)
     assert f"the fastest mixed plan ({count} layers), which FP32 is as fast as" in words(result)
     # Of layers as small as these it takes longer to launch them than to compute.
-    assert gain > 0 and result.deploy.fp32_tf32_time < result.deploy.tf32_time
+    assert gain > 0 and result.deploy.time >= 1 >= result.deploy.fp32_tf32_time
     assert "deploy FP32: TF32 holds (error" in words(result)
     assert result.out is not None
     report = (result.out / REPORT).read_text()
     assert all(title in report for title in ('["Deploy",', '["How fast",', '["TF32",'))
+    told = how_fast(result)
+    assert told in report and told in " ".join(words(result).split())
+    figures = json.loads((result.out / RESULT).read_text())["deploy"]
+    shares = figures["low_share"]
+    assert f"{figures['casts']} Cast" in told and f"{figures['rank_correlation']:.2f}" in told
+    assert f"{100 * shares['multiplications']:.0f}% of the multiplications" in told
+    assert f"{100 * shares['bytes']:.0f}% of the bytes" in told
+
+
+def test_the_rank_correlation_is_that_of_the_benchmark() -> None:
+    """What is said of estimates was measured: the median of its networks, and the range."""
+    benchmark = json.loads((REPO / "benchmarks/results/estimates.json").read_text())
+    estimates = [row["estimate"] for row in benchmark["rows"]]
+    assert (min(estimates), max(estimates)) == pytest.approx(RANK_CORRELATIONS, abs=0.006)
+    assert benchmark["median"]["estimate"] == pytest.approx(RANK_CORRELATION, abs=0.006)
 
 
 def test_a_run_that_is_cut_off_goes_on_to_the_same(
@@ -171,8 +213,26 @@ def test_tf32_is_judged_as_asked_for(
         for trial in read_ledger(tmp_path / LEDGER).own
         if len(trial.proposal.plan) == len(names) and trial.proposal.kind is Kind.JUDGE
     ]
+    assert run.deploy is not None and not run.deploy.tf32
+    assert tf32 == "on" or result.kept == run.kept
     share = high / result.tf32.fp32_error
     assert share > 0.5 if tf32 == "on" else share < 0.01
+
+
+def test_without_room_in_tf32_plans_are_judged_without(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """FP32 holds in TF32, and takes most of the limit: what is added has to do without."""
+    assert result.tf32 is not None and result.tf32.fp32_error
+    limit = 1.1 * result.tf32.fp32_error
+    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1)
+    assert run.tf32 is not None and run.tf32.fp32_passed
+    assert run.deploy is not None and not run.deploy.tf32
+    assert {"", TF32} >= {
+        trial.proposal.case
+        for trial in read_ledger(tmp_path / LEDGER).trials
+        if trial.proposal.phase in (Phase.SPEED, Phase.PREFLIGHT)
+    }
 
 
 @pytest.mark.parametrize("options", [{"objective": "fewest"}, {"strategy": "ddmin"}])

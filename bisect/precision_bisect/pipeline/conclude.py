@@ -25,7 +25,7 @@ from precision_bisect.pipeline.deploying import (
     within_limits,
     without_other_engine,
 )
-from precision_bisect.pipeline.elsewhere import judged_elsewhere
+from precision_bisect.pipeline.elsewhere import deployed_in_tf32, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -159,15 +159,13 @@ def _explain(run: _Ended) -> Search[None]:
     chart = run.chart
     exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
     run.leaving = answer = plan if ending.status.answers else None
-    engine, opening, deploy = prepared.case.options.engine, run.answer.final.opening, ending.deploy
+    opening, deploy, deployed, in_tf32 = run.answer.final.opening, ending.deploy, prepared, None
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         run.leaving, run.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        engine = replace(engine, tf32="on") if deploy.case == TF32 else engine
-    leaving = run.leaving
-    opened_so = prepared.with_case(
-        replace(prepared.case, options=replace(prepared.case.options, engine=engine))
-    )
+        if deploy.case == TF32:
+            deployed, in_tf32 = deployed_in_tf32(prepared), deploy.outcome
+    leaving, engine = run.leaving, deployed.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
@@ -175,7 +173,7 @@ def _explain(run: _Ended) -> Search[None]:
     check = ending.status is not Status.INTERRUPTED
     latencies = run.answer.timed.latency_ms or {}
     with (
-        deploying(opened_so, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as completed,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -192,7 +190,9 @@ def _explain(run: _Ended) -> Search[None]:
         run.findings = run.findings.of_answer(run.answer.kept, answered=plan is not None)
         with until(budget.overdue):
             if leaving is not None:
-                judged = judged_elsewhere(prepared, run.driver, leaving, run.answer.samples)
+                judged = judged_elsewhere(
+                    prepared, run.driver, leaving, run.answer.samples, in_tf32
+                )
                 run.elsewhere = yield from run.driver.to_end(judged)
                 prepared.rest()
                 run.born = born_inside(prepared, leaving, late=budget.late)

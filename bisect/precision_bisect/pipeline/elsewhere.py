@@ -49,13 +49,27 @@ _Affected = Mapping[LayerName, Inside]
 
 
 def judged_elsewhere(
-    prepared: Prepared, driver: Driver, answer: Plan, samples: SampleSet
+    prepared: Prepared,
+    driver: Driver,
+    answer: Plan,
+    samples: SampleSet,
+    in_tf32: Outcome | None = None,
 ) -> Search[ElsewhereSection]:
-    """Judge an answer in all cases beside the run's own."""
-    targets = yield from other_targets(prepared, driver.cases, answer, samples)
-    tf32 = yield from with_tf32(prepared, driver, answer, samples)
-    ranges = yield from input_ranges(prepared, driver.cases, answer)
+    """Judge an answer in all cases beside the run's own; with TF32 if its outcome there is it."""
+    own = prepared if in_tf32 is None else deployed_in_tf32(prepared)
+    targets = yield from other_targets(own, driver.cases, answer, samples)
+    tf32 = yield from with_tf32(prepared, driver, answer, samples, in_tf32)
+    ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
+
+
+def deployed_in_tf32(prepared: Prepared) -> Prepared:
+    """Return what predicts a plan that was judged with TF32."""
+    engine = replace(prepared.case.options.engine, tf32="on")
+    options = replace(prepared.case.options, engine=engine)
+    emulator = prepared.emulator and _emulator(prepared, options, late=True)
+    case = replace(prepared.case, options=options)
+    return replace(prepared, emulator=emulator).with_case(case)
 
 
 def other_targets(
@@ -83,7 +97,8 @@ def other_targets(
             groups.append((effects, [target]))
     proposals = []
     for _, targets in groups:
-        proposals.append(_beside(prepared, f"target:{targets[0]}", plan, samples, "the answer"))
+        name = f"target:{targets[0]}" + f",{TF32}" * prepared.case.options.engine.in_tf32
+        proposals.append(_beside(prepared, name, plan, samples, "the answer"))
         cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
     outcomes = (yield tuple(proposals)) if proposals else ()
     return [
@@ -146,11 +161,13 @@ def has_tf32(prepared: Prepared) -> bool:
 
     The emulator predicts that, an engine computes it.
     """
-    engine, backend = prepared.case.options.engine, prepared.backend
-    if engine.tf32 != "auto" or prepared.case.options.high != "fp32":
+    options, backend = prepared.case.options, prepared.backend
+    own = options.engine.ort_options.get("use_tf32")
+    if options.engine.tf32 != "auto" or options.high != "fp32" or own == "0":
         return False
-    own = "use_tf32" in engine.ort_options or backend.name not in TF32_BY_DEFAULT
-    return (backend.emulated or not own) and bool(products(prepared.case.model))
+    engines = options.targets if backend.emulated else [backend.name]
+    default = TF32_BY_DEFAULT.issuperset(engines) and (backend.emulated or own is None)
+    return default and bool(products(prepared.case.model))
 
 
 def products(model: Model) -> frozenset[int]:
@@ -194,6 +211,15 @@ def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
     )
 
 
+def error_of_fp32(prepared: Prepared, samples: SampleSet) -> Search[float]:
+    """Return the error of FP32 in TF32, infinity where it fails or libraries do not run it so."""
+    if not has_tf32(prepared):
+        return math.inf
+    (fp32,) = yield (fp32_in_tf32(prepared, samples),)
+    error = worst(fp32) if fp32.passed else None
+    return math.inf if error is None else error
+
+
 def as_deployed(prepared: Prepared, proposal: Proposal) -> Proposal:
     """Return a trial of an engine that is built as deployed, and timed."""
     if prepared.backend.emulated:
@@ -202,12 +228,17 @@ def as_deployed(prepared: Prepared, proposal: Proposal) -> Proposal:
 
 
 def with_tf32(
-    prepared: Prepared, driver: Driver, answer: Plan, samples: SampleSet
+    prepared: Prepared,
+    driver: Driver,
+    answer: Plan,
+    samples: SampleSet,
+    own: Outcome | None = None,
 ) -> Search[WithTf32 | None]:
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
-    where its error without TF32 and that of FP32 with it add up to a failure.
+    where its error without TF32 and that of FP32 with it add up to a failure. Its `own` outcome
+    there is taken, if it has one.
     """
     if not has_tf32(prepared):
         return None
@@ -216,6 +247,8 @@ def with_tf32(
     plain = outcome_of_answer(driver, answer, samples)
     with in_tf32(prepared, driver.cases):
         (fp32,) = yield (everything,)
+        if own is not None:
+            return _compared((fp32, own))
         errors = [worst(outcome) for outcome in (fp32, plain) if outcome is not None]
         forecast = math.hypot(*(error for error in errors if error is not None))
         settled = limit is not None and forecast > SURE * limit
@@ -246,11 +279,20 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
     )
 
 
-def _in_tf32(prepared: Prepared) -> Evaluator:
-    copies = prepared.copies
-    backend = _emulator(prepared, prepared.case.options, tf32=True)
+def _in_tf32(prepared: Prepared) -> Evaluate:
+    backend, copies = _emulator(prepared, prepared.case.options, tf32=True), prepared.copies
+    deciding = beside = evaluator(prepared, backend)
     if copies is not None:
-        # This decides nothing, and is to cost little.
+        # What decides nothing is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)
-        copies = replace(copies, count=count, allowed=allowed)
-    return replace(evaluator(prepared, backend), copies=copies)
+        beside = replace(deciding, copies=replace(copies, count=count, allowed=allowed))
+
+    def evaluate(proposal: Proposal) -> Outcome:
+        if proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
+            return deciding(proposal)
+        outcome = beside(proposal)
+        if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
+            backend.rest()
+        return outcome
+
+    return evaluate

@@ -2,12 +2,13 @@
 
 The smallest set says what breaks. What is deployed should be fast: few Casts, few products off
 the tensor cores. Plans come from the cost graph under the law of rounding (`speed.cheapest`), and
-from the answer with its gaps closed. The cheapest few are judged on copies. Times are estimates:
-this is for runs of the emulator.
+from the answer with its gaps closed. The cheapest few are judged on copies, with TF32 in what
+stays FP32 where libraries run FP32 so and it holds. Times are estimates: this is for runs of the
+emulator.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +25,7 @@ from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
-from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.cheapest import cheapest, with_room
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.trial import CaseName, Latency, Outcome, Phase
@@ -41,13 +42,18 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What plans cost for the samples' batch, the same under TF32, and for a batch so large that
-    launches of kernels do not count; and `instead` of time for the objectives that say so."""
+    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
+    not count, the same under TF32; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
-    tf32: CostGraph
     full_batch: CostGraph
+    tf32: CostGraph
+    full_batch_tf32: CostGraph
     instead: Mapping[Objective, CostGraph]
+
+    def of(self, case: CaseName) -> tuple[CostGraph, CostGraph]:
+        """Return the costs for the samples' batch and a full one, as a case computes."""
+        return (self.tf32, self.full_batch_tf32) if case else (self.plain, self.full_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +82,17 @@ class Rivals:
         self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
     ) -> Deployable:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
-        plain, tf32, full = self.estimates.plain, self.estimates.tf32, self.estimates.full_batch
+        costs, full = self.estimates.of(case)
+        plain, tf32 = self.estimates.plain, self.estimates.tf32
         everything, weights = range(plain.size), self.estimates.instead["smallest"]
-        high_ms = plain.time(everything) or 1.0
+        high_ms = costs.time(everything) or 1.0
         record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
             stability=outcome.evidence.stability,
-            time=plain.time(plan.kept) / high_ms,
-            answer_time=plain.time(self.answer.kept) / high_ms,
-            tf32_time=tf32.time(plan.kept) / high_ms,
-            fp32_tf32_time=tf32.time(everything) / high_ms,
+            time=costs.time(plan.kept) / high_ms,
+            answer_time=costs.time(self.answer.kept) / high_ms,
+            fp32_tf32_time=tf32.time(everything) / (plain.time(everything) or 1.0),
             full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
             weight_bytes=round(weights.time(plan.kept)),
@@ -112,28 +118,40 @@ def estimates_of(prepared: Prepared) -> Estimates:
     graph = partial(cost_graph, model, shapes, fused=fused_groups(model))
     return Estimates(
         plain=graph(tf32=case.options.engine.in_tf32),
+        full_batch=graph(kernel_ms=0.0, tf32=case.options.engine.in_tf32),
         tf32=graph(tf32=True),
-        full_batch=graph(kernel_ms=0.0),
+        full_batch_tf32=graph(kernel_ms=0.0, tf32=True),
         instead={"smallest": weight_graph(case.model)},
     )
 
 
 def fastest(
-    problem: Problem, rivals: Rivals, *, copies: bool, objective: Objective = "fastest"
+    problem: Problem,
+    rivals: Rivals,
+    *,
+    copies: bool,
+    objective: Objective = "fastest",
+    case: CaseName = "",
+    floor: float = 0.0,
 ) -> Search[Deployable | None]:
-    """Return the plan to deploy, which may be the answer; None without a limit on figures.
+    """Return the plan to deploy, which may be the answer.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
     answer. Where nothing beats every layer high at the samples' batch, a full one decides. What
-    the estimates have for the `objective` takes the place of time.
+    the estimates have for the `objective` takes the place of time. In another `case`, where every
+    layer high has the error `floor`, the answer has a trial of its own. None without a limit on
+    figures, and where nothing passes in that case.
     """
     limit = problem.tolerance
     if limit is None:
         return None
     check = StabilityCheck(problem=problem, copies=copies, drawn=FIRST_DRAW)
-    outcomes = {rivals.answer: rivals.outcome}
-    aim = ROOM * limit
-    costs, plans = _deciding(rivals, aim, objective)
+    answer = rivals.outcome
+    if case:
+        answer = yield from check.judge(rivals.answer, "the answer, in TF32", phase=Phase.SPEED)
+    outcomes = {rivals.answer: answer}
+    aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
+    costs, plans = _deciding(rivals, aim, objective, case)
 
     def judge(plans: Sequence[Plan], most: int) -> Search[float]:
         """Judge plans until there are `most`; return the factor by which the law has missed."""
@@ -146,20 +164,29 @@ def fastest(
             outcomes[plan] = outcome
             error = worst(outcome)
             if error is not None and math.isfinite(error):
-                missed = max(missed, error / aim)
+                missed = max(missed, math.sqrt(max(0.0, error**2 - floor**2)) / (aim or 1.0))
         return missed
 
     missed = yield from judge(plans, JUDGED - LEARNT)
     # The law's factor is learnt from what it has missed, once.
     if missed > 1.0:
-        yield from judge(_candidates(rivals, costs, aim / missed), JUDGED)
+        yield from judge(_candidates(rivals, costs, aim / missed, case), JUDGED)
+    best = _best(outcomes, costs, limit)
+    if best is not None and figure_of_copies(outcomes[best]) > ROOM * limit:
+        most_ms = AS_FAST * costs.time(best.kept)
+        roomier = [with_room(costs, rivals.errors, best, most_ms)]
+        yield from judge(_no_slower(rivals, roomier, costs, case), JUDGED)
+        best = _best(outcomes, costs, limit)
+    return None if best is None else rivals.deployable(best, outcomes[best], case=case)
+
+
+def _best(outcomes: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
-    best = chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
-    return None if best is None else rivals.deployable(best, passing[best])
+    return chosen(passing, {plan: costs.time(plan.kept) for plan in passing}, limit)
 
 
 def _deciding(
-    rivals: Rivals, aim: float, objective: Objective
+    rivals: Rivals, aim: float, objective: Objective, case: CaseName
 ) -> tuple[CostGraph, Sequence[Plan]]:
     """Return the costs that decide, and the plans that may be as fast by them.
 
@@ -167,16 +194,16 @@ def _deciding(
     """
     if objective in rivals.estimates.instead:
         costs = rivals.estimates.instead[objective]
-        return costs, _candidates(rivals, costs, aim)
-    costs, full_batch = rivals.estimates.plain, rivals.estimates.full_batch
+        return costs, _candidates(rivals, costs, aim, case)
+    costs, full_batch = rivals.estimates.of(case)
     slowest = (1 - AS_FAST) * costs.time(range(costs.size))
-    plans = _candidates(rivals, costs, aim)
+    plans = _candidates(rivals, costs, aim, case)
     if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
         return costs, plans
-    return full_batch, _candidates(rivals, full_batch, aim)
+    return full_batch, _candidates(rivals, full_batch, aim, case)
 
 
-def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
+def _candidates(rivals: Rivals, costs: CostGraph, aim: float, case: CaseName) -> list[Plan]:
     """Return plans that may be as fast as the answer: those known before, then the cheapest."""
     starts = [rivals.answer, *rivals.starts]
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
@@ -185,18 +212,28 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float) -> list[Plan]:
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
-    plain, full = rivals.estimates.plain, rivals.estimates.full_batch
+    return sorted(
+        _no_slower(rivals, plans, costs, case),
+        key=lambda plan: (plan not in starts, costs.time(plan.kept), plan),
+    )
+
+
+def _no_slower(
+    rivals: Rivals, plans: Iterable[Plan], costs: CostGraph, case: CaseName
+) -> list[Plan]:
+    """Return the plans that were not refuted, and are about as fast as the answer."""
+    batch, full = rivals.estimates.of(case)
     slowest = [
         (graph, (1 + AS_FAST) * graph.time(rivals.answer.kept))
-        for graph in ((costs, plain) if costs is full else (costs,))
+        for graph in ((costs, batch) if costs is full else (costs,))
     ]
-    better = [
+    return [
         plan
-        for plan in plans - rivals.refuted
+        for plan in plans
         if len(plan) < costs.size
+        and plan not in rivals.refuted
         and all(graph.time(plan.kept) <= most_ms for graph, most_ms in slowest)
     ]
-    return sorted(better, key=lambda plan: (plan not in starts, costs.time(plan.kept), plan))
 
 
 def chosen(

@@ -14,14 +14,13 @@ from itertools import combinations, takewhile
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import Objective
 from precision_bisect.pipeline.chart import latency_of
-from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, products
+from precision_bisect.pipeline.elsewhere import error_of_fp32, fp32_in_tf32, products
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     LEARNT,
     ROOM,
     Rivals,
     chosen,
-    figure_of_copies,
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -76,8 +75,7 @@ class Contest:
     @property
     def costs(self) -> CostGraph:
         """What plans cost by estimate."""
-        estimates = self.rivals.estimates
-        return estimates.tf32 if self.trial.case else estimates.plain
+        return self.rivals.estimates.of(self.trial.case)[0]
 
 
 def deployable_on_engine(
@@ -91,10 +89,7 @@ def deployable_on_engine(
     limit, trial = prepared.problem.tolerance, fp32_in_tf32(prepared, samples)
     if limit is None:
         return None
-    floor = math.inf
-    if has_tf32(prepared):
-        (fp32,) = yield (trial,)
-        floor = figure_of_copies(fp32) if fp32.passed else math.inf
+    floor = yield from error_of_fp32(prepared, samples)
     if floor > ROOM * limit:
         floor, trial = 0.0, replace(trial, case="", draw=trial.draw and FIRST_DRAW)
     contest = Contest(
@@ -169,7 +164,7 @@ def fastest_on_engine(
                 rivals.errors,
                 room / law_factor(rivals.errors, outcomes, contest.floor),
                 [rivals.answer, *rivals.starts],
-                full_batch=rivals.estimates.full_batch,
+                full_batch=rivals.estimates.of(contest.trial.case)[1],
                 multiplying=contest.multiplying,
             )
             fresh = [plan for plan in plans if plan not in rivals.refuted | outcomes.keys()]

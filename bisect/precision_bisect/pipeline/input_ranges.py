@@ -29,6 +29,7 @@ from precision_bisect.runs.results.other_targets import InputRange
 from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.sample_sets import SampleSets
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
 _GROWING = frozenset(
@@ -133,7 +134,7 @@ _ALWAYS = ("GridSample",)
 class _RangedInput(NamedTuple):
     """An input, what its size reaches, and samples moved to the ends of its range, if it has one.
 
-    `tensors` tell its size.
+    `tensors` tell its size. Plans are judged with TF32 or without.
     """
 
     name: str
@@ -142,10 +143,11 @@ class _RangedInput(NamedTuple):
     ends: tuple[float, float] | None
     end_samples: Sequence[Sample]
     tensors: Sequence[str]
+    in_tf32: bool
 
     @property
     def case(self) -> CaseName:
-        return f"range:{self.name}"
+        return f"range:{self.name}" + f",{TF32}" * self.in_tf32
 
 
 def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[InputRange]]:
@@ -197,7 +199,8 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
         moved = case.samples[:MOST_MOVED_SAMPLES]
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
-        yield _RangedInput(name, values, some, ends, end_samples, tensors)
+        in_tf32 = case.options.engine.in_tf32
+        yield _RangedInput(name, values, some, ends, end_samples, tensors, in_tf32)
 
 
 _Largest: TypeAlias = Mapping[tuple[str, str], float]

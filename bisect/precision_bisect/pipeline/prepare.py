@@ -208,19 +208,23 @@ class Prepared:
 
     def rest(self) -> None:
         """Free what the emulator and the reference hold, if it is much, until they are asked."""
-        if self._held_bytes() <= HELD_BYTES:
+        if not self.heavy:
             return
         self.refer.rest()
         if isinstance(self.emulator, EmulatedBackend):
             self.emulator.rest()
 
-    def _held_bytes(self) -> int:
-        """Return about how many bytes a session takes: weights, and all values of a sample."""
+    @property
+    def heavy(self) -> bool:
+        """Whether a session is too large to stay open until it is asked again.
+
+        It takes about the bytes of the weights, and of all values of a sample.
+        """
         shapes = tensor_shapes(self.case.model, self.case.shapes)
         names = [name for layer in self.case.model.table.layers for name in layer.outputs]
         # Nobody knows what is missing: it may be large.
         values = sum(4 * prod(shapes[name]) if name in shapes else HELD_BYTES for name in names)
-        return total_bytes(self.case.model.weights) + values
+        return total_bytes(self.case.model.weights) + values > HELD_BYTES
 
 
 def prepare(

@@ -14,8 +14,13 @@ from precision_bisect.pipeline.choosing import (
     on_samples,
 )
 from precision_bisect.pipeline.course import Course, flow
-from precision_bisect.pipeline.elsewhere import fp32_in_tf32, has_tf32, in_tf32
-from precision_bisect.pipeline.fastest import Rivals, estimates_of, fastest
+from precision_bisect.pipeline.elsewhere import (
+    error_of_fp32,
+    fp32_in_tf32,
+    has_tf32,
+    in_tf32,
+)
+from precision_bisect.pipeline.fastest import ROOM, Rivals, estimates_of, fastest
 from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import selecting
@@ -23,12 +28,13 @@ from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Deployable, Ending, Status
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Phase, SampleSet
 
 
@@ -110,9 +116,7 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
     # The answer stands, as in `_charted`.
     with driver.standing():
         if prepared.backend.emulated:
-            copies, objective = prepared.copies is not None, options.objective
-            search = fastest(prepared.problem, rivals, copies=copies, objective=objective)
-            deployable = yield from on_samples(samples, search)
+            deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
         if deployable is None or (deployable.plan, deployable.case) == (answer, ""):
@@ -125,6 +129,33 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
             yield from _in_case(deployable.case, held_out)
         return replace(ending, deploy=deployable)
     return ending
+
+
+def _by_estimate(
+    prepared: Prepared, rivals: Rivals, samples: SampleSet
+) -> Search[Deployable | None]:
+    """Return the plan to deploy that estimates choose: in TF32 where FP32 has room so.
+
+    Without it where no plan holds so.
+    """
+    options, limit = prepared.case.options, prepared.problem.tolerance
+    floor = yield from error_of_fp32(prepared, samples)
+    cases: dict[CaseName, float] = {"": 0.0}
+    if limit is not None and floor <= ROOM * limit:
+        cases = {TF32: floor, **cases}
+    for case, error in cases.items():
+        search = fastest(
+            prepared.problem,
+            rivals,
+            copies=prepared.copies is not None,
+            objective=options.objective,
+            case=case,
+            floor=error,
+        )
+        deployable = yield from _in_case(case, on_samples(samples, search))
+        if deployable is not None:
+            return deployable
+    return None
 
 
 def _in_case(case: CaseName, search: Search[T]) -> Search[T]:
@@ -202,10 +233,12 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
             "mend the model or the inputs first",
         )
     try:
-        elsewhere = prepared.backend.emulated or prepared.case.options.elsewhere
-        if not (part or elsewhere or prepared.case.sets.others) and has_tf32(prepared):
+        unlike = part or prepared.case.options.elsewhere or prepared.case.sets.others
+        if not unlike and has_tf32(prepared):
             # What FP32 comes to where it is deployed is known before anything is searched.
             fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
+            if prepared.backend.emulated:
+                fp32 = replace(fp32, reason=f"{fp32.reason}{_estimated(prepared)}")
             yield (replace(fp32, phase=Phase.PREFLIGHT),)
         return (yield from _in_case(case, _course(prepared, part=part)))
     except BudgetSpent as spent:
@@ -216,6 +249,15 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
         return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)
+
+
+def _estimated(prepared: Prepared) -> str:
+    """Say what time FP32 in TF32 takes by estimate, and every layer low."""
+    estimates = estimates_of(prepared)
+    everything = prepared.everything.kept
+    plain = estimates.plain.time(everything) or 1.0
+    tf32, low = estimates.tf32.time(everything) / plain, estimates.plain.time(()) / plain
+    return f" (by estimate {tf32:.0%} of the time without it, every layer low {low:.0%})"
 
 
 def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:

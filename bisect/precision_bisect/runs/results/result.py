@@ -365,6 +365,12 @@ class Result(
         versions = self.fingerprint.get("versions", {})
         return "on" in (self.fingerprint.get("tf32"), versions.get("tf32"))
 
+    @property
+    def exports_tf32(self) -> bool:
+        """Whether the exports hold a plan that was judged with TF32."""
+        leaving = self.deploy if self.promises_of == "deploy" else None
+        return self.in_tf32 or (leaving is not None and leaving.tf32)
+
     def plot(self) -> Plot:
         """Return the curve as notebooks draw it: the error by the number of kept layers.
 

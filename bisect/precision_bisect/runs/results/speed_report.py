@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
@@ -13,6 +13,9 @@ from precision_bisect.trial import Figure, Latency, LatencyMethod, Stability
 AS_FAST = 0.02
 """Share of the time by which plans count as equally fast. Repeated measurements of one engine
 differ by about that."""
+RANK_CORRELATION, RANK_CORRELATIONS = 0.90, (0.56, 0.98)
+"""Spearman's coefficient of estimated times with what an H200 measured, the median of ten networks
+and the range: benchmarks/results/estimates.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +84,12 @@ class SpeedReport:
 class PlanToDeploy:
     """The fastest plan that holds, with room below the limit; its layers need not be few.
 
-    `error` is the largest of its own trial, whose copies of the samples `stability` counts. `time`
-    and `answer_time` are an inference's, with this plan and with the answer, `tf32_time` and
-    `fp32_tf32_time` with this plan and with every layer high under TF32: shares of that with every
-    layer high without it, for the batch of the samples. `full_batch_time` is this plan's for one
-    so large that launches do not count. They are `estimated` where nothing was timed. The plan has
+    `error` is the largest of its own trial, whose copies of the samples `stability` counts, with
+    `tf32` in what stays FP32 or without. `time` and `answer_time` are an inference's, with this
+    plan and with the answer: shares of that with every layer high, all in the plan's setting, for
+    the batch of the samples. `full_batch_time` is this plan's for one so large that launches do
+    not count. `fp32_tf32_time` is that of every layer high with TF32 as a share of that without.
+    They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
     `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
     `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high.
     """
@@ -95,7 +99,6 @@ class PlanToDeploy:
     stability: Stability | None = None
     time: Figure
     answer_time: Figure
-    tf32_time: Figure
     fp32_tf32_time: Figure
     full_batch_time: Figure
     casts: Count
@@ -106,17 +109,21 @@ class PlanToDeploy:
     estimated: bool
     latency: Latency | None = None
     tf32: bool = False
+    rank_correlation: Figure | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        correlation = RANK_CORRELATION if self.estimated else None
+        object.__setattr__(self, "rank_correlation", correlation)
 
     def fp32_gain(self, tf32: WithTf32 | None) -> float:
         """Return how many times as fast as this FP32 is, 0 where nothing tells.
 
-        Both are with TF32, as the libraries run them, where they hold so.
+        FP32 is with TF32, as the libraries run it, where it holds so.
         """
         if self.latency is not None:
             return 1 / self.latency.speedup if self.latency.speedup else 0.0
-        if tf32 is None or not tf32.fp32_passed:
-            return self.time
-        return (self.tf32_time if tf32.passed else self.time) / self.fp32_tf32_time
+        holds = tf32 is not None and tf32.fp32_passed and not self.tf32
+        return self.time / (self.fp32_tf32_time if holds else 1.0)
 
     def loses_to_fp32(self, tf32: WithTf32 | None) -> bool:
         """Whether FP32 is as fast: of two that engines time alike the given model is deployed."""

@@ -10,7 +10,7 @@ emulator, counts moves instead of seconds, and is deterministic given its seed.
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -28,6 +28,11 @@ WHOLE = 0.5
 """Share of the moves at a piece of a fused kernel that change all its pieces of one type."""
 LARGEST_GROUP = 24
 """Layers that change their type together, at most. A bound."""
+MATTERS = 0.01
+"""Share of the low layers' squared error from which a layer is worth keeping for room alone. A
+bound: at most a hundred are looked at."""
+_FREE_MS = 1e-9
+"""What costs less costs nothing."""
 
 
 def cheapest(
@@ -57,6 +62,33 @@ def cheapest(
         for place, start in enumerate(starts)
     }
     return sorted(plans, key=lambda plan: (graph.cost(plan.kept), plan))
+
+
+def with_room(graph: CostGraph, errors: Sequence[float], plan: Plan, most_ms: float) -> Plan:
+    """Return the plan with further layers kept that take error off, for at most `most_ms` in all.
+
+    They are taken by the squared error that a millisecond saves: one alone, or two that exchange a
+    value, since what is out of range in one is so in the next. `errors` are as in `cheapest`.
+    """
+    kept, left_ms = plan.kept, most_ms
+    squares = {i: e * e for i, e in enumerate(errors) if i not in kept and math.isfinite(e)}
+    least = MATTERS * sum(squares.values())
+    mattering = {i for i, square in squares.items() if square >= least > 0}
+
+    def groups() -> Iterator[tuple[float, frozenset[int], float]]:
+        for layer in sorted(mattering - kept):
+            near = mattering.intersection(graph.neighbours[layer]) - kept
+            for other in (layer, *sorted(near)):
+                group = frozenset((layer, other))
+                cost_ms = -graph.gain(kept, kept | group)
+                if cost_ms <= left_ms:
+                    saved = sum(squares[i] for i in sorted(group))
+                    yield saved / max(cost_ms, _FREE_MS), group, cost_ms
+
+    while best := max(groups(), key=lambda entry: (entry[0], sorted(entry[1])), default=None):
+        _, group, cost_ms = best
+        kept, left_ms = kept | group, left_ms - max(0.0, cost_ms)
+    return Plan.of(kept)
 
 
 class _Annealing:
