@@ -50,7 +50,7 @@ def pack_network(
     """
     folder.mkdir(parents=True, exist_ok=True)
     run, proto = plain(original), onnx.load(original)
-    outputs = [dict(enumerated(run(sample))) for sample in samples]
+    outputs: list[Sample] = [dict(enumerated(run(sample))) for sample in samples]
     batch, scaled = spec["batch"], folder / "scaled.onnx"
     onnx.save(rebatched(proto, batch), scaled)
     own = batch_of(samples[0])
@@ -113,8 +113,8 @@ class _Weights:
                     tensor.ClearField(field)
                 tensor.data_location = TensorProto.EXTERNAL
                 entries = {"location": location, "offset": offset, "length": len(raw)}
-                for key, value in entries.items():
-                    tensor.external_data.add(key=key, value=str(value))
+                for key, entry in entries.items():
+                    tensor.external_data.add(key=key, value=str(entry))
         return model
 
 

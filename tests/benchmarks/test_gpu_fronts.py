@@ -22,7 +22,7 @@ def test_models_and_their_batches_arrive_whole(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((16, 16)).astype(np.float32)}
     halves = {"w": weights["w"].astype(np.float16)}
-    models = {}
+    models: dict[str, tuple[Path, dict[str, Any]]] = {}
     for label, text, values in (("fp32", TEXT, weights), ("nothing", IN_FP16, halves)):
         path = tmp_path / f"{label}.onnx"
         onnx.save(with_weights(parse(text), values), path)

@@ -68,7 +68,7 @@ def test_the_plan_to_deploy_is_faster_and_was_judged_on_copies(result: Result) -
     assert ["sq_a", "down_a", "sq_b", "down_b"] == list(result.kept)
     plan = result.deploy
     assert plan is not None and plan.error is not None
-    assert {"up_b", *result.kept} < {*plan.kept}
+    assert {"up_b", *result.kept} <= {*plan.kept}
     assert plan.time < plan.answer_time and plan.estimated
     assert plan.error <= TOLERANCE
     assert result.out is not None

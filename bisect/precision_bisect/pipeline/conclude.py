@@ -302,11 +302,9 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
 
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     """Return what runs low in an answer, None without one, and where the file does not tell."""
-    if plan is None:
-        return None
     case = prepared.case
     with suppress(Exception):  # whatever a file holds, the answer stands
-        return running_low(case.model, case.pair, plan, case.shapes)
+        return None if plan is None else running_low(case.model, case.pair, plan, case.shapes)
     return None
 
 
