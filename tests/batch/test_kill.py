@@ -155,7 +155,7 @@ def test_an_answer_whose_explanation_is_cut_short_is_not_finished(
     write(SLOW)
     with start(command(), tmp_path, 1) as child:
         events = tmp_path / "out" / "slow" / EVENTS
-        while "trials_ended" not in events.read_text():
+        while not (events.exists() and "trials_ended" in events.read_text()):
             assert child.poll() is None, child.communicate()
             time.sleep(0.01)
         child.terminate()

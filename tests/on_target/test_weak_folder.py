@@ -78,7 +78,7 @@ def test_the_plan_is_said_by_the_rules_of_each_version(weak: Path) -> None:
 
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(names=NAMES, data=st.data())
+@given(names=NAMES.filter(all), data=st.data())
 def test_strings_that_are_given_out_mean_the_same_to_8_and_10(
     names: list[str], data: st.DataObject, tmp_path: Path
 ) -> None:
@@ -143,8 +143,8 @@ def test_the_board_itself_gives_a_verdict(exchanged: tuple[Path, Path], tmp_path
     assert 8 * 4 == (folder / REFERENCES / "0-0.bin").stat().st_size
     ran = judge(folder, tool(tmp_path / "bin"), version="11.1.0")
     assert (0, "") == (ran.returncode, ran.stderr)
-    assert "\nanswer: within the limits, by trtexec's own comparison\n" in ran.stdout
-    assert "\nall_low: over half of the limits" in ran.stdout
+    assert "\nanswer by trtexec's own comparison: within the limits\n" in ran.stdout
+    assert "\nall_low by trtexec's own comparison: over half of the limits" in ran.stdout
     passed = {point.point: point.passed for point in read(run, folder).points}
     assert passed["answer"] and passed["all_low"] is False
 
@@ -165,7 +165,7 @@ exit"""
     ran = judge(folder, shell_tool(tmp_path / "bin", passes))
     assert 0 == ran.returncode
     assert "within the limits" not in ran.stdout
-    assert "\nanswer: over half of the limits" in ran.stdout
+    assert "\nanswer by trtexec's own comparison: over half of the limits" in ran.stdout
 
 
 @pytest.mark.parametrize(

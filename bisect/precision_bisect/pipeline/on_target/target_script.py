@@ -100,7 +100,7 @@ verdict() {{{{
             outcome='{{beyond}}'
         fi
     done
-    printf '%s\\n' "$point: $outcome, by trtexec's own comparison"
+    printf '%s\\n' "$point by trtexec's own comparison: $outcome"
 }}}}
 
 # run NUMBER REFERENCES FLAG...: what has no references is only timed.
