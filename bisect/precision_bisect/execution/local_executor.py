@@ -76,7 +76,7 @@ class LocalExecutor:
         spec = replace(spec, options=options)
         if not isolated(options):
             self._end_asked()
-            feeds = spec.samples.feeds
+            feeds = spec.samples.taken
             chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
             make, here = chosen.make, chosen.make(model)
         backend = here or self._slot(options, work).surveyed(spec)

@@ -48,6 +48,7 @@ from precision_bisect.pipeline.judged_answer import (
     is_cut_short,
     judged_answer,
     kept_names,
+    loop_steps,
     rungs,
     timings,
     without_verdict,
@@ -120,9 +121,8 @@ def conclude(
 ) -> Search[Result]:
     """Return the result of a run with this ending, and write the run folder's files.
 
-    What is judged beside the answer explains it, and tells what it comes to elsewhere.
-
-    If it is a `part` of a larger run, nothing is written and nothing explained.
+    What is judged beside it explains the answer, and tells what it comes to elsewhere. If it is a
+    `part` of a larger run, nothing is written and nothing explained.
     """
     case = prepared.case
     answer = judged_answer(prepared, driver, ending)
@@ -219,8 +219,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
     judged = [trial for trial in driver.every_trial if not trial.proposal.forecast]
     explaining = sum(t.proposal.phase is Phase.EXPLANATION for t in driver.every_trial)
     # Without an emulator beside it the backend has forecast, too.
-    alone = prepared.emulator is None
-    builds = len(driver.every_trial) - explaining if alone else len(judged)
+    builds = len(judged) if prepared.emulator else len(driver.every_trial) - explaining
     builds = 0 if backend.emulated else builds
     timed, speed = answer.timed, timings(prepared, driver, answer.samples)
     first = None if ending.found is None else kept_names(prepared, ending.found)
@@ -289,6 +288,7 @@ def _result(run: _Ended, explanation: _Explanation, unseen: Unseen | None) -> Re
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
+        loop=loop_steps(prepared, driver, answer.plan),
         input_ranges=explanation.elsewhere.ranges,
         inner_sums=explanation.sums,
         hidden_rows=explanation.hidden,
@@ -327,15 +327,14 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
     trials = run.driver.trials
     leaving = explanation.leaving or run.answer.plan
-    comparator = run.prepared.case.comparator
-    verdict_remarks = (dropped_remark(trials), decided_remark(comparator, trials))
+    decided = decided_remark(run.prepared.case.comparator, trials)
     return [
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
         *sums_remarks(explanation.sums),
         *hidden_remarks(explanation.hidden),
         *run.prepared.loaded.remarks,
-        *filter(None, verdict_remarks),
+        *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),

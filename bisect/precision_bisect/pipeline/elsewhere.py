@@ -124,7 +124,7 @@ def _made(prepared: Prepared, options: Options) -> Backend:
     """Return the backend in this process, with other options."""
     # A folder of its own: the run's backend may be building files in its own.
     work = prepared.work / "beside"
-    chosen = choose_backend(options, prepared.case.samples, work, scales=prepared.case.scales)
+    chosen = choose_backend(options, prepared.case.sets.taken, work, scales=prepared.case.scales)
     return chosen.make(prepared.case.model)
 
 

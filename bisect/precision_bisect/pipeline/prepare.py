@@ -251,7 +251,7 @@ def assemble(
     # Before calibration and placing: both read the table of candidates.
     model = pin_formless(case.model, pair)
     if scales is None:
-        scales = scales_for(model, pair, case.sets.judging, options)
+        scales = scales_for(model, pair, case.sets.steps or case.sets.judging, options)
     case = replace(case, model=model, scales=scales)
     try:
         placed = executor.place(replace(loaded, case=case).spec, model, work)
@@ -270,7 +270,7 @@ def assemble(
         )
     if backend.emulated and options.engine.opt_shapes:
         # An engine is built for them, and refuses other samples.
-        shapes = sample_shapes(model, case.sets.feeds)
+        shapes = sample_shapes(model, case.sets.taken)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
     beyond = TypedWriter(model, pair).out_of_range
@@ -287,7 +287,7 @@ def assemble(
     remarks = [remark for remark in maybe_remarks if remark]
     for remark in (*pinned_remarks(model, options.high), *remarks):
         observer(Warned(message=remark))
-    refer = ReferenceSession(model, options.threads, optimised=case.optimised)
+    refer = ReferenceSession(model, options.threads, optimised=case.optimised, how=case.loop)
     # It rounds all weights, so it opens late: with the first forecast, which not every run has.
     emulator = forecaster(model, options, scales, late=True) if loaded.runs else None
     case = replace(
@@ -299,13 +299,13 @@ def assemble(
         at_once=max(1, case.at_once // options.workers),
     )
     loaded = replace(loaded, case=case, remarks=[*loaded.remarks, *remarks])
-    sample_extremes = cache(partial(extremes, model, case.samples, options.threads))
+    sample_extremes = cache(partial(extremes, model, case.fed, options.threads))
     outside = cache(
         partial(
             out_of_range,
             model,
             pair,
-            case.samples,
+            case.fed,
             {layer.name: layer.largest for layer in beyond},
             sample_extremes,
             targets=options.targets,
@@ -340,6 +340,8 @@ def _fingerprint(loaded: Loaded, backend: Described) -> Mapping[str, Any]:
     outputs = case.sets.given
     if outputs is not None:
         facts["reference"] = digest_samples(outputs)
+    if not case.loop.plain:
+        facts["loop"] = dict(case.loop.settings())
     if loaded.begun_with:
         facts["start"] = hashed(sorted(loaded.begun_with))
     return facts

@@ -114,7 +114,8 @@ class SampleSets(Mapping[SampleSet, Pair]):
     they are asked for. `pool` are the numbers of those that may choose, whose outputs `reference`
     has. Those of the others are `given`, or `refer` computes them when they are asked for. `each`
     sample has a verdict of its own, and equal ones have it from the first of them; where a check
-    judges all together, all choose. All samples are `new` unless they are not `distinct`.
+    judges all together, all choose. All samples are `new` unless they are not `distinct`. `steps`
+    are feeds of steps where samples run in a loop.
     """
 
     feeds: Sequence[Sample]
@@ -125,6 +126,7 @@ class SampleSets(Mapping[SampleSet, Pair]):
     distinct: Distinct | None = None
     given: Sequence[Sample] | None = None
     refer: Refers | None = None
+    steps: Sequence[Sample] = ()
     new: Distinct = field(init=False)
     _kept: dict[int, tuple[Sample, Sample]] = field(init=False, default_factory=dict)
 
@@ -147,6 +149,11 @@ class SampleSets(Mapping[SampleSet, Pair]):
         """Return what another process gets; `elsewhere` it does not see the files of samples."""
         feeds = [*self.feeds] if elsewhere else self.feeds
         return replace(self, feeds=feeds, refer=None)
+
+    @property
+    def taken(self) -> Sequence[Sample]:
+        """What an engine has to take: samples, and what a loop makes of them."""
+        return [*self.feeds, *self.steps] if self.steps else self.feeds
 
     @property
     def others(self) -> int:

@@ -43,9 +43,14 @@ Pair: TypeAlias = tuple[Sequence[Sample], Sequence[Sample]]
 
 
 class Refers(Protocol):
-    """Computes the FP32 outputs of one feed, by name; after `rest` it holds no memory."""
+    """Computes the FP32 outputs of a sample, by name, or of one `step` of it.
+
+    After `rest` it holds no memory.
+    """
 
     def __call__(self, feed: Sample) -> Sample: ...
+
+    def step(self, feed: Sample) -> Sample: ...
 
     def rest(self) -> None: ...
 

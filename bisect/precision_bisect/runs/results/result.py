@@ -29,6 +29,7 @@ from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import (
@@ -138,7 +139,8 @@ class Result:
     hides whole: engines differ in those. `modules` has the kept layers' modules by PyTorch's
     names, where the model tells them, `by_modules` the answer as whole ones. `asked` are no
     candidates, so not among the `kept`. `no_command` has the ways of trtexec.sh that have no
-    command, each with the reason. `costs` are of an engine. The file has no `message` and `out`.
+    command, each with the reason. `costs` are of an engine. `loop` tells of samples that ran in
+    one. The file has no `message` and `out`.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -199,6 +201,7 @@ class Result:
     diagnosis: Sequence[Diagnosis]
     advice: Sequence[Advised] = ()
     inputs: Inputs | None = None
+    loop: LoopSteps | None = None
     input_ranges: Sequence[InputRange] = ()
     inner_sums: Sequence[InnerSum] = ()
     hidden_rows: Sequence[str] = ()
