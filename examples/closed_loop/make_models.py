@@ -152,6 +152,7 @@ def make_decoder(path: Path) -> None:
 
 def main(folder: Path) -> None:
     """Write the models, and a folder of inputs for each."""
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     make_denoiser(folder / "denoiser.onnx")
     make_decoder(folder / "decoder.onnx")
@@ -174,4 +175,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    main(Path(*sys.argv[1:]))

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from effort import examples
 from loop_models import DECODE, cache, chaos, chaos_samples, write_examples
 from models import load_text, save
 from precision_bisect.errors import UsageError
@@ -32,7 +33,7 @@ def loop_of(model: Path, steps: int, feeds: Sequence[str], **further: Any) -> Cl
 
 
 @given(start=arrays(np.float32, (64,), elements=st.floats(0, 1, width=32)))
-@settings(max_examples=25)
+@examples(15)
 def test_one_step_is_a_plain_run(start: NDArray[np.float32], chaos_run: ReferenceSession) -> None:
     """Without a loop nothing changes: the very outputs of one inference."""
     plain = chaos_run.step({"x": start})
@@ -42,7 +43,7 @@ def test_one_step_is_a_plain_run(start: NDArray[np.float32], chaos_run: Referenc
 
 
 @given(steps=st.integers(2, 12), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@examples(15)
 def test_a_loop_is_the_model_called_by_hand(
     steps: int, seed: int, chaos_run: ReferenceSession
 ) -> None:

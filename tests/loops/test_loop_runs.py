@@ -1,8 +1,10 @@
 """Runs of the whole tool that judge a loop: what holds after N steps, and every way to the end."""
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,17 @@ import pytest
 
 import precision_bisect
 from loop_models import DECODE, DENOISE, chaos, chaos_samples, write_examples
-from models import save
+from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import GOLDEN_OUTPUTS, RUN_SCRIPT
-from precision_bisect.trial import Phase, Proposal
+from precision_bisect.search.sample_sets import SampleSets
+from precision_bisect.trial import Phase, Proposal, SampleSet
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "comparators.md"
 STEPS = 10
 LOOP = {"steps": STEPS, "feed": ["next:x"]}
 TOLERANCE = 5e-3
@@ -99,6 +103,7 @@ def test_a_decoder_is_judged_with_its_cache(tmp_path: Path) -> None:
     )
     assert result.status in (Status.FOUND, Status.NOTHING_TO_KEEP)
     assert result.loop is not None and 6 == len(result.loop.errors)
+    assert all(target.passed is not None for target in result.other_targets)
     assert result.error is not None and result.error <= 0.1
 
 
@@ -126,6 +131,21 @@ def _ten(run: Any, inputs: Any) -> Any:
         outputs = run(inputs)
         inputs = {"x": outputs["next"]}
     return outputs
+
+
+def test_the_documented_sampler_runs(tmp_path: Path) -> None:
+    """The function of the page is a loop as it stands: three steps of a schedule."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    script = tmp_path / "sampler.py"
+    script.write_text(next(block for block in blocks if "def denoise" in block))
+    text = """(float[8] latent, float[1] t) => (float[8] noise) <float k = {1e-3}> {
+      level = Mul(t, k) mixed = Mul(latent, level) noise = Tanh(mixed) }"""
+    samples = [{"latent": np.linspace(-2, 2, 8, dtype=np.float32), "t": np.ones(1, np.float32)}]
+    result = search(
+        save(parse(text), tmp_path), tmp_path / "run", inputs=samples, loop=f"{script}:denoise"
+    )
+    assert Status.NOTHING_TO_KEEP == result.status
+    assert result.loop is not None and 3 == len(result.loop.errors)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +237,18 @@ def test_trials_tell_the_steps_of_both_ends_alone(model: Path, tmp_path: Path) -
     search(model, tmp_path / "run", observer=watch, **LOOP)
     assert {Phase.PREFLIGHT, Phase.RECHECK} == {proposal.phase for proposal in trials}
     assert len(trials) <= 6
+
+
+def test_few_loops_rank() -> None:
+    """A forecast of a loop costs N inferences a sample, so that two samples have to do."""
+    samples = [{"x": np.full(1, n, np.float32)} for n in range(8)]
+    sets = SampleSets(feeds=samples, pool=range(8), reference=samples)
+    assert [*range(8)] == [*sets.numbers(SampleSet.RANKING)]
+    in_loop = replace(sets, steps=samples[:1])
+    assert ([0, 4], [*range(8)]) == (
+        [*in_loop.numbers(SampleSet.RANKING)],
+        [*in_loop.numbers(SampleSet.JUDGED)],
+    )
 
 
 @pytest.mark.parametrize(

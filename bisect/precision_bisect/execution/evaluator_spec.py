@@ -194,6 +194,12 @@ class EvaluatorSpec:
 
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
-        feeds = self.samples.taken
-        chosen = choose_backend(self.options, feeds, work, scales=self.scales, timed=self.timed)
+        chosen = choose_backend(
+            self.options,
+            self.samples.feeds,
+            work,
+            scales=self.scales,
+            timed=self.timed,
+            steps=self.samples.steps,
+        )
         return chosen.make(model)

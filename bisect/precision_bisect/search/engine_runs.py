@@ -69,7 +69,7 @@ def errors_by_step(
         for engine in ways:
             try:
                 errors = _errors(loop, comparator, engine, refer, feed)
-            except PrecisionBisectError:
+            except (PrecisionBisectError, RuntimeError):
                 return []
             longest = max(len(worst), len(errors))
             both = ([*some, *[0.0] * (longest - len(some))] for some in (worst, errors))

@@ -145,9 +145,9 @@ class Evaluator:
                     errors = [replace(one, sample=numbers[one.sample]) for one in errors]
                 evidence = replace(evidence, output_errors=errors)
             if not self.loop.plain and tells_steps(proposal) and isinstance(samples, SampleSets):
-                by_step = errors_by_step(
-                    self.loop, self.comparator, ways_of(engine), samples.refer, feeds
-                )
+                refer = samples.refer if samples.given is None else None
+                ways = ways_of(engine)
+                by_step = errors_by_step(self.loop, self.comparator, ways, refer, feeds)
                 evidence = replace(evidence, by_step=by_step)
             if proposal.draw and self.copies is not None and _tells(self.copies, judgement):
                 ran = outputs, expected

@@ -246,6 +246,8 @@ def at_ends(feeds: Sequence[Sample], name: str, ends: tuple[float, float]) -> li
     variants: list[Sample] = []
     for feed in feeds:
         array = feed[name].astype(np.float64)
+        if not array.size:
+            continue
         for end, edge in ((ends[1], array.max()), (ends[0], array.min())):
             moved = np.asarray(np.clip(array + (end - edge), *ends))
             variants.append({**feed, name: moved.astype(feed[name].dtype)})

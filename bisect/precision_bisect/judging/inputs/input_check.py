@@ -183,14 +183,15 @@ def figures(
 
 
 def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
-    numbers = [array for array in arrays if array.dtype.kind in "biuf"]
+    # A cache begins with nothing.
+    filled = [array for array in arrays if array.size]
     statistics: Mapping[str, float] = {}
-    if len(numbers) == len(arrays):
-        total = sum(float(array.sum(dtype=np.float64)) for array in arrays)
+    if filled and all(array.dtype.kind in "biuf" for array in arrays):
+        total = sum(float(array.sum(dtype=np.float64)) for array in filled)
         statistics = {
-            "lowest": min(float(array.min()) for array in arrays),
-            "highest": max(float(array.max()) for array in arrays),
-            "mean": total / sum(array.size for array in arrays),
+            "lowest": min(float(array.min()) for array in filled),
+            "highest": max(float(array.max()) for array in filled),
+            "mean": total / sum(array.size for array in filled),
         }
     return InputRead(
         name=name,

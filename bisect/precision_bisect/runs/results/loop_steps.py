@@ -38,7 +38,8 @@ class LoopSteps:
             what = f"judged after {counted(self.steps, 'step')}"
         count = max(len(self.errors), len(self.all_low))
         shown = [step for step in dict.fromkeys((*_SHOWN, count)) if step <= count]
-        rows = (("error", self.errors), ("all low", self.all_low))
+        rows = [("error", self.errors)]
+        rows += [("all low", self.all_low)] if [*self.all_low] != [*self.errors] else []
         parts = [f"{name} {_figures(errors, shown)}" for name, errors in rows if errors]
         at = f"; at step {', '.join(map(str, shown))}: " if parts else ""
         return what + at + "; ".join(parts)
