@@ -9,7 +9,7 @@ from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
 _SHOWN = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-"""Steps whose errors are said, beside the last."""
+"""Steps whose errors are said, beside the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,9 @@ class LoopSteps:
             what = f"each of {counted(self.steps, 'step')} is judged"
         else:
             what = f"judged after {counted(self.steps, 'step')}"
-        count = max(len(self.errors), len(self.all_low))
-        shown = [step for step in dict.fromkeys((*_SHOWN, count)) if step <= count]
+        # Where one of them ends first, NaN or Inf ended it.
+        ends = len(self.errors), len(self.all_low)
+        shown = [step for step in sorted({*_SHOWN, *ends}) if 0 < step <= max(ends)]
         rows = [("error", self.errors)]
         rows += [("all low", self.all_low)] if [*self.all_low] != [*self.errors] else []
         parts = [f"{name} {_figures(errors, shown)}" for name, errors in rows if errors]
