@@ -186,7 +186,7 @@ TYPES = """(float[1,4] x, float16[1,4] half, int64[1,"n"] ids, bool[1] on) =>
         (["y:x:next"], "next counts an input on, and 'y' is an output; write --feed x:x:next"),
         (["on:on:next"], "bool has no next value"),
         (["y:x", "y:x:append"], "no axis to grow along"),
-        (["y:x", "*:*"], "names '\\*'|is no input|names"),
+        (["*:*"], "names '\\*', which is no input of the model"),
     ],
 )
 def test_feeds_that_cannot_be_are_refused(tmp_path: Path, feeds: list[str], why: str) -> None:
@@ -195,6 +195,16 @@ def test_feeds_that_cannot_be_are_refused(tmp_path: Path, feeds: list[str], why:
     with pytest.raises(UsageError, match=why) as refused:
         loop_of(path, 2, feeds)
     assert refused.value.hint
+
+
+def test_a_pattern_feeds_all_that_it_names(tmp_path: Path) -> None:
+    """A cache without its input would stay as it was, and nobody would know."""
+    text = "(float[2] past.0, float[2] past.2) => (float[2] now.0, float[2] now.1) "
+    body = "{ now.0 = Tanh(past.0) now.1 = Tanh(past.2) }"
+    model = load_text((text + body).replace(".", "_"), tmp_path).path
+    with pytest.raises(UsageError, match="has no input 'past_1' for 'now_1'"):
+        loop_of(model, 2, ["now_*:past_*"])
+    assert (Link("now_1", "past_2"),) == loop_of(model, 2, ["now_*1:past_*2"]).links
 
 
 def test_an_input_is_fed_once(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ class LoopOptions:
     )
     feed: Sequence[str] = _loop(
         (),
-        "feed an output into an input of the next step, by * several: present.*:past.*; "
-        "logits:ids:argmax feeds the last place's largest class, new:past:append adds to what the "
-        "input had; mask:mask:append repeats an input's last column, position:position:next "
-        "counts on; repeated for more",
+        "with --steps: this output is the input of the next step; present.*:past.* feeds all of "
+        "that name. HOW: argmax (of the last place, as logits:ids:argmax), append (behind what "
+        "the input was; mask:mask:append repeats its last column), next (position:position:next "
+        "counts on); repeated for more",
         metavar="OUTPUT:INPUT[:HOW]",
         gather=patterns,
     )

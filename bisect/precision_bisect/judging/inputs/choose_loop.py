@@ -4,7 +4,6 @@ Each refusal says what to do; what only a run can show, such as a shape that doe
 second step, is said there.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -26,7 +25,9 @@ from precision_bisect.options import Options
 from precision_bisect.plugins import name_of
 from precision_bisect.settings.loop_options import script_of_loop
 
-_HOWS = ("argmax", "append", "next")
+_OWN = ("append", "next")
+"""How an input is fed what it was itself."""
+_HOWS = ("argmax", *_OWN)
 _SCRIPT = "or write the steps yourself: --loop script.py:function"
 
 
@@ -71,15 +72,21 @@ def _links(text: str, model: Model) -> Iterator[Link]:
     ]
     for source, target, how in pairs:
         links = [*_matches(source, target, how, outputs, inputs)]
-        if links:
-            for link in links:
-                yield _checked(link, outputs, inputs)
-            return
+        fitting = [link for link in links if link.input in inputs]
+        if not fitting:
+            continue
+        for link in links:
+            if link not in fitting:
+                why = f"--feed {text!r} has no input {link.input!r} for {link.output!r}"
+                raise UsageError(why, "write a pattern that leaves it out")
+        for link in links:
+            yield _checked(link, outputs, inputs)
+        return
     source, target, how = pairs[0] if pairs else (text, "", "")
-    names = [*outputs, *(inputs if how in ("append", "next") else ())]
+    names = [*outputs, *(inputs if how in _OWN else ())]
     if not target:
         why, hint = f"--feed {text!r} names no input", "write --feed OUTPUT:INPUT"
-    elif not any(_groups(source, name) for name in names):
+    elif all(_starred(source, name) is None for name in names):
         why = f"--feed names {source!r}, which is no output of the model"
         hint = f"its outputs are {', '.join(outputs)}"
     else:
@@ -93,8 +100,14 @@ def _splits(words: str) -> Iterator[tuple[str, str]]:
         yield words[:place], words[place + 1 :]
 
 
-def _groups(pattern: str, name: str) -> "re.Match[str] | None":
-    return re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name, re.S)
+def _starred(pattern: str, name: str) -> str | None:
+    """Return what the star of a pattern stands for in a name, "" without one; None for another."""
+    before, star, after = pattern.partition("*")
+    if not star:
+        return "" if name == pattern else None
+    fits = name.startswith(before) and name.endswith(after)
+    end = len(name) - len(after)
+    return name[len(before) : end] if fits and end >= len(before) else None
 
 
 def _matches(
@@ -104,18 +117,14 @@ def _matches(
     outputs: Mapping[str, TensorSpec],
     inputs: Mapping[str, TensorSpec],
 ) -> Iterator[Link]:
-    """Yield the links of names, or of patterns with the same number of stars."""
-    if source.count("*") != target.count("*") or not target:
+    """Yield the links of names, or of patterns with a star each; inputs need not be there."""
+    if ("*" in source) != ("*" in target) or not target:
         return
-    own = how in ("append", "next") and source == target and source not in outputs
+    own = how in _OWN and source == target and source not in outputs
     for name in inputs if own else outputs:
-        match = _groups(source, name)
-        if match is None:
-            continue
-        pieces = iter(match.groups())
-        fed = re.sub(r"\*", lambda _: next(pieces), target)  # noqa: B023 - used at once
-        if fed in inputs:
-            yield Link("" if own else name, fed, how)
+        part = _starred(source, name)
+        if part is not None:
+            yield Link("" if own else name, target.replace("*", part, 1), how)
 
 
 def _checked(

@@ -222,13 +222,13 @@ def feeds_of(
     every: Sequence[Sample],
     most: int = LOOKED_AT,
 ) -> list[Sample]:
-    """Return what steps of a loop are fed, at most so many, the first and the last ones of each.
+    """Return what steps of a loop are fed, about so many, first and last ones of each sample.
 
     These are of the samples that choose, and of the largest of `every` sample, by which engines
     know how far inputs grow. Raises what the loop raises.
     """
-    of_choosing = {*map(_size, choosing)}
-    larger = (sample for sample in every if _size(sample) > max(of_choosing))
+    size = max(map(_size, choosing))
+    larger = (sample for sample in every if _size(sample) > size)
     samples = [*choosing, *sorted(larger, key=_size)[-1:]]
     chosen: list[Sample] = []
     for sample in samples:
