@@ -336,7 +336,7 @@ def assemble(
 def _fingerprint(loaded: Loaded, backend: Described) -> Mapping[str, Any]:
     """Return what a run must share with the ledger that it goes on from."""
     case = loaded.case
-    facts = fingerprint(case.options, case.model, case.sets.feeds, case.comparator, backend)
+    facts = fingerprint(case.options, case.model, case.sets, case.comparator, backend)
     outputs = case.sets.given
     if outputs is not None:
         facts["reference"] = digest_samples(outputs)
