@@ -41,6 +41,19 @@ def search(model: Path, out: Path, **options: Any) -> Result:
     return precision_bisect.find(model, out=out, **{**defaults, **options})
 
 
+def written_loop(folder: Path) -> str:
+    """Return a script and a function that runs ten steps."""
+    script = folder / "loop.py"
+    script.write_text(
+        "def ten(run, inputs):\n"
+        "    for _ in range(10):\n"
+        "        outputs = run(inputs)\n"
+        "        inputs = {'x': outputs['next']}\n"
+        "    return outputs\n"
+    )
+    return f"{script}:ten"
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of the logistic map."""
@@ -109,15 +122,7 @@ def test_a_decoder_is_judged_with_its_cache(tmp_path: Path) -> None:
 
 def test_the_user_may_write_the_loop(model: Path, looped: Result, tmp_path: Path) -> None:
     """A function of a script that does what the flags do has the same answer and errors."""
-    script = tmp_path / "loop.py"
-    script.write_text(
-        "def ten(run, inputs):\n"
-        "    for _ in range(10):\n"
-        "        outputs = run(inputs)\n"
-        "        inputs = {'x': outputs['next']}\n"
-        "    return outputs\n"
-    )
-    own = search(model, tmp_path / "own", loop=f"{script}:ten")
+    own = search(model, tmp_path / "own", loop=written_loop(tmp_path))
     assert (looped.kept, looped.error) == (own.kept, own.error)
     assert own.loop is not None and looped.loop is not None
     assert (None, "function") == (own.loop.steps, own.loop.judged)
@@ -168,6 +173,8 @@ def test_children_run_the_loop_as_well(model: Path, looped: Result, tmp_path: Pa
     """Trials in processes of their own, two at a time: the same answer, the same errors."""
     there = search(model, tmp_path / "run", isolate="always", workers=2, **LOOP)
     assert (looped.kept, looped.error) == (there.kept, there.error)
+    by_script = search(model, tmp_path / "script", isolate="always", loop=written_loop(tmp_path))
+    assert (looped.kept, looped.error) == (by_script.kept, by_script.error)
 
 
 def test_the_loop_is_part_of_what_a_run_is(

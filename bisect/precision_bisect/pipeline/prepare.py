@@ -262,7 +262,8 @@ def assemble(
     model, backend, here = placed.model, placed.backend, placed.here
     options = replace(options, backend=placed.name, workers=placed.workers)
     unknown = unknown_to(model.proto, ort_runs=loaded.runs)
-    options = choose_forecasts(choose_target(options, unknown), model, loaded.seconds)
+    seconds = loaded.seconds * case.loop.runs
+    options = choose_forecasts(choose_target(options, unknown), model, seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
         raise UsageError(
             "the emulator runs on ONNX Runtime, which cannot run the model",
