@@ -48,7 +48,7 @@ Measured on PP-OCR det and rec and a ConvNeXt: 0.7 to 5 times. In det both are u
 class Reference:
     """The FP32 outputs of every sample, by name.
 
-    All cores together take `seconds` for an inference in an optimised session. The outputs are those
+    An inference takes all cores together `seconds` in an optimised session. The outputs are those
     of a session that is `optimised`, or else not; `remark` says why not, or what was not checked.
     They can be given although no session `runs` the model. It is `steady` if a session gave the
     same outputs of the first sample twice. `plain` are outputs of the first samples without
