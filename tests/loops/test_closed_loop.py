@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 from effort import examples
 from loop_models import DECODE, cache, chaos, chaos_samples, write_examples
 from models import load_text, save
+from precision_bisect.backends.emulation.emulator import EmulatedEngine
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.inputs.choose_loop import choose_loop
 from precision_bisect.judging.inputs.closed_loop import Link, joined
-from precision_bisect.judging.inputs.loops import PLAIN, ClosedLoop, feeds_of
+from precision_bisect.judging.inputs.loops import PLAIN, CannotFeed, ClosedLoop, feeds_of
 from precision_bisect.options import Options
-from precision_bisect.protocols import DroppedNan, Sample
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
+from precision_bisect.search.engine_runs import outputs_of
+from precision_bisect.trial import TrialStatus
 
 
 def loop_of(model: Path, steps: int, feeds: Sequence[str], **further: Any) -> ClosedLoop:
@@ -164,6 +168,31 @@ def test_an_error_says_its_step(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="in step 2 of the loop: invalid dimensions"):
         loop(run, {"x": np.ones(1, np.float32)})
+
+
+def test_what_cannot_be_fed_is_an_error_of_the_run() -> None:
+    """A shape that depends on values is known in a step alone, and no traceback."""
+    loop = ClosedLoop(3, (Link("logits", "ids", "argmax"),))
+    with pytest.raises(CannotFeed, match="an output cannot be fed: "):
+        loop(lambda _: {"logits": np.float32(1)}, {"ids": np.array([1])})
+    engine = OneValue()
+    with pytest.raises(BackendFailure) as failure:
+        outputs_of(engine, loop, [{"ids": np.array([1])}], 1)
+    assert TrialStatus.RUN_FAILED == failure.value.outcome.status
+
+
+class OneValue(EmulatedEngine):
+    """An engine whose output is one value."""
+
+    def __init__(self) -> None:
+        super().__init__([], Plan.of(()))
+
+    @property
+    def ways(self) -> Sequence[EmulatedEngine]:
+        return [self]
+
+    def run(self, feed: Sample) -> Sample:
+        return {"logits": np.asarray(np.float32(1))}
 
 
 TYPES = """(float[1,4] x, float16[1,4] half, int64[1,"n"] ids, bool[1] on) =>

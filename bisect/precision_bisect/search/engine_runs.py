@@ -7,11 +7,18 @@ from typing import TypeAlias
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.inputs.copies import Refers
-from precision_bisect.judging.inputs.loops import Loop
+from precision_bisect.judging.inputs.loops import CannotFeed, Loop
 from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.threads import side_by_side
-from precision_bisect.protocols import Comparator, Engine, Sample, Several, dropping
-from precision_bisect.trial import Kind, Phase, Proposal
+from precision_bisect.protocols import (
+    BackendFailure,
+    Comparator,
+    Engine,
+    Sample,
+    Several,
+    dropping,
+)
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
 
 _LOOKED_AT = 4
 """Samples that tell it, at most: each costs its loop twice more. A bound."""
@@ -37,10 +44,14 @@ def outputs_of(engine: Engine, loop: Loop, feeds: Sequence[Sample], count: int) 
 def _of_way(engine: Engine, loop: Loop, feeds: Sequence[Sample], count: int) -> Sequence[Sample]:
     outputs: list[Sample] = []
     # Few are computed in vain after the first that is not finite.
-    for sample in side_by_side(partial(loop, engine.run), feeds, count):
-        outputs.append(in_fp32(sample))
-        if non_finite([sample]) or dropping([sample]):
-            break
+    try:
+        for sample in side_by_side(partial(loop, engine.run), feeds, count):
+            outputs.append(in_fp32(sample))
+            if non_finite([sample]) or dropping([sample]):
+                break
+    except CannotFeed as error:
+        failed = Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
+        raise BackendFailure(failed) from error
     return outputs
 
 

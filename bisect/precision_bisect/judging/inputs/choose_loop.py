@@ -141,6 +141,8 @@ def _checked(
                 f"{named}:argmax feeds classes, and the input is {target.dtype}",
                 "feed the output as it is, " + _SCRIPT,
             )
+        if source.shape == ():
+            raise UsageError(f"{named}:argmax: the output is one value", _SCRIPT[3:])
         return link
     if link.how == "next" and link.output:
         raise UsageError(

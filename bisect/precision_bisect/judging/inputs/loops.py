@@ -24,6 +24,10 @@ LOOKED_AT = 32
 """Feeds of steps that calibrate, and that ranges and causes are found by. A bound."""
 
 
+class CannotFeed(RuntimeError):
+    """What a step gives does not fit into the next one: its shape depends on values."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
     """Runs a sample for so many steps; a single one is a plain run.
@@ -57,7 +61,7 @@ class ClosedLoop:
         return {"steps": self.steps, "feeds": links, "each_step": self.each}
 
     def __call__(self, run: Run, feed: Sample) -> Sample:
-        """Return the outputs to judge, by name. Raises what `run` raises."""
+        """Return the outputs to judge, by name. Raises CannotFeed, and what `run` raises."""
         if self.plain:
             return run(feed)
         results: list[Sample] = []
@@ -68,8 +72,11 @@ class ClosedLoop:
         return joined(results) if self.each else results[0]
 
     def each_of(self, run: Run, feed: Sample) -> Iterator[Sample]:
-        """Yield the outputs of each step."""
-        return looped(_counted(run), feed, self.steps, self.links)
+        """Yield the outputs of each step. Raises CannotFeed, and what `run` raises."""
+        try:
+            yield from looped(_counted(run), feed, self.steps, self.links)
+        except ValueError as error:  # of numpy
+            raise CannotFeed(f"an output cannot be fed: {error}") from error
 
 
 class FunctionLoop:
