@@ -159,7 +159,7 @@ def main(folder: Path) -> None:
     empty: NDArray[np.float32] = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
     for number in range(SAMPLES):
         noise = 80.0 * rng.normal(size=(1, CHANNELS, SIZE, SIZE))
-        samples = {
+        samples: dict[str, dict[str, NDArray[Any]]] = {
             "denoiser": {"latent": noise.astype(np.float32), "step": np.array([0])},
             "decoder": {
                 "ids": rng.integers(0, VOCABULARY, (1, PROMPT)),
@@ -171,7 +171,7 @@ def main(folder: Path) -> None:
         for name, arrays in samples.items():
             inputs = folder / f"{name}-inputs"
             inputs.mkdir(exist_ok=True)
-            np.savez(inputs / f"{number}.npz", **arrays)
+            np.savez(inputs / f"{number}.npz", allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,8 @@ def test_a_decoder_goes_on_with_its_own_words(tmp_path: Path) -> None:
     write_examples(tmp_path)
     run = ReferenceSession(load_model(tmp_path / "decoder.onnx"), threads=1).step
     sample = dict(np.load(tmp_path / "decoder-inputs/0.npz"))
-    feed, words = sample, []
+    feed, words = sample, list[int]()
+    outputs: Sample = {}
     for step in range(4):
         outputs = run(feed)
         words.append(int(outputs["logits"][0, -1].argmax()))
@@ -172,17 +173,20 @@ def test_an_error_says_its_step(tmp_path: Path) -> None:
 
 def test_what_cannot_be_fed_is_an_error_of_the_run() -> None:
     """A shape that depends on values is known in a step alone, and no traceback."""
-    loop = ClosedLoop(3, (Link("logits", "ids", "argmax"),))
+    loop, sample = (
+        ClosedLoop(3, (Link("new", "past", "append", 1),)),
+        {"past": np.zeros((1, 0, 2))},
+    )
     with pytest.raises(CannotFeed, match="an output cannot be fed: "):
-        loop(lambda _: {"logits": np.float32(1)}, {"ids": np.array([1])})
-    engine = OneValue()
+        loop(lambda _: {"new": np.zeros((1, 1, 3))}, sample)
+    engine = Wider()
     with pytest.raises(BackendFailure) as failure:
-        outputs_of(engine, loop, [{"ids": np.array([1])}], 1)
+        outputs_of(engine, loop, [sample], 1)
     assert TrialStatus.RUN_FAILED == failure.value.outcome.status
 
 
-class OneValue(EmulatedEngine):
-    """An engine whose output is one value."""
+class Wider(EmulatedEngine):
+    """An engine whose output is wider than what it is put behind."""
 
     def __init__(self) -> None:
         super().__init__([], Plan.of(()))
@@ -192,7 +196,7 @@ class OneValue(EmulatedEngine):
         return [self]
 
     def run(self, feed: Sample) -> Sample:
-        return {"logits": np.asarray(np.float32(1))}
+        return {"new": np.zeros((1, 1, 3))}
 
 
 TYPES = """(float[1,4] x, float16[1,4] half, int64[1,"n"] ids, bool[1] on) =>

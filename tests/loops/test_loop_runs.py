@@ -132,6 +132,7 @@ def test_the_user_may_write_the_loop(model: Path, looped: Result, tmp_path: Path
 
 
 def _ten(run: Any, inputs: Any) -> Any:
+    outputs = None
     for _ in range(STEPS):
         outputs = run(inputs)
         inputs = {"x": outputs["next"]}
@@ -184,7 +185,7 @@ def test_the_loop_is_part_of_what_a_run_is(
     samples = tmp_path / "inputs"
     samples.mkdir()
     for number, sample in enumerate(chaos_samples()):
-        np.savez(samples / f"{number}.npz", **sample)
+        np.savez(samples / f"{number}.npz", x=sample["x"])
     flags = [str(model), "--inputs", str(samples), "--atol", str(TOLERANCE), "--copies", "4"]
     flags += ["--backend", "emulated", "--out", str(tmp_path / "run"), "--feed", "next:x", "-q"]
     assert ExitCode.BUDGET == main([*flags, "--steps", "10", "--max-trials", "3"])

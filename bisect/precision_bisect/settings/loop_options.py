@@ -56,7 +56,7 @@ class LoopOptions:
 def check_loop(options: LoopOptions) -> Iterator[tuple[bool, str, str]]:
     """Yield whether values cannot work, how that is said, and what to do."""
     # Python callers give what they like.
-    feed: object = options.feed
+    feed: Any = options.feed
     listed = isinstance(feed, Sequence) and not isinstance(feed, str)
     texts = listed and {*map(type, feed)} <= {str}
     yield not texts, f"feed cannot be {feed!r}", "give a list of OUTPUT:INPUT"
