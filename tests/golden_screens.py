@@ -15,6 +15,7 @@ from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned, Result, Rung
 from precision_bisect.runs.results.speed_report import PlanToDeploy
@@ -60,6 +61,18 @@ def tf32(passed: bool, fp32_passed: bool) -> WithTf32:
 def deployed(recheck: Recheck) -> Result:
     """Return an engine's answer whose files have been judged so."""
     return replace(ENGINE, deployment=replace(DEPLOYMENT, recheck=recheck))
+
+
+def of_loops() -> Iterator[tuple[str, Result]]:
+    """Yield what is said of samples that run in a loop."""
+    errors, all_low = [1e-3 * (n + 1) for n in range(12)], [2e-3 * 1.5**n for n in range(12)]
+    loop = LoopSteps(steps=12, feeds=["y:x"], errors=errors, all_low=all_low)
+    yield "a loop", replace(RESULT, loop=loop)
+    yield "a loop of which each step is judged", replace(RESULT, loop=replace(loop, judged="each"))
+    broken = [*all_low[:3], float("inf")]
+    yield "a loop that breaks in a step", replace(RESULT, loop=replace(loop, all_low=broken))
+    own = LoopSteps(steps=None, judged="function")
+    yield "a loop of the user's, without figures", replace(RESULT, loop=own)
 
 
 def cases() -> Iterator[tuple[str, Result]]:
@@ -199,6 +212,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         timed = replace(both, fp32_ms=1.82, speedup=speedup)
         yield f"{name} answer than FP32 with TF32", replace(ENGINE, tf32=timed)
 
+    yield from of_loops()
     yield from answers()
 
 

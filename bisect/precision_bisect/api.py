@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 class FindOptions(TypedDict, total=False):
     """Further keyword arguments of `find`, which says what they mean."""
 
+    steps: int
+    feed: Sequence[str]
+    each_step: bool
+    loop: str | Callable[..., Any] | None
     image_size: tuple[int, int] | None
     resize: Resize | None
     pad_value: int | None

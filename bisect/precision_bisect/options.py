@@ -22,6 +22,7 @@ from precision_bisect.precisions import (
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, EXPORT_POINTS, FEWEST, export_point
 from precision_bisect.settings.flags import check, flag, flag_name, objects
+from precision_bisect.settings.loop_options import check_loop
 from precision_bisect.settings.reading import duration, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
@@ -245,7 +246,7 @@ class Options(WorkerOptions, SampleOptions):
         self.check_samples()
         self._check_patterns()
         beyond = chain(self._beyond_a_pair(), self._beyond_the_emulator())
-        refusals = chain(check_images(self), self._clashes(), beyond)
+        refusals = chain(check_images(self), check_loop(self), self._clashes(), beyond)
         for refused, message, hint in refusals:
             if refused:
                 raise UsageError(message, hint)

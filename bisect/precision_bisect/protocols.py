@@ -34,6 +34,17 @@ T = TypeVar("T")
 Sample: TypeAlias = "Mapping[str, NDArray[Any]]"
 """One set of named arrays: a feed, or the outputs that came of it."""
 
+Run: TypeAlias = Callable[[Sample], Sample]
+"""One inference: a feed to its outputs, by name."""
+RunSample: TypeAlias = Callable[[Run, Sample], Sample]
+"""How a sample is run: what is judged of one or more inferences."""
+
+
+def once(run: Run, feed: Sample) -> Sample:
+    """Run a sample by one inference."""
+    return run(feed)
+
+
 STARTED = "what the search starts from"
 BEYOND_RANGE = "only layers beyond the low type's range high"
 """Why plans are tried that need no ranking."""

@@ -171,13 +171,12 @@ class Opening:
 class Evidence:
     """What one build showed beside the outputs.
 
-    `honours` has one entry per kept layer where the backend can look into its engine, else none.
-    `notes` are remarks worth a line in the report: warnings of the builder, fusions switched off;
-    `listed` says which layers or weights some of them mean. `stability` is there where the plan
-    was judged on copies of the samples, `output_errors` where it has passed on the samples,
-    `one_by_one` where each was judged by itself. `opening` is ONNX Runtime's. `by_classes` tells
-    of a failure that no other outputs than those judged as classes have a part in, `dropped_nan`
-    names the layers that drop a NaN which FP32 has not: it fails by that alone.
+    `honours` has one entry per kept layer where the backend looks into its engine. `notes` are
+    remarks worth a line in the report: the builder's warnings, fusions switched off; `listed` says
+    which layers or weights some mean. `stability` is of copies of the samples, `output_errors` of
+    a pass, `one_by_one` where each was judged by itself. `by_classes` tells of a failure that only
+    outputs judged as classes have a part in, `dropped_nan` names the layers that drop a NaN which
+    FP32 has not: it fails by that alone. `by_step` are the errors of a loop's steps.
     """
 
     latency: Latency | None = None
@@ -190,6 +189,7 @@ class Evidence:
     one_by_one: OneByOne | None = None
     by_classes: bool = False
     dropped_nan: Sequence[str] = ()
+    by_step: Sequence[Figure] = ()
 
     @property
     def demoted(self) -> Sequence[LayerHonour]:

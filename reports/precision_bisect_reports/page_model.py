@@ -217,6 +217,8 @@ def _judged(result: Result) -> Iterator[Row]:
         yield Row(label, given + checks)
     if words := predicted(result):
         yield Row("target", words, ALWAYS if result.not_passed else DETAIL)
+    if result.loop is not None:
+        yield Row("steps", result.loop.words, EVIDENCE)
     yield from by_output(result)
 
 

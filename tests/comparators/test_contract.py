@@ -27,7 +27,9 @@ from precision_bisect_reports.next_steps import next_steps
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "comparators.md"
-EXAMPLE, TEST = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLE, _, TEST = re.findall(
+    r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
+)
 OUTPUTS: list[Sample] = [{"logits": normal(32, 10)}, {"logits": normal(32, 10, seed=1)}]
 
 

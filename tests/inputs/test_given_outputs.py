@@ -26,6 +26,7 @@ from precision_bisect.errors import (
 from precision_bisect.execution import local_executor
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.judging.inputs.reference import read_outputs
 from precision_bisect.options import Options
 from precision_bisect.pipeline.verifying import one_build
@@ -302,7 +303,7 @@ def test_an_engine_runs_in_a_child_process(
 ) -> None:
     """What it gives comes back as it is; the emulator stands for an engine that needs a GPU."""
     order = Options(model=tmp_path / "exact.onnx", backend="emulated")
-    ran = run_in_child(order, feeds, tmp_path)
+    ran = run_in_child(order, feeds, PLAIN, tmp_path)
     assert not isinstance(ran, Outcome)
     np.testing.assert_allclose(ran[2]["y"], outputs[2]["y"], rtol=1e-6)
     lost = run_in_child(replace(order, trial_timeout_s=1e-3), feeds, tmp_path)
@@ -322,7 +323,7 @@ def test_an_engine_that_fails_ends_the_run(
     with pytest.raises(
         ModelError, match="tensorrt cannot build or run the model in FP32: no such"
     ):
-        engine_outputs(options, model, feeds, tmp_path)
+        engine_outputs(options, model, feeds, tmp_path, PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +341,7 @@ def test_the_reference_of_an_engine_needs_an_engine_here(
     model = load_model(tmp_path / "exact.onnx")
     options = Options(model=model.path, reference=ENGINE_REFERENCE, **asked)
     with pytest.raises(UsageError, match=said):
-        engine_outputs(options, model, feeds, tmp_path)
+        engine_outputs(options, model, feeds, tmp_path, PLAIN)
 
 
 def test_without_an_engine_such_a_model_is_refused(

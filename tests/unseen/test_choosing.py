@@ -277,6 +277,8 @@ def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path
             referred.append(int(feed["x"][0]))
             return {"y": np.zeros(1)}
 
+        step = __call__
+
         def rest(self) -> None:
             """Hold nothing."""
 
@@ -300,6 +302,8 @@ def test_a_sample_that_fp32_cannot_judge_is_counted_apart() -> None:
             if number == 1:
                 raise RuntimeError("index out of range")
             return {"y": np.array([np.nan] if number == 2 else ["?"] if number == 3 else [0.0])}
+
+        step = __call__
 
         def rest(self) -> None:
             """Hold nothing."""

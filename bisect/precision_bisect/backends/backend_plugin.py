@@ -58,13 +58,14 @@ class BackendTask:
     """What a backend is made for.
 
     `samples` are all feeds of the run, by input name; of a finished run only their `shapes` are
-    known. `work` is an empty folder for files. `scales` are those of everything that some plan
-    quantizes, if anything. `timed` tells that latencies decide: then every plan is built as it is
-    deployed.
+    known. In a loop engines take feeds of `steps`, too. `work` is an empty folder for files.
+    `scales` are those of everything that some plan quantizes, if anything. `timed` tells that
+    latencies decide: then every plan is built as it is deployed.
     """
 
     options: Options
     samples: Sequence[Sample] = ()
+    steps: Sequence[Sample] = ()
     shapes: SampleShapes | None = None
     work: Path
     scales: Scales = NO_SCALES
@@ -72,7 +73,9 @@ class BackendTask:
 
     def shapes_for(self, model: Model) -> SampleShapes:
         """Return the shapes of the samples, by input of the model."""
-        return sample_shapes(model, self.samples) if self.shapes is None else self.shapes
+        if self.shapes is not None:
+            return self.shapes
+        return sample_shapes(model, [*self.samples, *self.steps])
 
     def writer(self, model: Model) -> TypedWriter:
         """Return what writes plans of the model as strongly typed graphs."""
@@ -164,13 +167,16 @@ def choose_backend(
     *,
     scales: Scales = NO_SCALES,
     timed: bool = False,
+    steps: Sequence[Sample] = (),
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `scales` and `timed` are as in `BackendTask`. Raises as `pick_backend` does.
+    `scales`, `timed` and `steps` are as in `BackendTask`. Raises as `pick_backend` does.
     """
     name, why = pick_backend(options)
-    task = BackendTask(options=options, samples=samples, work=work, scales=scales, timed=timed)
+    task = BackendTask(
+        options=options, samples=samples, steps=steps, work=work, scales=scales, timed=timed
+    )
     return Chosen(name=name, make=backend_plugin(name).make(task), why=why)
 
 

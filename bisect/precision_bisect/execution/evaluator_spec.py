@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from precision_bisect.errors import ModelError, RefusedError
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.inputs.copies import Refers, copies_for
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.layer_table import LayerName, LayerTable
 from precision_bisect.machine.plain_files import ROOM, written
 from precision_bisect.options import Options
@@ -75,7 +76,7 @@ class EvaluatorSpec:
     It can be pickled. `options` name the backend, never "auto". `digest` is that of the model.
     `table` has its layers, with those pinned that cannot run low. With `forecasts` the emulator
     evaluates, on the process's first GPU. The rest is as in `Evaluator`, `baseline` as in
-    `Stopwatch`, `timed` as in `BackendTask`, `optimised` as in `Prepared`.
+    `Stopwatch`, `timed` as in `BackendTask`, `optimised` and `loop` as in `Case`.
     """
 
     options: Options
@@ -90,6 +91,7 @@ class EvaluatorSpec:
     timed: bool = False
     forecasts: bool = False
     optimised: bool = True
+    loop: Loop = PLAIN
 
     def save(self, path: Path) -> None:
         """Write the spec, pickled, for other processes. Raises RunFolderError."""
@@ -111,6 +113,7 @@ class EvaluatorSpec:
             comparator=self.comparator,
             samples=samples,
             keep=self.keep,
+            loop=self.loop,
             engines=self.engines,
             stopwatch=Stopwatch(
                 partial(backend.build, afresh=True),
@@ -132,7 +135,9 @@ class EvaluatorSpec:
         from precision_bisect.backends.cuda.gpu_reference import GpuReference
         from precision_bisect.graphs.fp32_outputs import ReferenceSession
 
-        on_cpu = ReferenceSession(model, self.options.threads, optimised=self.optimised)
+        on_cpu = ReferenceSession(
+            model, self.options.threads, optimised=self.optimised, how=self.loop
+        )
         if backend.name != "onnxruntime":
             return on_cpu
         feeds, reference = self.samples[SampleSet.JUDGED]
@@ -193,6 +198,12 @@ class EvaluatorSpec:
 
         if self.forecasts:
             return forecaster(model, self.options, self.scales, on_gpu=True)
-        feeds = self.samples.feeds
-        chosen = choose_backend(self.options, feeds, work, scales=self.scales, timed=self.timed)
+        chosen = choose_backend(
+            self.options,
+            self.samples.feeds,
+            work,
+            scales=self.scales,
+            timed=self.timed,
+            steps=self.samples.steps,
+        )
         return chosen.make(model)

@@ -76,8 +76,14 @@ class LocalExecutor:
         spec = replace(spec, options=options)
         if not isolated(options):
             self._end_asked()
-            feeds = spec.samples.feeds
-            chosen = choose_backend(options, feeds, work, scales=spec.scales, timed=spec.timed)
+            chosen = choose_backend(
+                options,
+                spec.samples.feeds,
+                work,
+                scales=spec.scales,
+                timed=spec.timed,
+                steps=spec.samples.steps,
+            )
             make, here = chosen.make, chosen.make(model)
         backend = here or self._slot(options, work).surveyed(spec)
         if not self._open:

@@ -73,9 +73,10 @@ class Finished:
 
     def to_export(self, model: Model, settings: EngineSettings) -> Export:
         """Return what is to be written of this; outputs have the shapes that the run stored."""
+        # The end of a loop may have other shapes than one run.
         with suppress(Unfit), quiet(), without_torch():
             _, outputs = stored_samples(self.path.parent)
-            model, _ = with_true_shapes(model, outputs)
+            model, _ = with_true_shapes(model, () if self.options.looped else outputs)
         return Export(
             model=self.with_pinned(model.with_io_types(settings.io_types)),
             kept=self.kept,
@@ -224,14 +225,14 @@ def _modules(file: Path, result: Result, model: Model) -> Sequence[str]:
 def _shapes(value: object, model: Model) -> dict[str, list[tuple[int, ...]]]:
     """Return the shapes of the samples; what is no list of sizes is left out.
 
-    Of an input that gives a shape by its values these may be any numbers.
+    Of an input that gives a shape by its values these may be any numbers. A cache begins empty.
     """
     values = shape_inputs(model.proto.graph, model.inputs)
     shapes_by_input: dict[str, list[tuple[int, ...]]] = {}
     for name, shapes in value.items() if isinstance(value, dict) else ():
         for shape in shapes if isinstance(shapes, list) else ():
             listed = isinstance(shape, list) and all(type(size) is int for size in shape)
-            if listed and (name in values or all(size > 0 for size in shape)):
+            if listed and (name in values or all(size >= 0 for size in shape)):
                 shapes_by_input.setdefault(name, []).append(tuple(shape))
     return shapes_by_input
 

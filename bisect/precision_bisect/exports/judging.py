@@ -19,6 +19,7 @@ from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import polygraphy_command
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.judging.comparators.metrics import METRICS
+from precision_bisect.judging.inputs.loops import PLAIN, Loop, ScriptLoop
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.deployment import Deployment, SessionOptions
@@ -129,7 +130,7 @@ class Judge:
     """What a run judged its answer by.
 
     `limits` are the comparator's settings, `backend` is what computed, and `options` how ONNX
-    Runtime opens the model.
+    Runtime opens the model. A `loop` runs each sample.
     """
 
     samples: Sequence[Sample]
@@ -137,6 +138,7 @@ class Judge:
     limits: Mapping[str, Any]
     backend: str
     options: SessionOptions
+    loop: Loop = PLAIN
 
 
 def write_judging(
@@ -201,7 +203,9 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
 
 
 def _command(export: Export, judge: Judge, inputs: Sequence[Sample]) -> str | None:
-    """Return the command by which Polygraphy judges, None where it cannot by these limits."""
+    """Return the command by which Polygraphy judges, None where it cannot so."""
+    if not judge.loop.plain:
+        return None
     try:
         return polygraphy_command(export.model, export.settings, judge.limits, inputs)
     except NotWritable:
@@ -222,11 +226,21 @@ def write_run_script(export: Export, judge: Judge) -> str:
         "graph_optimization_level": options.graph_optimization_level,
         "disabled_optimizers": list(options.disabled_optimizers),
         "limits": dict(judge.limits),
+        "loop": _loop(judge.loop),
         "custom_ops": [str(path.absolute()) for path in export.settings.ort_custom_ops],
         _LOW_LAYERS: _low_layers(export),
     }
     literals = "".join(_line(key, value) for key, value in settings.items())
     return one_file(RUN_SCRIPT, {_SETTINGS: f"{{\n{literals}}}"})
+
+
+def _loop(loop: Loop) -> Mapping[str, Any]:
+    """Return how the script runs a sample, {} for once. Raises NotWritable."""
+    if not loop.sendable:
+        raise NotWritable("the function of --loop is in no file")
+    if isinstance(loop, ScriptLoop):
+        return {"script": str(loop.path), "function": loop.name}
+    return {} if loop.plain else loop.settings()
 
 
 def _of_plan(script: str, export: Export) -> str:

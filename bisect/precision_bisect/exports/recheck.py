@@ -22,6 +22,7 @@ from precision_bisect.errors import ModelError, counted
 from precision_bisect.exports.rerun import Expected, Feeds, NotRun, differing, feeds_in, run_file
 from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.ort import LacksKernel, open_file
+from precision_bisect.judging.inputs.loops import Loop
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.runs import plain_json
@@ -46,7 +47,7 @@ def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
     """
     path = folder / MIXED_MODEL
     graph = _graph(path)
-    stored = _fitting_samples(folder, graph) if feeds.stored else ()
+    stored = _fitting_samples(folder, graph, feeds.loop) if feeds.stored else ()
     unrun = ""
     try:
         run_file(path, feeds, stored if feeds.samples is None else feeds.samples, work)
@@ -57,14 +58,16 @@ def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
     return {"samples": len(stored), "unrun": unrun[:_SHOWN].rstrip(".")}
 
 
-def _fitting_samples(folder: Path, graph: onnx.GraphProto) -> Sequence[Mapping[str, Any]]:
-    """Return the stored inputs, which fit the graph, as the outputs do. Raises Unfit."""
+def _fitting_samples(
+    folder: Path, graph: onnx.GraphProto, loop: Loop
+) -> Sequence[Mapping[str, Any]]:
+    """Return the stored inputs, which fit the graph, as outputs of one run do. Raises Unfit."""
     with quiet(), without_torch():
         inputs, outputs = stored_samples(folder)
     for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
         for value, arrays, file in (
             *((value, feed, GOLDEN_INPUTS) for value in graph.input),
-            *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output),
+            *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output if loop.plain),
         ):
             if trouble := _misfit(value, arrays):
                 raise Unfit(f"{value.name!r} in {file}, sample {number}, {trouble}")

@@ -33,6 +33,7 @@ from precision_bisect.graphs.types import (
     rounded_where_declared,
 )
 from precision_bisect.graphs.weights import take_weights
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
 
@@ -54,7 +55,7 @@ class Feeds:
 
     Without `samples` it takes those that are `stored` beside the file, if any are. `known` tells
     that ONNX Runtime runs the given model here, so that it has all operators. `large` is as of
-    `open_file`, and so is `by_defaults`.
+    `open_file`, and so is `by_defaults`. A `loop` runs each sample.
     """
 
     samples: Sequence[Sample] | None = None
@@ -64,6 +65,7 @@ class Feeds:
     known: bool = True
     large: bool = False
     by_defaults: bool = False
+    loop: Loop = PLAIN
 
     def save(self, work: Path) -> None:
         """Have the process find this in its folder."""
@@ -94,12 +96,17 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
     types = {value.name: value.type for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
     arrays: list[NDArray[Any]] = []
+
+    def run(feed: Sample) -> Sample:
+        values = session.run(names, {n: _as_taken(feed[n], types[n]) for n in types})
+        return dict(zip(names, map(np.asarray, values), strict=True))
+
     for sample in samples:
         try:
-            values = session.run(names, {n: _as_taken(sample[n], types[n]) for n in types})
+            outputs = feeds.loop(run, sample)
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise NotRun(f"ONNX Runtime's CPU does not run it: {ort_message(error)}") from error
-        arrays += map(np.asarray, values)
+        arrays += [outputs[name] for name in names]
     np.savez(work / _CAME, np.array(names, np.str_), *arrays)
 
 
@@ -134,8 +141,12 @@ def rounded_outputs(path: Path, feeds: Feeds) -> Iterator[Sample]:
     refill(nodes, [n for node in nodes for n in rounded_where_declared(node, low, _EXACT)])
     session = Session(proto, weights, feeds.threads, optimised=not feeds.large)
     names = [value.name for value in file.graph.input]
+
+    def run(feed: Sample) -> Sample:
+        return session.run(interface.rounded({name: feed[name] for name in names}))
+
     for sample in feeds.samples or ():
-        yield session.run(interface.rounded({name: sample[name] for name in names}))
+        yield feeds.loop(run, sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

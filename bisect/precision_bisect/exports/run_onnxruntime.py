@@ -23,6 +23,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +32,14 @@ import numpy as np
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
 from precision_bisect.judging.comparators.metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.task_checks import judge_task
+from precision_bisect.judging.inputs.closed_loop import Link, joined, looped
 
 SETTINGS: dict[str, Any] = {}
 """What this file was written for.
 
 `judged_by` is the backend of the run. `provider` and all up to `disabled_optimizers` are how the
-model is opened; `limits` are the run's. `low_layers` compute in 16 bits.
+model is opened; `limits` are the run's. `loop` runs each sample, if there is any. `low_layers`
+compute in 16 bits.
 """
 
 HERE = Path(__file__).parent
@@ -215,12 +218,42 @@ def evaluate(how: How, provider: str, feeds: list[Any], wanted: list[Any]) -> li
     outputs = []
     for feed in feeds:
         try:
-            outputs.append(dict(zip(names, session.run(names, feed))))  # noqa: B905 - Python 3.9
+            outputs.append(run_sample(lambda feed: by_name(names, session.run(names, feed)), feed))
         except Exception as error:
             raise CannotJudge(f"the run failed: {one_line(error)}") from error
     if "check" in SETTINGS["limits"]:
         return [by_check(outputs, wanted)]
     return [by_metric(name, outputs, wanted) for name in names]
+
+
+def by_name(names: list[str], arrays: list[Any]) -> dict[str, Any]:
+    """Return the outputs of one inference."""
+    return dict(zip(names, arrays))  # noqa: B905 - Python 3.9
+
+
+def run_sample(run: Callable[[Any], Any], feed: Any) -> Any:
+    """Return the outputs to judge: of one inference, or of a loop."""
+    loop = SETTINGS["loop"]
+    if not loop:
+        return run(feed)
+    if "script" in loop:
+        return users_function(loop["script"], loop["function"])(run, feed)
+    steps: list[Any] = []
+    for outputs in looped(run, feed, loop["steps"], [Link(*link) for link in loop["feeds"]]):
+        if not all(np.isfinite(a).all() for a in outputs.values() if a.dtype.kind == "f"):
+            return outputs  # an ArgMax would hide it
+        steps = [*steps, outputs] if loop["each_step"] else [outputs]
+    return joined(steps) if loop["each_step"] else steps[-1]
+
+
+def users_function(file: str, name: str) -> Any:
+    """Return a function of the user's script, which may import what lies beside it."""
+    sys.path.insert(0, str(Path(file).parent))
+    spec = importlib.util.spec_from_file_location("precision_bisect_script", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
 
 
 def opened(how: How, provider: str) -> Any:
@@ -320,13 +353,8 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     copies = (
         [{n: a.copy() for n, a in s.items()} for s in samples] for samples in (outputs, wanted)
     )
-    sys.path.insert(0, str(Path(file).parent))
     try:
-        spec = importlib.util.spec_from_file_location("precision_bisect_check", file)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        value = getattr(module, name)(*copies)
+        value = users_function(file, name)(*copies)
         figure = 0.0 if isinstance(value, (bool, np.bool_)) else float(value)
     except BaseException as error:  # the user's own code may raise anything
         raise CannotJudge(f"the check {file} does not run: {one_line(error)}") from error

@@ -28,7 +28,7 @@ from precision_bisect.graphs.graph import (
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.ort import ON_CPU, CheckedGraph, Providers, Session, check
-from precision_bisect.protocols import DroppedNan, Sample
+from precision_bisect.protocols import DroppedNan, RunSample, Sample, once
 
 MOST_DIFFERENT = 1e-4
 """Up to this share (see `distances`) two FP32 sessions differ by rounding, without a look.
@@ -71,7 +71,12 @@ def _difference(output: NDArray[Any], expected: NDArray[Any]) -> float:
 
 
 def timed_outputs(
-    graph: CheckedGraph, samples: Sequence[Sample], threads: int, *, optimised: bool = True
+    graph: CheckedGraph,
+    samples: Sequence[Sample],
+    threads: int,
+    *,
+    optimised: bool = True,
+    how: RunSample = once,
 ) -> tuple[list[Sample], float]:
     """Return the outputs, and the seconds that all cores together take for a sample.
 
@@ -81,7 +86,7 @@ def timed_outputs(
     results, spent = [], [time.process_time()]
     for sample in samples:
         try:
-            results.append(session.run(sample))
+            results.append(how(session.run, sample))
         except RuntimeError as error:
             raise InputError(
                 f"ONNX Runtime cannot run the model on these inputs: {error}",
@@ -108,7 +113,8 @@ class ReferenceSession:
     """The FP32 outputs of one feed at a time, by a session that opens when it is first asked.
 
     The `providers` compute it. With several threads it serves all of them. A call raises
-    ModelError where ONNX Runtime cannot load the model, RuntimeError where the run fails.
+    ModelError where ONNX Runtime cannot load the model, RuntimeError where the run fails. It runs
+    a sample as `how` says, of which `step` is one inference.
     """
 
     def __init__(
@@ -118,8 +124,10 @@ class ReferenceSession:
         *,
         optimised: bool = True,
         providers: Providers = ON_CPU,
+        how: RunSample = once,
     ) -> None:
         self._model = model
+        self.how = how
         self._providers = providers
         self._threads = threads
         self.optimised = optimised
@@ -127,7 +135,11 @@ class ReferenceSession:
         self._session: Session | None = None
 
     def __call__(self, feed: Sample) -> Sample:
-        """Return the outputs, by name."""
+        """Return the outputs to judge, by name."""
+        return self.how(self.step, feed)
+
+    def step(self, feed: Sample) -> Sample:
+        """Return the outputs of one inference, by name."""
         with self._opening:
             if self._session is None:
                 self._session = Session(

@@ -9,10 +9,11 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,6 +66,19 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
         raise UsageError(f"{path} has no function {name}()", f"define {name} in it")
     loaded_function: Callable[..., Any] = function
     return loaded_function
+
+
+def script_copy(path: Path, source: bytes, what: str) -> Path:
+    """Return where a script is in this process, maybe of another machine.
+
+    That is a copy where it is not at its path, or has changed since.
+    """
+    with suppress(OSError):
+        if path.read_bytes() == source:
+            return path
+    copy = Path(tempfile.mkdtemp(prefix=f"precision-bisect-{what}-")) / path.name
+    copy.write_bytes(source)
+    return copy
 
 
 @contextmanager

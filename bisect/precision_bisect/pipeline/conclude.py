@@ -49,6 +49,7 @@ from precision_bisect.pipeline.judged_answer import (
     is_cut_short,
     judged_answer,
     kept_names,
+    loop_steps,
     timings,
     without_verdict,
 )
@@ -123,9 +124,8 @@ def conclude(
 ) -> Search[Result]:
     """Return the result of a run with this ending, and write the run folder's files.
 
-    What is judged beside the answer explains it, and tells what it comes to elsewhere.
-
-    If it is a `part` of a larger run, nothing is written and nothing explained.
+    What is judged beside it explains the answer, and tells what it comes to elsewhere. If it is a
+    `part` of a larger run, nothing is written and nothing explained.
     """
     case = prepared.case
     answer = judged_answer(prepared, driver, ending)
@@ -231,6 +231,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
         fp32_form=run.fp32_form,
         interface=interface,
         low_share=_low_share(prepared, answer.plan),
+        loop=loop_steps(prepared, driver, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
         deploy=_deploy(run),
@@ -318,15 +319,14 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 def _notes(run: _Ended) -> list[str]:
     trials = run.driver.trials
     leaving = run.leaving or run.answer.plan
-    comparator = run.prepared.case.comparator
-    verdict_remarks = (dropped_remark(trials), decided_remark(comparator, trials))
+    decided = decided_remark(run.prepared.case.comparator, trials)
     return [
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows),
         *run.prepared.loaded.remarks,
-        *filter(None, verdict_remarks),
+        *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),

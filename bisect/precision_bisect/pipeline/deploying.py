@@ -32,6 +32,7 @@ from precision_bisect.exports.write import (
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
+from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
@@ -163,7 +164,7 @@ def deploying(
         settings=case.options.engine,
         scales=case.scales,
         diagnosis=(),
-        shapes=sample_shapes(case.model, case.sets.feeds),
+        shapes=sample_shapes(case.model, case.sets.taken),
         run=prepared.fingerprint,
         modules=answer.modules,
         seal=prepared.backend.emulated or "onnxruntime" in case.options.targets,
@@ -177,7 +178,7 @@ def deploying(
         checking = None
         if deployed.deployment is not None and check:
             expected = None
-            if passed:
+            if passed and case.loop.sendable:
                 expected = Expected(reference=case.reference, comparator=case.comparator)
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
@@ -239,6 +240,7 @@ def judge_of(prepared: Prepared, comparator: Comparator, options: SessionOptions
         limits=_limits(comparator),
         backend=prepared.backend.name,
         options=options,
+        loop=prepared.case.loop,
     )
 
 
@@ -260,6 +262,7 @@ def _check(
         known=prepared.loaded.runs,
         large=total_bytes(case.model.weights) > LARGE_BYTES,
         by_defaults="onnxruntime" in options.targets,
+        loop=case.loop if case.loop.sendable else PLAIN,
     )
     return Check(
         folder.path,

@@ -143,7 +143,8 @@ def _made(prepared: Prepared, options: Options) -> Backend:
     """Return the backend in this process, with other options."""
     # A folder of its own: the run's backend may be building files in its own.
     work = prepared.work / "beside"
-    chosen = choose_backend(options, prepared.case.samples, work, scales=prepared.case.scales)
+    case = prepared.case
+    chosen = choose_backend(options, case.samples, work, scales=case.scales, steps=case.sets.steps)
     return chosen.make(prepared.case.model)
 
 

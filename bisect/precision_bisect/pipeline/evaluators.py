@@ -90,6 +90,7 @@ def evaluator(
         stopwatch=stopwatch or Stopwatch(),
         at_once=prepared.case.at_once,
         copies=prepared.copies,
+        loop=prepared.case.loop,
     )
 
 

@@ -33,7 +33,7 @@ def fp32_search(prepared: Prepared, *, late: bool) -> Fp32Search | None:
         types=[low.name for low in LOW_TYPES.values() if low.onnx_type in kinds],
         layers=[str(name) for name in model.table.names if name in model.in_low],
         overflowing=[Overflow(node=node, samples=count) for node, count in overflows.items()],
-        of_samples=len(prepared.case.samples),
+        of_samples=len(prepared.case.fed),
     )
 
 

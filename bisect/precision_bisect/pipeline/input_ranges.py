@@ -211,7 +211,7 @@ def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:
     """Return how large the tensors are that tell the size of inputs, 0 without samples."""
     case = prepared.case
     largest = defaultdict[tuple[str, str], float](float)
-    feeds = [("", feed) for feed in case.samples]
+    feeds = [("", feed) for feed in case.fed]
     feeds += [(ranged.name, feed) for ranged in inputs for feed in ranged.end_samples]
     tensors = list(dict.fromkeys(tensor for ranged in inputs for tensor in ranged.tensors))
     if not tensors:

@@ -33,7 +33,7 @@ def sums_inside(prepared: Prepared, plan: Plan, *, late: bool) -> list[InnerSum]
     return inner_sums(
         case.model,
         extremes,
-        case.samples,
+        case.fed,
         frozenset(map(str, low)),
         LOW_TYPES["fp16"].largest,
         case.options.threads,
@@ -90,7 +90,7 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
         targets=case.options.targets,
     )
     try:
-        watched = watched_under(instrument, {}, case.samples[:LOOKED_AT], plan)
+        watched = watched_under(instrument, {}, case.fed[:LOOKED_AT], plan)
     except (ModelError, RuntimeError):
         return nothing
     # What stays inside a kernel is never stored.

@@ -13,6 +13,7 @@ from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.result import AnswerSection, Asked, Rung
 from precision_bisect.runs.results.speed_report import LatencySection
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
@@ -25,6 +26,7 @@ from precision_bisect.search.speed.front import Timings
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
+    Figure,
     Kind,
     Latency,
     Outcome,
@@ -77,6 +79,27 @@ def _errors_by_output(
     }
     errors = together(errors_by_samples.values()) if samples in errors_by_samples else ()
     return [error for error in errors if error.elements]
+
+
+def loop_steps(prepared: Prepared, driver: Driver, plan: Plan | None) -> LoopSteps | None:
+    """Return how the samples ran in a loop, None where each was one inference."""
+    loop, options = prepared.case.loop, prepared.case.options
+    if loop.plain:
+        return None
+    own = options.loop is not None
+    return LoopSteps(
+        steps=None if own else options.steps,
+        feeds=options.feed,
+        judged="function" if own else "each" if options.each_step else "last",
+        errors=_by_step(driver, plan),
+        all_low=_by_step(driver, Plan.of(())),
+    )
+
+
+def _by_step(driver: Driver, plan: Plan | None) -> Sequence[Figure]:
+    builds = (trial for trial in _builds(driver, plan) if not trial.proposal.case)
+    by_step = (trial.outcome.evidence.by_step for trial in builds)
+    return next((errors for errors in reversed([*by_step]) if errors), ())
 
 
 def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:

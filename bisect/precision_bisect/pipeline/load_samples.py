@@ -1,6 +1,6 @@
 """The samples of a run: made up, given as arrays, or read from where `--inputs` says."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from precision_bisect.errors import InputError, UsageError
@@ -52,11 +52,12 @@ def refuse_inputs(options: Options, model: Model) -> None:
 
 
 def load_samples(
-    options: Options, model: Model, observer: Observer
+    options: Options, model: Model, observer: Observer, fed: Collection[str] = ()
 ) -> tuple[Options, Sequence[Sample], SamplesRead | None, Sequence[str]]:
     """Return the samples, what was read, and remarks on it; nothing is said of made-up ones.
 
-    In the options are also the image flags that were left open. Raises InputError for no samples.
+    In the options are also the image flags that were left open. A loop has `fed` some inputs.
+    Raises InputError for no samples.
     """
     inputs = options.inputs
     if inputs is None:
@@ -78,7 +79,7 @@ def load_samples(
         own = (lambda sample: sample) if isinstance(inputs, list | tuple) else own_sample
         placed = {f"sample {number}": own(sample) for number, sample in enumerate(inputs)}
         source = Source(placed=placed, options=options)
-    samples: Sequence[Sample] = CheckedSamples(model, source.placed)
+    samples: Sequence[Sample] = CheckedSamples(model, source.placed, fed)
     if isinstance(source.placed, dict):
         samples = list(samples)
     path = str(inputs) if isinstance(inputs, Path) else ""

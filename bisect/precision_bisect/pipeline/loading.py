@@ -35,9 +35,11 @@ from precision_bisect.judging.comparators.steadiness import steadiness, unsettle
 from precision_bisect.judging.comparators.task_heads import head_remarks
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.batches import try_batch
+from precision_bisect.judging.inputs.choose_loop import choose_loop, fed_inputs
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.fitting_sizes import with_fitting_size
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
+from precision_bisect.judging.inputs.loops import Loop, feeds_of
 from precision_bisect.judging.inputs.reference import (
     Reference,
     find_reference,
@@ -55,7 +57,7 @@ from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
 from precision_bisect.plugins import load_strategy
 from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
 from precision_bisect.runs.monitoring.events import Observer, Warned
-from precision_bisect.search.case import Case
+from precision_bisect.search.case import Case, single_runs
 from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
@@ -105,6 +107,7 @@ class Loaded:
             comparator=case.comparator,
             samples=case.sets.sent(elsewhere=case.options.elsewhere),
             scales=case.scales,
+            loop=case.loop,
             keep=case.options.folder.absolute(),
             timed=self.weighs_speed,
             optimised=case.optimised,
@@ -155,7 +158,10 @@ def load_run(
     for note in (exact_remark(comparator, classes), wide_remark(comparator, options)):
         if note:
             observer(Warned(message=note))
-    options, samples, read, odd_remarks = load_samples(options, original, observer)
+    loop = choose_loop(options, original)
+    options, samples, read, odd_remarks = load_samples(
+        options, original, observer, fed_inputs(loop, original)
+    )
     new = distinct(samples)
     held_out, pool = divided(new, options.holdout, options.seed, each=singly)
     options, model, inside = _without_ifs(options, known_model.model, samples, observer, work)
@@ -163,14 +169,15 @@ def load_run(
         known_model = settled(model)
         model = known_model.model
     _refuse_many(options, strategy, len(model.table.candidates))
-    given_outputs = _given_outputs(options, original, samples, work)
+    given_outputs = _given_outputs(options, original, samples, work, loop)
     options, reference, without = _reference(
         options,
         original,
         [samples[i] for i in pool],
         given_outputs and [given_outputs[i] for i in pool],
+        loop,
     )
-    refer = ReferenceSession(original, options.threads, optimised=reference.optimised)
+    refer = ReferenceSession(original, options.threads, optimised=reference.optimised, how=loop)
     sets = SampleSets(
         feeds=samples,
         pool=pool,
@@ -184,15 +191,18 @@ def load_run(
     every = [output.name for output in original.outputs]
     named = comparator.outputs if isinstance(comparator, ReadyMade) else every
     sets = with_something(sets, named, options.seed)
-    refer.rest()
     choosing, expected = sets[SampleSet.JUDGED]
+    sets = replace(sets, steps=() if loop.plain else feeds_of(loop, refer.step, choosing, samples))
+    single = [refer.step(feed) for feed in sets.steps] or expected
+    refer.rest()
     try_out(comparator, expected, judge_words(options))
-    random = steadiness(original, choosing, reference, comparator, options.threads)
+    random = steadiness(original, choosing, reference, comparator, options.threads, loop)
     # The sessions are closed, and children take their place.
     trim()
     if options.engine.time_batch is not None and reference.runs:
-        try_batch(original, options.engine.time_batch, choosing, expected, options.threads)
-    model, declared = with_true_shapes(model, expected)
+        batch, threads = options.engine.time_batch, options.threads
+        try_batch(original, batch, sets.steps or choosing, single, threads)
+    model, declared = with_true_shapes(model, single)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),
         *known_model.remarks,
@@ -217,6 +227,7 @@ def load_run(
         comparator=comparator,
         optimised=reference.optimised,
         at_once=1 if options.threads else samples_at_once(seconds, threads),
+        loop=loop,
     )
     loaded = Loaded(
         request=request,
@@ -291,7 +302,7 @@ def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
 
 
 def _given_outputs(
-    options: Options, model: Model, samples: Sequence[Sample], work: Path
+    options: Options, model: Model, samples: Sequence[Sample], work: Path, loop: Loop
 ) -> Sequence[Sample] | None:
     """Return the outputs of all samples that `--reference` gives, None where it does not."""
     if options.reference is None:
@@ -300,23 +311,27 @@ def _given_outputs(
         # Imported here: it brings in child processes.
         from precision_bisect.pipeline.verifying.one_build import engine_outputs
 
-        return engine_outputs(options, model, samples, work)
+        return engine_outputs(options, model, samples, work, loop)
     return read_outputs(options.reference, model, len(samples))
 
 
 def _reference(
-    options: Options, model: Model, samples: Sequence[Sample], outputs: Sequence[Sample] | None
+    options: Options,
+    model: Model,
+    samples: Sequence[Sample],
+    outputs: Sequence[Sample] | None,
+    loop: Loop,
 ) -> tuple[Options, Reference, Sequence[str]]:
     """Return the reference, computed or given; a given one has no copies, which is said."""
     threads = options.threads or usable()
     if outputs is None:
         try:
             runtime()  # imported once, not in the copy alone
-            compute = partial(find_reference, model, samples, threads)
+            compute = partial(find_reference, model, samples, threads, loop)
             return options, in_copy(compute, f"running {model.path} by ONNX Runtime"), ()
         except InputError as error:
             raise with_fitting_size(error, model, samples[0]) from error
-    reference = given_reference(model, samples, outputs, threads)
+    reference = given_reference(model, samples, outputs, threads, loop)
     remark = "answers are judged on the samples alone: --reference has no outputs of their copies"
     remarks = [remark] if options.copies else ()
     return replace(options, copies=0, copies_failing=0), reference, remarks
@@ -330,7 +345,7 @@ def _fused(
     from precision_bisect.graphs.fusing.fuse import fuse
 
     case = loaded.case
-    fused, remark = fuse(case.model, case.samples, case.reference, work)
+    fused, remark = fuse(case.model, *single_runs(case), work)
     model, start, remarks = settled(fused)
     all_remarks = (remark, *remarks)
     for remark in all_remarks:

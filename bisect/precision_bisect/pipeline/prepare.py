@@ -255,7 +255,7 @@ def assemble(
     # Before calibration and placing: both read the table of candidates.
     model = pin_formless(case.model, pair)
     if scales is None:
-        scales = scales_for(model, pair, case.sets.judging, options)
+        scales = scales_for(model, pair, case.sets.steps or case.sets.judging, options)
     case = replace(case, model=model, scales=scales)
     try:
         placed = executor.place(replace(loaded, case=case).spec, model, work)
@@ -268,7 +268,8 @@ def assemble(
     if not backend.emulated and placed.name != "onnxruntime":
         refuse_fixed_batch(model.inputs, options.engine)
     unknown = unknown_to(model.proto, ort_runs=loaded.runs)
-    options = choose_forecasts(choose_target(options, unknown), model, loaded.seconds)
+    seconds = loaded.seconds * case.loop.runs
+    options = choose_forecasts(choose_target(options, unknown), model, seconds)
     if not loaded.runs and (backend.emulated or options.forecast_on == "cuda"):
         raise UsageError(
             "the emulator runs on ONNX Runtime, which cannot run the model",
@@ -276,7 +277,7 @@ def assemble(
         )
     if backend.emulated and options.engine.opt_shapes:
         # An engine is built for them, and refuses other samples.
-        shapes = sample_shapes(model, case.sets.feeds)
+        shapes = sample_shapes(model, case.sets.taken)
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
     _check_ranking(options, emulated=backend.emulated)
@@ -294,7 +295,7 @@ def assemble(
     remarks = [remark for remark in maybe_remarks if remark]
     for remark in (*pinned_remarks(model, options.high), *remarks):
         observer(Warned(message=remark))
-    refer = ReferenceSession(model, options.threads, optimised=case.optimised)
+    refer = ReferenceSession(model, options.threads, optimised=case.optimised, how=case.loop)
     # It rounds all weights, so it opens late: with the first forecast, which not every run has.
     emulator = forecaster(model, options, scales, late=True) if loaded.runs else None
     case = replace(
@@ -306,13 +307,13 @@ def assemble(
         at_once=max(1, case.at_once // options.workers),
     )
     loaded = replace(loaded, case=case, remarks=[*loaded.remarks, *remarks])
-    sample_extremes = cache(partial(extremes, model, case.samples, options.threads))
+    sample_extremes = cache(partial(extremes, model, case.fed, options.threads))
     outside = cache(
         partial(
             out_of_range,
             model,
             pair,
-            case.samples,
+            case.fed,
             {layer.name: layer.largest for layer in beyond},
             sample_extremes,
             targets=options.targets,
@@ -361,10 +362,12 @@ def _check_ranking(options: Options, *, emulated: bool) -> None:
 def _fingerprint(loaded: Loaded, backend: Described) -> Mapping[str, Any]:
     """Return what a run must share with the ledger that it goes on from."""
     case = loaded.case
-    facts = fingerprint(case.options, case.model, case.sets.feeds, case.comparator, backend)
+    facts = fingerprint(case.options, case.model, case.sets, case.comparator, backend)
     outputs = case.sets.given
     if outputs is not None:
         facts["reference"] = digest_samples(outputs)
+    if not case.loop.plain:
+        facts["loop"] = dict(case.loop.settings())
     if loaded.begun_with:
         facts["start"] = hashed(sorted(loaded.begun_with))
     return facts

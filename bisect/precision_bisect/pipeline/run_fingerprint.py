@@ -5,7 +5,7 @@ The ledger has it as its header, and refuses a mismatch field by field.
 
 import hashlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from importlib.metadata import version
 from typing import Any
@@ -24,9 +24,10 @@ from precision_bisect.plugins import (
     installed_with,
     name_of,
 )
-from precision_bisect.protocols import Comparator, Described, Sample
+from precision_bisect.protocols import Comparator, Described
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.fingerprint import digest_samples
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.reading import digests, script_and_function
 from precision_bisect.settings.sample_options import given_image_flags
@@ -38,7 +39,7 @@ _CHOSEN = (None, Exclusion.ASKED)
 def fingerprint(
     options: Options,
     model: Model,
-    samples: Sequence[Sample],
+    sets: SampleSets,
     comparator: Comparator,
     backend: Described,
 ) -> dict[str, Any]:
@@ -50,11 +51,11 @@ def fingerprint(
         "model": model.digest,
         "layers": hashed(layers),
         **({"asked": hashed(forms)} if forms else {}),
-        "inputs": digest_samples(samples),
-        "samples": len(samples),
+        "inputs": digest_samples(sets.feeds),
+        "samples": len(sets.feeds),
         "shapes": {
             name: [list(shape) for shape in shapes]
-            for name, shapes in sample_shapes(model, samples).items()
+            for name, shapes in sample_shapes(model, sets.taken).items()
         },
         "images": given_image_flags(options),
         "holdout": options.holdout,

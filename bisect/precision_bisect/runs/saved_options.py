@@ -16,12 +16,14 @@ from precision_bisect.runs.typed_json import typed
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings, TypingName
 from precision_bisect.settings.flags import kinds
+from precision_bisect.settings.loop_options import script_of_loop
 from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
 
 _BY_NAME: Mapping[str, Any] = {
     "inputs": Path | None,
     "metric": str,
     "check": str | None,
+    "loop": str | None,
     "strategy": str,
     "start": str | None,
 }
@@ -64,6 +66,9 @@ def told_options(options: Options) -> dict[str, Any]:
         told["config_script"] = f"{path.name}:{function}"
     if isinstance(options.check, str):
         content["check"] = str(read_check(options.check))
+    if isinstance(options.loop, str):
+        script, function = script_of_loop(options.loop)
+        content["loop"] = f"{Path(script).name}:{function}"
     return {name: content[name] for name in content if name not in _OWN} | {"engine": told}
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.options import Options
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator, Sample
@@ -19,7 +21,8 @@ class Case:
     `options` name the pair of types, the targets, and how many threads ONNX Runtime gets. `sets`
     has the samples with their FP32 outputs, which an `optimised` session computes or a plain one.
     `scales` are those of everything that is quantized. `at_once` samples are emulated at the same
-    time, which uses the other cores where layers are too small for several threads.
+    time, which uses the other cores where layers are too small for several threads. A `loop` runs
+    a sample.
     """
 
     options: Options
@@ -29,6 +32,7 @@ class Case:
     scales: Scales = field(default_factory=Scales)
     optimised: bool = True
     at_once: int = 1
+    loop: Loop = PLAIN
 
     @property
     def pair(self) -> Pair:
@@ -41,6 +45,11 @@ class Case:
         return self.sets[SampleSet.JUDGED][0]
 
     @property
+    def fed(self) -> Sequence[Sample]:
+        """What single inferences are fed: what looks inside of the model looks at these."""
+        return self.sets.steps or self.samples
+
+    @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shapes of the first sample, by input."""
         return {name: array.shape for name, array in self.samples[0].items()}
@@ -49,3 +58,10 @@ class Case:
     def reference(self) -> Sequence[Sample]:
         """Their FP32 outputs."""
         return self.sets.reference
+
+
+def single_runs(case: Case) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """Return feeds of single inferences, and their FP32 outputs. Raises ModelError."""
+    if case.loop.plain:
+        return case.samples, case.reference
+    return case.fed, reference_outputs(case.model, case.fed, case.options.threads)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
 from precision_bisect.judging.comparators.output_errors import output_errors, together
 from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.threads import side_by_side
@@ -25,9 +25,14 @@ from precision_bisect.protocols import (
     Engine,
     Judgement,
     Sample,
-    Several,
     T,
-    dropping,
+)
+from precision_bisect.search.engine_runs import (
+    Outputs,
+    errors_by_step,
+    outputs_of,
+    tells_steps,
+    ways_of,
 )
 from precision_bisect.search.engine_store import engine_folder
 from precision_bisect.search.limits_and_noise import deciding
@@ -58,9 +63,7 @@ EACH_COPIES = 2
 EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
 """Phases whose trials tell the error of each sample, too: those of the curve's points."""
 
-_Outputs: TypeAlias = Sequence[Sequence[Sample]]
-"""The outputs of an engine in each of its ways, sample by sample."""
-_Run: TypeAlias = tuple[Plan, SampleSet, _Outputs]
+_Run: TypeAlias = tuple[Plan, SampleSet, Outputs]
 """A plan, what it ran on, and its outputs."""
 
 
@@ -81,7 +84,7 @@ class Evaluator:
     engine that passes the re-check. `engines` is the folder for those of all other trials, None to
     keep none. `stopwatch` times the trials that ask for it. `at_once` is the number of samples
     that are emulated at the same time. `copies` judge trials with a draw, in addition to the
-    samples.
+    samples. A `loop` runs each sample.
     """
 
     backend: Backend
@@ -93,6 +96,7 @@ class Evaluator:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     at_once: int = 1
     copies: Draws | None = None
+    loop: Loop = PLAIN
     _last: _Run | None = field(init=False, default=None)
 
     def __call__(self, proposal: Proposal) -> Outcome:
@@ -125,7 +129,7 @@ class Evaluator:
             afresh = proposal.kind in (Kind.REPEAT, Kind.AGAIN, Kind.REBUILD)
             engine = stack.enter_context(backend.build(proposal.plan, afresh=afresh))
             # An engine serves one run at a time; only the emulator's sessions are safe to share.
-            outputs = _outputs(engine, feeds, self.at_once if backend.emulated else 1)
+            outputs = self._outputs(engine, feeds, self.at_once if backend.emulated else 1)
             judgement = _judge(self.comparator, outputs, reference)
             # The evidence is about the build alone: the timed runs below only add a latency to it.
             evidence = engine.evidence()
@@ -140,6 +144,11 @@ class Evaluator:
                     numbers = samples.numbers(proposal.samples)
                     errors = [replace(one, sample=numbers[one.sample]) for one in errors]
                 evidence = replace(evidence, output_errors=errors)
+            if not self.loop.plain and tells_steps(proposal) and isinstance(samples, SampleSets):
+                refer = samples.refer if samples.given is None else None
+                ways = ways_of(engine)
+                by_step = errors_by_step(self.loop, self.comparator, ways, refer, feeds)
+                evidence = replace(evidence, by_step=by_step)
             if proposal.draw and self.copies is not None and _tells(self.copies, judgement):
                 ran = outputs, expected
                 judgement, stability = self._on_copies(
@@ -164,7 +173,7 @@ class Evaluator:
         return _outcome(judgement, evidence)
 
     def _each(
-        self, numbers: Sequence[int], outputs: _Outputs, expected: Sequence[Sample]
+        self, numbers: Sequence[int], outputs: Outputs, expected: Sequence[Sample]
     ) -> OneByOne | None:
         """Return what was judged together, by sample; None after an output that is not finite."""
         if any(len(way) < len(expected) for way in outputs):
@@ -186,7 +195,7 @@ class Evaluator:
             feed, expected = samples.single(number)
             if expected is None:
                 return None
-            outputs = _outputs(engine, [feed])
+            outputs = self._outputs(engine, [feed])
             judgement = _judge(self.comparator, outputs, [[expected]])
             if tells and judgement.verdict is Verdict.PASS:
                 hardest = _hardest(self.comparator, outputs, [expected])
@@ -213,7 +222,7 @@ class Evaluator:
         """Return the errors on copies of one sample."""
         draws = (copies.make(SampleSet.chosen([number]), draw, i) for i in range(EACH_COPIES))
         return [
-            _judge(self.comparator, _outputs(engine, feeds), [expected]).error
+            _judge(self.comparator, self._outputs(engine, feeds), [expected]).error
             for feeds, expected in draws
         ]
 
@@ -223,7 +232,7 @@ class Evaluator:
         proposal: Proposal,
         copies: Draws,
         on_samples: Judgement,
-        ran: tuple[_Outputs, Sequence[Sample]],
+        ran: tuple[Outputs, Sequence[Sample]],
     ) -> tuple[Judgement, Stability]:
         """Judge a plan on its draw of copies, too; a pass needs both.
 
@@ -242,7 +251,7 @@ class Evaluator:
         # The draw's number seeds the copies, so a resumed run judges on exactly the same ones.
         for number in range(count):
             feeds, reference = copies.make(proposal.samples, proposal.draw, number, places)
-            outputs = _outputs(engine, feeds, parallel)
+            outputs = self._outputs(engine, feeds, parallel)
             judgements.append(_judge(self.comparator, outputs, [reference]))
             failed += judgements[-1].verdict is not Verdict.PASS
             if failed > allowed and len(judgements) >= least:
@@ -254,7 +263,7 @@ class Evaluator:
         )
         return _worst(on_samples, judgements, stability, allowed), stability
 
-    def _deciding(self, *runs: tuple[_Outputs, Sequence[Sample]]) -> Sequence[int] | None:
+    def _deciding(self, *runs: tuple[Outputs, Sequence[Sample]]) -> Sequence[int] | None:
         """Return the places of samples that may decide a copy, by their errors in two runs.
 
         None where that is not known. An output of classes may change as a whole.
@@ -265,14 +274,17 @@ class Evaluator:
         each = [self._each(range(len(run[1])), *run) for run in runs]
         return deciding(*(() if one is None else one.errors for one in each))
 
-    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> _Outputs:
+    def _first_outputs(self, repeat: Proposal, feeds: Sequence[Sample]) -> Outputs:
         last = self._last
         # The driver may have judged another plan in between when several workers share this
         # object.
         if last is not None and last[:2] == (repeat.plan, repeat.samples):
             return last[2]
         with self.backend.build(repeat.plan) as engine:
-            return _outputs(engine, feeds)
+            return self._outputs(engine, feeds)
+
+    def _outputs(self, engine: Engine, feeds: Sequence[Sample], count: int = 1) -> Outputs:
+        return outputs_of(engine, self.loop, feeds, count)
 
 
 def _outcome(judgement: Judgement, evidence: Evidence) -> Outcome:
@@ -301,7 +313,7 @@ def _tells(copies: Draws, on_samples: Judgement) -> bool:
     return on_samples.verdict is Verdict.PASS or copies.allowed < copies.count
 
 
-def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Judgement:
+def _judge(comparator: Comparator, outputs: Outputs, reference: Outputs) -> Judgement:
     """Return the worst verdict over all ways; one `reference` serves each of them."""
     references = [*reference] * len(outputs) if len(reference) == 1 else reference
     return max(
@@ -311,7 +323,7 @@ def _judge(comparator: Comparator, outputs: _Outputs, reference: _Outputs) -> Ju
 
 
 def _hardest(
-    comparator: Comparator, outputs: _Outputs, reference: Sequence[Sample]
+    comparator: Comparator, outputs: Outputs, reference: Sequence[Sample]
 ) -> Sequence[Sample]:
     """Return the outputs of the way with the largest error."""
     if len(outputs) == 1:
@@ -360,22 +372,6 @@ def _stored(engine: Engine, folder: Path, evidence: Evidence) -> Evidence:
         note = f"its engine could not be kept: {error.strerror}"
         return replace(evidence, notes=(*evidence.notes, note))
     return evidence
-
-
-def _outputs(engine: Engine, feeds: Sequence[Sample], count: int = 1) -> _Outputs:
-    """Return the outputs sample by sample, up to the first that is not finite, in each way."""
-    ways = engine.ways if isinstance(engine, Several) else [engine]
-    return [_of_way(way, feeds, count) for way in ways]
-
-
-def _of_way(engine: Engine, feeds: Sequence[Sample], count: int) -> Sequence[Sample]:
-    outputs: list[Sample] = []
-    # Few are computed in vain after the first that is not finite.
-    for sample in side_by_side(engine.run, feeds, count):
-        outputs.append(in_fp32(sample))
-        if non_finite([sample]) or dropping([sample]):
-            break
-    return outputs
 
 
 def _timed(

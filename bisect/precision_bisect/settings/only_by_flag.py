@@ -9,6 +9,7 @@ from precision_bisect.settings.worker_options import DEFAULT_EXECUTOR
 
 ONLY_BY_FLAG: Mapping[str, str] = {
     "check": "--check",
+    "loop": "--loop",
     "inputs": "--inputs",
     "reference": "--reference",
     "executor": "--executor",

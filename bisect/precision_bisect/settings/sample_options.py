@@ -14,6 +14,7 @@ from precision_bisect.errors import UsageError
 from precision_bisect.plugins import COMPARATORS, installed
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.settings.flags import flag, flag_name
+from precision_bisect.settings.loop_options import LoopOptions
 from precision_bisect.settings.reading import (
     check_ranges,
     limits,
@@ -201,7 +202,7 @@ def relative_of(limit: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleOptions(ImageOptions):
+class SampleOptions(ImageOptions, LoopOptions):
     """The samples, and how they are judged.
 
     `inputs` may be the samples themselves, too, `check` the function, and `metric` what makes the

@@ -33,9 +33,15 @@ class GpuReference:
         comparator: Comparator,
     ) -> None:
         gpu = (
-            ReferenceSession(model, optimised=on_cpu.optimised, providers=on_cuda(options))
+            ReferenceSession(
+                model,
+                optimised=on_cpu.optimised,
+                providers=on_cuda(options),
+                how=on_cpu.how,
+            )
             for options in (deployed_provider(), searching())
         )
+        self._how = on_cpu.how
         self._left = [*gpu, on_cpu]
         self._known = known_sample
         self._comparator = comparator
@@ -43,11 +49,15 @@ class GpuReference:
         self._checked = on_cpu
 
     def __call__(self, feed: Sample) -> Sample:
-        """Return the outputs, by name. Raises as `ReferenceSession` does."""
+        """Return the outputs to judge, by name. Raises as `ReferenceSession` does."""
+        return self._how(self.step, feed)
+
+    def step(self, feed: Sample) -> Sample:
+        """Return the outputs of one inference, by name. Raises the same."""
         while True:
             session = self._chosen()
             try:
-                return session(feed)
+                return session.step(feed)
             except Stopped:
                 raise
             except (PrecisionBisectError, RuntimeError):

@@ -78,8 +78,11 @@ def _fixed(
     inside[-1].output[0] = node.output[0]
     if {inner.op_type for inner in inside} <= _ROUNDING:
         return inside
+    # A branch of several steps may begin with a constant, which reads nothing.
+    if [inner.op_type for inner in inside] != ["Identity"]:
+        return [node]
     source = inside[0].input[0]
-    rank = declared.rank(source) if [inner.op_type for inner in inside] == ["Identity"] else None
+    rank = declared.rank(source)
     if rank is None:
         return [node]
     # A zero takes the dimension as it is.

@@ -39,6 +39,11 @@ class RemotePlugin:
         from precision_bisect.backends.remote.remote_backend import RemoteBackend
 
         settings = task.options.engine
+        if task.options.looped:
+            raise UsageError(
+                f"--backend {NAME} runs no loop: trtexec runs each sample once",
+                "leave out --steps and --loop, or search where the library is installed",
+            )
         for name in _LOCAL:
             if getattr(settings, name):
                 flag = name.replace("_", "-")

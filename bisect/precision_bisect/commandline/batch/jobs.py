@@ -24,6 +24,7 @@ from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.execution.executor import executor_plugin
 from precision_bisect.plugins import load_strategy
 from precision_bisect.settings.check_words import read_check
+from precision_bisect.settings.loop_options import script_of_loop
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
 _RESERVED = frozenset(
@@ -142,10 +143,11 @@ def _job(parser: Parser, name: str, keys: dict[str, Any], base: Path, out: Path)
     load_strategy(options.strategy)
     executor_plugin(options)
     script = read_check(str(options.check)).script if options.check else None
+    loop = script_of_loop(str(options.loop))[0] if options.loop else None
     reference = None if options.reference == ENGINE_REFERENCE else options.reference
     # A colon is of the words that name a raw file for each input, the rest of a pattern.
     inputs = None if set(":*?[").intersection(str(options.inputs)) else options.inputs
-    for needed in (model, inputs, reference, script):
+    for needed in (model, inputs, reference, script, loop):
         # A lookup that cannot fail: names are untrusted.
         if isinstance(needed, str | Path) and needed and not os.path.exists(base / needed):  # noqa: PTH110
             raise UsageError(f"no such file: {base / needed}", "paths start at the jobs file")

@@ -138,9 +138,9 @@ def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[
         return tuple(outcomes)
 
     def beyond() -> Plan | None:
-        measure = partial(extremes, model, net.case.samples, net.case.options.threads)
+        measure = partial(extremes, model, net.case.fed, net.case.options.threads)
         return out_of_range(
-            model, pair, net.case.samples, {}, measure, targets=net.case.options.targets
+            model, pair, net.case.fed, {}, measure, targets=net.case.options.targets
         )[0]
 
     problem = Problem(

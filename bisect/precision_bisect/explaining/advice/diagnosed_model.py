@@ -271,7 +271,9 @@ class DiagnosedModel:
                 few=True,
             )
         refer = (
-            ReferenceSession(model, self.case.options.threads) if change.own_reference else None
+            ReferenceSession(model, self.case.options.threads, how=self.case.loop)
+            if change.own_reference
+            else None
         )
         reference = self.case.reference if refer is None else [*map(refer, self.case.samples)]
         layers = len(model.table.candidates)
@@ -282,6 +284,7 @@ class DiagnosedModel:
             samples={SampleSet.JUDGED: (self.case.samples, reference)},
             keep=self.work,
             at_once=self.case.at_once,
+            loop=self.case.loop,
             copies=self.variants.of_model(len(self.case.samples), layers, refer),
         )
 

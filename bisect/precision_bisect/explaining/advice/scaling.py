@@ -25,6 +25,7 @@ from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.fusing.fuse import fuse
 from precision_bisect.graphs.fusing.norms import SINCE, Decomposed, Kind
 from precision_bisect.graphs.graph import opset
+from precision_bisect.search.case import single_runs
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
 _ROOT = 0.5
@@ -42,7 +43,7 @@ def in_pieces(net: DiagnosedModel) -> Advising:
     # Putting together may be refused.
     with suppress(PrecisionBisectError):
         if hit:
-            fused, _ = fuse(net.case.model, net.case.samples, net.case.reference, net.work)
+            fused, _ = fuse(net.case.model, *single_runs(net.case), net.work)
     if fused is not None:
         kept_layers = [name for name in net.kept if name in fused.table.names]
         tried = yield from net.tried(kept_layers, ModelChange(what="pieces", model=fused))

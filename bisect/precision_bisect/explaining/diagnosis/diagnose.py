@@ -89,7 +89,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     RuntimeError where ONNX Runtime cannot run.
     """
     case = question.case
-    model, pair, scales, samples = case.model, case.pair, case.scales, case.samples
+    model, pair, scales, samples = case.model, case.pair, case.scales, case.fed
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
     instrument = Instrument(
@@ -174,7 +174,7 @@ def _summed(
         by_sample.setdefault(_telling(node, watched), []).append(node)
     counts: dict[str, int] = {}
     for number, some in by_sample.items():
-        counts |= instrument.summed(some, question.case.samples[number])
+        counts |= instrument.summed(some, question.case.fed[number])
     return counts
 
 
@@ -235,7 +235,7 @@ def _alone(
                 sample=_telling(node, watched),
                 follow=len(cases) < MOST_FOLLOWED,
             )
-    see_harms(instrument, cases, question.case.samples)
+    see_harms(instrument, cases, question.case.fed)
     return cases
 
 
@@ -273,7 +273,7 @@ def _between(
     names = [name for op_types in made.values() for name in op_types]
     session = Session(showing(proto, names), model.weights, instrument.threads)
     magnitudes = {name: Magnitudes() for name in names}
-    for number, sample in enumerate(question.case.samples):
+    for number, sample in enumerate(question.case.fed):
         for name, array in session.run(sample, names).items() if names else ():
             magnitudes[name].add(array, low, number)
     by_layer = {

@@ -5,7 +5,6 @@ Comparators of others judge copies, what they raise is an error of theirs, and N
 
 import hashlib
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from precision_bisect.machine.user_scripts import (
     first_line,
     load_function,
     running_script,
+    script_copy,
 )
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
@@ -176,19 +176,8 @@ def _as_float(value: Any) -> float | None:
 
 
 def _again(path: Path, source: bytes, name: str, tolerance: float | None) -> ScriptComparator:
-    """Return the comparator in another process, maybe of another machine.
+    """Return the comparator in another process.
 
-    It runs a copy where the script is not at its path, or has changed since. Raises UsageError
-    where that does not run, as without a module that lies beside the script.
+    Raises UsageError where its copy does not run, as without a module beside the script.
     """
-    if not _holds(path, source):
-        path = Path(tempfile.mkdtemp(prefix="precision-bisect-check-")) / path.name
-        path.write_bytes(source)
-    return ScriptComparator(path, name, tolerance)
-
-
-def _holds(path: Path, source: bytes) -> bool:
-    try:
-        return path.read_bytes() == source
-    except OSError:
-        return False
+    return ScriptComparator(script_copy(path, source, "check"), name, tolerance)

@@ -19,6 +19,7 @@ from precision_bisect.graphs.fp32_outputs import (
     non_finite,
 )
 from precision_bisect.graphs.load import Model
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.judging.inputs.reference import Reference
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
@@ -77,6 +78,7 @@ def steadiness(
     reference: Reference,
     comparator: Comparator,
     threads: int,
+    loop: Loop = PLAIN,
 ) -> str:
     """Return what to say of nodes that change from run to run and are no obstacle, "" for none.
 
@@ -88,7 +90,7 @@ def steadiness(
     if not reference.runs or (reference.steady and not changing):
         return ""
     # Optimised as plans are, even if the reference is not: that alone may make a norm learn on.
-    run = ReferenceSession(model, threads)
+    run = ReferenceSession(model, threads, how=loop)
     first = [run(sample) for sample in samples]
     if non_finite(first):
         return ""

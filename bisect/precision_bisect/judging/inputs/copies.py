@@ -43,9 +43,14 @@ Pair: TypeAlias = tuple[Sequence[Sample], Sequence[Sample]]
 
 
 class Refers(Protocol):
-    """Computes the FP32 outputs of one feed, by name; after `rest` it holds no memory."""
+    """Computes the FP32 outputs of a sample, by name, or of one `step` of it.
+
+    After `rest` it holds no memory.
+    """
 
     def __call__(self, feed: Sample) -> Sample: ...
+
+    def step(self, feed: Sample) -> Sample: ...
 
     def rest(self) -> None: ...
 
@@ -241,6 +246,8 @@ def at_ends(feeds: Sequence[Sample], name: str, ends: tuple[float, float]) -> li
     variants: list[Sample] = []
     for feed in feeds:
         array = feed[name].astype(np.float64)
+        if not array.size:
+            continue
         for end, edge in ((ends[1], array.max()), (ends[0], array.min())):
             moved = np.asarray(np.clip(array + (end - edge), *ends))
             variants.append({**feed, name: moved.astype(feed[name].dtype)})

@@ -1,6 +1,6 @@
 """Checks that samples fit the model, before anything runs, and what is odd about their values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -53,10 +53,16 @@ def _own(value: object) -> object:
 
 
 class CheckedSamples(Sequence[Sample]):
-    """Samples by where they lie, as `check_samples` returns them, each when it is asked for."""
+    """Samples by where they lie, as `check_samples` returns them, each when it is asked for.
 
-    def __init__(self, model: Model, placed: Mapping[str, Sample]) -> None:
+    Inputs that a loop has `fed` may begin with nothing in them, as a cache does.
+    """
+
+    def __init__(
+        self, model: Model, placed: Mapping[str, Sample], fed: Collection[str] = ()
+    ) -> None:
         self._specs = model.inputs
+        self._fed = fed
         self._placed = placed
         self._places = list(placed)
 
@@ -72,10 +78,12 @@ class CheckedSamples(Sequence[Sample]):
         if isinstance(which, slice):
             return [self[number] for number in range(*which.indices(len(self)))]
         place = self._places[which]
-        return _check(self._specs, self._placed[place], place)
+        return _check(self._specs, self._placed[place], place, self._fed)
 
 
-def _check(specs: Sequence[TensorSpec], sample: Sample, place: str) -> Sample:
+def _check(
+    specs: Sequence[TensorSpec], sample: Sample, place: str, fed: Collection[str] = ()
+) -> Sample:
     # Python callers give what they like.
     if len(specs) == 1 and hasattr(sample, "shape"):
         sample = {specs[0].name: np.asarray(sample)}
@@ -94,7 +102,8 @@ def _check(specs: Sequence[TensorSpec], sample: Sample, place: str) -> Sample:
             f"leave out all but its inputs, {names}",
         )
     return {
-        name: _check_array(spec, _native(sample[name]), place) for name, spec in wanted.items()
+        name: _check_array(spec, _native(sample[name]), place, may_be_empty=name in fed)
+        for name, spec in wanted.items()
     }
 
 
@@ -106,7 +115,9 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[Any]:
+def _check_array(
+    spec: TensorSpec, array: NDArray[Any], place: str, *, may_be_empty: bool
+) -> NDArray[Any]:
     where = f"input {spec.name!r} of {place}"
     # numpy's own files have no BF16, so samples for it may come in FP32.
     takes = "float32" if spec.dtype == BF16.numpy_type.name else spec.dtype
@@ -125,7 +136,7 @@ def _check_array(spec: TensorSpec, array: NDArray[Any], place: str) -> NDArray[A
             if array.ndim and fits(spec, (1, *array.shape[1:]))
             else "give samples of the shape that the model was exported for",
         )
-    if array.size == 0:
+    if array.size == 0 and not may_be_empty:
         raise InputError(
             f"{where} has the shape {show(array.shape)}, which holds nothing",
             "give samples with values: some operators end the process on none",
@@ -172,14 +183,15 @@ def figures(
 
 
 def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
-    numbers = [array for array in arrays if array.dtype.kind in "biuf"]
+    # A cache begins with nothing.
+    filled = [array for array in arrays if array.size]
     statistics: Mapping[str, float] = {}
-    if len(numbers) == len(arrays):
-        total = sum(float(array.sum(dtype=np.float64)) for array in arrays)
+    if filled and all(array.dtype.kind in "biuf" for array in arrays):
+        total = sum(float(array.sum(dtype=np.float64)) for array in filled)
         statistics = {
-            "lowest": min(float(array.min()) for array in arrays),
-            "highest": max(float(array.max()) for array in arrays),
-            "mean": total / sum(array.size for array in arrays),
+            "lowest": min(float(array.min()) for array in filled),
+            "highest": max(float(array.max()) for array in filled),
+            "mean": total / sum(array.size for array in filled),
         }
     return InputRead(
         name=name,

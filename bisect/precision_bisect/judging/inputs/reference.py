@@ -26,6 +26,7 @@ from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.copies import moved
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.judging.inputs.input_shapes import fits, show
+from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Sample
 
@@ -47,7 +48,7 @@ Measured on PP-OCR det and rec and a ConvNeXt: 0.7 to 5 times. In det both are u
 class Reference:
     """The FP32 outputs of every sample, by name.
 
-    All cores together take `seconds` for a sample in an optimised session. The outputs are those
+    An inference takes all cores together `seconds` in an optimised session. The outputs are those
     of a session that is `optimised`, or else not; `remark` says why not, or what was not checked.
     They can be given although no session `runs` the model. It is `steady` if a session gave the
     same outputs of the first sample twice. `plain` are outputs of the first samples without
@@ -63,21 +64,24 @@ class Reference:
     plain: Sequence[Sample] = ()
 
 
-def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Reference:
+def find_reference(
+    model: Model, samples: Sequence[Sample], threads: int, loop: Loop = PLAIN
+) -> Reference:
     """Return the outputs of an optimised session, or of one that is not where those differ.
 
     Raises as `reference_outputs` does. One session is open at a time.
     """
     graph = check(model.proto, model.weights)
-    (*outputs, again), seconds = timed_outputs(graph, [*samples, samples[0]], threads)
+    every = [*samples, samples[0]]
+    (*outputs, again), seconds = timed_outputs(graph, every, threads, how=loop)
     apart = max(distances(again, outputs[0]).values())
-    reference = Reference(outputs=outputs, seconds=seconds, steady=not apart)
+    reference = Reference(outputs=outputs, seconds=seconds / loop.runs, steady=not apart)
     # Of random outputs nobody can tell what the optimizer changes.
     if apart > MOST_DIFFERENT:
         return reference
     try:
-        remark = _changed(graph, samples[0], outputs[0], threads)
-        plain = _plain(graph, model, samples, threads) if not remark else ()
+        remark = _changed(graph, samples[0], outputs[0], threads, loop)
+        plain = _plain(graph, model, samples, threads, loop) if not remark else ()
     except Stopped:
         raise
     except PrecisionBisectError as error:
@@ -86,12 +90,16 @@ def find_reference(model: Model, samples: Sequence[Sample], threads: int) -> Ref
         )
     if not remark:
         return replace(reference, plain=plain)
-    outputs, _ = timed_outputs(graph, samples, threads, optimised=False)
+    outputs, _ = timed_outputs(graph, samples, threads, optimised=False, how=loop)
     return replace(reference, outputs=outputs, optimised=False, remark=remark)
 
 
 def given_reference(
-    model: Model, samples: Sequence[Sample], outputs: Sequence[Sample], threads: int
+    model: Model,
+    samples: Sequence[Sample],
+    outputs: Sequence[Sample],
+    threads: int,
+    loop: Loop = PLAIN,
 ) -> Reference:
     """Return outputs that were given, beside what ONNX Runtime makes of the first sample.
 
@@ -100,7 +108,7 @@ def given_reference(
     reference = [judgeable(sample, number) for number, sample in enumerate(outputs)]
     try:
         graph = check(model.proto, model.weights)
-        (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads)
+        (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads, how=loop)
     except Stopped:
         raise
     except PrecisionBisectError as error:
@@ -112,26 +120,28 @@ def given_reference(
     apart = [*distances({**own}, {name: reference[0][name] for name in own}).items()]
     remark = same_samples(apart, LIBRARIES_DIFFER)
     steady = not any(distances(again, own).values())
-    return Reference(outputs=reference, seconds=seconds, remark=remark, steady=steady)
+    return Reference(outputs=reference, seconds=seconds / loop.runs, remark=remark, steady=steady)
 
 
 def _plain(
-    graph: CheckedGraph, model: Model, samples: Sequence[Sample], threads: int
+    graph: CheckedGraph, model: Model, samples: Sequence[Sample], threads: int, loop: Loop
 ) -> Sequence[Sample]:
     """Return what the first samples give without optimisation, if the model quantizes."""
     if not any(node.op_type in _QUANTIZING for node in model.proto.graph.node):
         return ()
-    return timed_outputs(graph, samples[:_LOOKED_AT], threads, optimised=False)[0]
+    return timed_outputs(graph, samples[:_LOOKED_AT], threads, optimised=False, how=loop)[0]
 
 
-def _changed(graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int) -> str:
+def _changed(
+    graph: CheckedGraph, sample: Sample, outputs: Sample, threads: int, loop: Loop
+) -> str:
     """Return what the optimizer changes of a sample's outputs beyond rounding, "" for nothing."""
-    (plain,), _ = timed_outputs(graph, [sample], threads, optimised=False)
+    (plain,), _ = timed_outputs(graph, [sample], threads, optimised=False, how=loop)
     apart = distances(outputs, plain)
     # Leaving FP32's range where fused nodes do not makes no better reference.
     if max(apart.values()) <= MOST_DIFFERENT or non_finite([plain]):
         return ""
-    (nudged,), _ = timed_outputs(graph, [_nudged(sample)], threads, optimised=False)
+    (nudged,), _ = timed_outputs(graph, [_nudged(sample)], threads, optimised=False, how=loop)
     rounding = distances(nudged, plain)
     for name, share in apart.items():
         if share > max(MOST_DIFFERENT, _AS_ROUNDING * rounding[name]):

@@ -36,6 +36,7 @@ from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.on_target import ANSWER, FP32
 from precision_bisect.runs.results.saved import damaged, quoted
+from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -117,6 +118,11 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
     case = reopen(path, None, flags)
     case.check_code()
     finished, model = case.finished, case.model
+    if case.options.looped:
+        raise UsageError(
+            f"{finished.path.parent} judges a loop, and trtexec runs each sample once",
+            f"judge it where ONNX Runtime runs, by its {RUN_SCRIPT}",
+        )
     points = dict(_points(finished, model, case.options.engine))
     run = finished.path.parent
     if not gains(points[ANSWER]):

@@ -29,6 +29,7 @@ from precision_bisect.exports.judging import Golden
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import use_custom_ops
 from precision_bisect.graphs.types import shape_inputs
+from precision_bisect.judging.inputs.loops import Loop
 from precision_bisect.judging.inputs.reference import of_model, read_outputs
 from precision_bisect.judging.inputs.synthetic import synthetic_samples
 from precision_bisect.machine.plain_files import whole
@@ -186,7 +187,7 @@ def _log(messages: Sequence[Message]) -> str:
 
 
 def engine_outputs(
-    options: Options, model: Model, samples: Sequence[Sample], work: Path
+    options: Options, model: Model, samples: Sequence[Sample], work: Path, loop: Loop
 ) -> list[Sample]:
     """Return the outputs of an engine with every layer in FP32 on the samples.
 
@@ -210,7 +211,7 @@ def engine_outputs(
     order = replace(order, low="fp16", high="fp32", ladder=(), calibration=DEFAULT_CALIBRATION)
     folder = work / "reference"
     folder.mkdir()
-    ran = (run_in_child if isolated(order) else run_here)(order, samples, folder)
+    ran = (run_in_child if isolated(order) else run_here)(order, samples, loop, folder)
     if isinstance(ran, Outcome):
         raise ModelError(
             f"--reference engine: {name} cannot build or run the model in FP32: {ran.message}",
@@ -223,21 +224,27 @@ def engine_outputs(
     return outputs
 
 
-def run_here(order: Options, samples: Sequence[Sample], work: Path) -> list[Sample] | Outcome:
+def run_here(
+    order: Options, samples: Sequence[Sample], loop: Loop, work: Path
+) -> list[Sample] | Outcome:
     """Return an engine's outputs, or how it failed, in this process; `work` is for files."""
     use_custom_ops(order.engine.ort_custom_ops)
     model = load_model(order.model)
     backend = choose_backend(order, samples, work).make(model)
     everything = Plan.all_high(len(model.table.candidates))
-    return with_engine(backend, everything, lambda engine: [*map(engine.run, samples)])
+    return with_engine(
+        backend, everything, lambda engine: [loop(engine.run, sample) for sample in samples]
+    )
 
 
-def run_in_child(order: Options, samples: Sequence[Sample], work: Path) -> list[Sample] | Outcome:
+def run_in_child(
+    order: Options, samples: Sequence[Sample], loop: Loop, work: Path
+) -> list[Sample] | Outcome:
     """Return the same of a child process, so that a crash is an outcome."""
     gpu = order.gpus[0] if order.gpus else None
     slot = Slot(spec=work / "no.spec", folder=work, gpu=gpu)
     try:
-        return slot.call_bare(run_here, order, samples, limits=Limits.of(order))
+        return slot.call_bare(run_here, order, samples, loop, limits=Limits.of(order))
     except Death as death:
         return death.outcome
     finally:

@@ -24,6 +24,7 @@ from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
+from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.module_answer import ModuleAnswer
 from precision_bisect.runs.results.other_targets import ElsewhereSection, InnerSection
@@ -213,7 +214,8 @@ class Result(
     holds. `fp32_form` tells of a file with 16-bit floats, `interface` what that of --io-types
     costs alone. `modules` has the kept layers' modules by PyTorch's names, where the model tells
     them, `by_modules` the answer as whole ones. `kept_fraction` is the share of the candidates, 0
-    to 1. `costs` are of an engine. The file has no `message` and `out`.
+    to 1. `costs` are of an engine, `loop` of samples that ran in one. The file has no `message`
+    and `out`.
     """
 
     promises_of: Literal["fewest", "deploy"] = "fewest"
@@ -221,6 +223,7 @@ class Result(
     fp32_form: Fp32Search | None = None
     interface: InterfaceCost | None = None
     low_share: LowShare | None = None
+    loop: LoopSteps | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     deploy: PlanToDeploy | None = None

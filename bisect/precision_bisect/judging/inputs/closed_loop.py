@@ -1,0 +1,71 @@
+"""A closed loop: what a step gives is fed into the next one.
+
+Exported scripts have this module in them, so it needs numpy alone, and Python 3.9.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Link(NamedTuple):
+    """What an input is in the next step: the `output`, or "" for what it has been itself.
+
+    `how` is "" for that as it is; "argmax" for its largest class, in the last place alone;
+    "append" for what the input has been with that behind it along the `axis` (of itself the last
+    column); "next" for the last value and one.
+    """
+
+    output: str
+    input: str
+    how: str = ""
+    axis: int = -1
+
+
+def looped(
+    run: Callable[[Any], Any], feed: Mapping[str, Any], steps: int, links: Sequence[Link]
+) -> Iterator[Any]:
+    """Yield what each step gives, by output; what no link feeds stays as it is in the `feed`."""
+    outputs = run(feed)
+    yield outputs
+    for _ in range(steps - 1):
+        feed = {**feed, **{link.input: _fed(link, feed, outputs) for link in links}}
+        outputs = run(feed)
+        yield outputs
+
+
+def _fed(link: Link, feed: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+    own = feed[link.input]
+    value = outputs[link.output] if link.output else own
+    if link.how == "argmax":
+        value = np.argmax(value, -1)
+        # Of a sequence the last place; one class of a row is a sequence of one.
+        value = value[..., -1:] if value.ndim > 1 else value.reshape(-1, *(1,) * (own.ndim - 1))
+    elif link.how == "next":
+        value = (value[..., -1:] if value.ndim else value) + 1
+    elif link.how == "append":
+        new = value if link.output else np.take(value, [-1], link.axis)
+        value = np.concatenate([own, new], link.axis)
+    return np.asarray(value, own.dtype)
+
+
+def joined(steps: Sequence[Mapping[str, Any]]) -> "dict[str, Any]":
+    """Return what all steps give, by output: step behind step along the first axis.
+
+    Where the first step has more places than the others, as of a prompt, along that axis. Of what
+    grows the end is all.
+    """
+    return {name: _joined([outputs[name] for outputs in steps]) for name in steps[0]}
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    first, last = arrays[0].shape, arrays[-1].shape
+    if all(array.shape == first for array in arrays):
+        return np.concatenate([np.atleast_1d(array) for array in arrays])
+    if any(array.ndim != len(first) for array in arrays):
+        return arrays[-1]
+    axes = [axis for axis in range(len(first)) if len({a.shape[axis] for a in arrays}) > 1]
+    if len(axes) == 1 and last[axes[0]] < first[axes[0]]:
+        return np.concatenate(arrays, axes[0])
+    return arrays[-1]
