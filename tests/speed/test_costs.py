@@ -1,6 +1,5 @@
 """What keeping layers costs, from real graphs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from precision_bisect.search.speed.roofline import (
     operator_ms,
     product_ms,
 )
-from precision_bisect_reports.speed import RANKED
 
 
 def saved(
@@ -190,16 +188,6 @@ def test_few_results_or_channels_leave_the_device_idle() -> None:
     assert low > 10 * product_ms(wide, large, high=False)
     narrow = {"x": (1, 8, 64, 64), "w": (8, 8, 3, 3), "y": (1, 8, 64, 64)}
     assert product_ms(wide, narrow, high=True) == product_ms(wide, narrow, high=False)
-
-
-def test_what_is_said_of_estimates_was_computed() -> None:
-    """The sentence beside estimates has the figures of the file."""
-    path = Path(__file__).parents[2] / "benchmarks/results/estimates.json"
-    figures = json.loads(path.read_text(encoding="utf-8"))
-    each = [row["estimate"] for row in figures["rows"]]
-    assert f"is {figures['median']['estimate']:.2f} in the median of ten" in RANKED
-    assert 10 == len(each)
-    assert RANKED.endswith(f"{min(each):.2f} to {max(each):.2f}")
 
 
 @pytest.mark.parametrize(

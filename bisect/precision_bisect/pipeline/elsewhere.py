@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
@@ -37,6 +38,9 @@ from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.settings.targets import TARGETS, TF32, TF32_BY_DEFAULT, Inside, TargetName
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
+
+if TYPE_CHECKING:
+    from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
 _DRAW = 10**6
 """The draw of copies that an answer is judged on; searches count theirs from 1."""
@@ -133,7 +137,7 @@ def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
     return evaluator(prepared, _emulator(prepared, options, few=True))
 
 
-def _emulator(prepared: Prepared, options: Options, **how: bool) -> Backend:
+def _emulator(prepared: Prepared, options: Options, **how: bool) -> "EmulatedBackend":
     case = prepared.case
     factors = prepared.copies is not None and not can_change(case.samples)
     return forecaster(case.model, options, case.scales, factors=factors, **how)

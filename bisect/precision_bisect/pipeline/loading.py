@@ -199,9 +199,8 @@ def load_run(
     random = steadiness(original, choosing, reference, comparator, options.threads, loop)
     # The sessions are closed, and children take their place.
     trim()
-    if options.engine.time_batch is not None and reference.runs:
-        batch, threads = options.engine.time_batch, options.threads
-        try_batch(original, batch, sets.steps or choosing, single, threads)
+    if (batch := options.engine.time_batch) is not None and reference.runs:
+        try_batch(original, batch, sets.steps or choosing, single, options.threads)
     model, declared = with_true_shapes(model, single)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),
@@ -351,12 +350,8 @@ def _fused(
     for remark in all_remarks:
         observer(Warned(message=remark))
     options = replace(case.options, model=model.path, out=case.options.folder)
-    return replace(
-        loaded,
-        case=replace(case, options=options, model=model),
-        begun_with=start,
-        remarks=[*loaded.remarks, *all_remarks],
-    )
+    case = replace(case, options=options, model=model)
+    return replace(loaded, case=case, begun_with=start, remarks=[*loaded.remarks, *all_remarks])
 
 
 def _without_ifs(
