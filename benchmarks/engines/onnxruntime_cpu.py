@@ -21,7 +21,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from engines import ort_sessions, environments, pages
+from engines import environments, ort_sessions, pages
 from engines.children import Children
 from engines.operator_models import (
     FIRST,
@@ -292,8 +292,8 @@ def page(table: pages.Data) -> str:
         cells = []
         for label in ("FP16", "BF16", "FP32"):
             pair = [row["types"].get(f"{label} {v}", "-") for v in (oldest, newest)]
-            short = [_first_words(each) for each in pair]
-            cells.append(short[0] if short[0] == short[1] else " / ".join(short))
+            old, new = map(_first_words, pair)
+            cells.append(old if old == new else f"{old} / {new}")
         said = [
             f"{label} {'; '.join(words)}"
             for label in ("FP16", "FP32")

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from fused_on_gpu import error
+from gpu_job import gpu_query
 
 from engines import onnxruntime_cpu, ort_sessions, pages
 from engines.children import Children
 from engines.onnxruntime_cpu import CASES, better_of, differences, models_of, status
 from engines.operator_models import FLOAT, KINDS, Array, cases_by_operator
-from fused_on_gpu import error
-from gpu_job import gpu_query
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.typed.model_files import save_typed
@@ -156,7 +156,8 @@ def page(table: pages.Data) -> str:
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
         " *Kernel*: CUDA's, in the type of the file. *Casts*: CUDA's in FP32, between Casts."
         f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: without a kernel of CUDA's; values go there and"
-        " back. *In pieces*: as the operators of its definition. A dash: no such form, or no case.",
+        " back. *In pieces*: as the operators of its definition. A dash: no such form,"
+        " or no case.",
         "",
     ]
     rows = []
