@@ -24,7 +24,7 @@ from fused_on_gpu import error
 from gpu_job import gpu_query
 
 from engines import onnxruntime_cpu, ort_sessions, pages
-from engines.children import Children
+from engines.children import Children, one_line
 from engines.onnxruntime_cpu import CASES, better_of, differences, models_of, status
 from engines.operator_models import FLOAT, KINDS, Array, cases_by_operator
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -59,6 +59,14 @@ def inexact(arrays: Mapping[str, Array]) -> dict[str, Array]:
         else array
         for name, array in arrays.items()
     }
+
+
+def compared(path: Path, arrays: Mapping[str, Array], provider: Any) -> dict[str, Any] | str:
+    """Return what `against_emulator` does, or in words why not."""
+    try:
+        return against_emulator(path, arrays, provider)
+    except Exception as failed:  # whatever a part raises is what came of it
+        return one_line(f"{type(failed).__name__}: {failed}")
 
 
 def against_emulator(path: Path, arrays: Mapping[str, Array], provider: Any) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def emulator_rows(folder: Path, provider: Any) -> dict[str, list[Any]]:
         for name, model, arrays in models_of(operator, FLOAT):
             path = folder / f"emulated-{name}.onnx"
             onnx.save(model, path)
-            answer = children.call(against_emulator, path, arrays, provider)
+            answer = children.call(compared, path, arrays, provider)
             if isinstance(answer, str):
                 rows.setdefault(operator, []).append(answer)
             elif "real" in answer:

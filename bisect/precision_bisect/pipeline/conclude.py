@@ -333,7 +333,7 @@ def _notes(run: _Ended, explanation: _Explanation) -> list[str]:
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, explanation.chart.curve, explanation.born),
         *sums_remarks(explanation.sums),
-        *hidden_remarks(explanation.hidden),
+        *hidden_remarks(explanation.hidden, run.prepared.case.model),
         *run.prepared.loaded.remarks,
         *filter(None, verdict_remarks),
         *run.answer.final.notes,
