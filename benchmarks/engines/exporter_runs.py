@@ -26,7 +26,6 @@ from torch.nn import functional
 
 from engines.children import Children, one_line
 
-LOWEST = torch.finfo(torch.float32).min
 FAR = 0.03
 """A difference, as a share of the largest output, that the rounding of 16 bits does not make."""
 TYPES: Mapping[str, torch.dtype] = {
@@ -108,12 +107,14 @@ def _attention(mask: Tensor | None) -> Callable[..., Tensor]:
     return function
 
 
-def _added_mask(lowest: float) -> Callable[..., Tensor]:
-    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = q @ k.transpose(-1, -2)
-        return scores.masked_fill(~_mask(), lowest).softmax(-1) @ v
+def _masked_by_infinity(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2)
+    return scores.masked_fill(~_mask(), -torch.inf).softmax(-1) @ v
 
-    return function
+
+def _masked_by_lowest(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2)
+    return scores.masked_fill(~_mask(), torch.finfo(scores.dtype).min).softmax(-1) @ v
 
 
 def _by_hand(x: Tensor) -> Tensor:
@@ -191,8 +192,8 @@ def subjects() -> dict[str, Subject]:
         ),
         "attention": _of(_attention(None), *_heads()),
         "attention, a boolean mask with an empty row": _of(_attention(_mask()), *_heads()),
-        "attention in pieces, masked by -inf": _of(_added_mask(-torch.inf), *_heads()),
-        "attention in pieces, masked by FP32's lowest": _of(_added_mask(LOWEST), *_heads()),
+        "attention in pieces, masked by -inf": _of(_masked_by_infinity, *_heads()),
+        "attention in pieces, masked by its type's lowest": _of(_masked_by_lowest, *_heads()),
         "einsum": _of(lambda x: torch.einsum("ab,cb->ac", x, x), rows),
         "logsumexp": _of(lambda x: x.logsumexp(-1), rows),
         "std": _of(lambda x: x.std(-1), rows),
@@ -216,7 +217,8 @@ def read_types(model: onnx.ModelProto, operators: tuple[str, ...]) -> set[str]:
     values = (*graph.value_info, *graph.input, *graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    found = {types.get(n.input[0], 0) for n in graph.node if n.op_type in operators}
+    nodes = [node for node in graph.node if node.op_type in operators and node.input]
+    found = {types.get(node.input[0], 0) for node in nodes}
     return {TensorProto.DataType.Name(kind) for kind in found}
 
 

@@ -78,7 +78,7 @@ def hidden_remarks(layers: Sequence[str], model: Model) -> list[str]:
         return []
     exported = (
         "; the file is not the module: torch.onnx.export(dynamo=True) writes FP32's lowest for a "
-        "boolean mask, and PyTorch gives 0 for such a row"
+        "boolean mask, and PyTorch gives 0 for such a row; dynamo=False keeps that"
     )
     return [
         f"a mask hides whole rows from {first_of(layers)}: engines differ there, whatever the "
