@@ -21,7 +21,7 @@ import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from engines import cpu_sessions, environments, pages
+from engines import environments, ort_sessions, pages
 from engines.children import Children
 from engines.operator_models import (
     FIRST,
@@ -229,7 +229,7 @@ def status_of(operator: str, label: str) -> str:
     with tempfile.TemporaryDirectory() as place:
         for name, model, arrays in models_of(operator, KINDS[label]):
             _write(Path(place) / name, model, arrays)
-            row = cpu_sessions.one(Path(place) / f"{name}.onnx", cpu_sessions.LEVELS[:1])
+            row = ort_sessions.one(Path(place) / f"{name}.onnx", ort_sessions.LEVELS[:1])
             best = better_of(best, status(operator, row))
     return best or ""
 
@@ -243,7 +243,7 @@ def data() -> dict[str, Any]:
         folder = Path(place)
         expected = write_models(folder)
         for interpreter in (environments.python("engines-oldest", PACKAGES), None):
-            printed = environments.run_module(interpreter, "engines.cpu_sessions", place)
+            printed = environments.run_module(interpreter, "engines.ort_sessions", place)
             answer = json.loads(printed.splitlines()[-1])
             version = answer["onnxruntime"]
             versions[f"onnxruntime ({'newest' if interpreter is None else 'oldest'})"] = version
@@ -292,8 +292,8 @@ def page(table: pages.Data) -> str:
         cells = []
         for label in ("FP16", "BF16", "FP32"):
             pair = [row["types"].get(f"{label} {v}", "-") for v in (oldest, newest)]
-            short = [_first_words(each) for each in pair]
-            cells.append(short[0] if short[0] == short[1] else " / ".join(short))
+            old, new = map(_first_words, pair)
+            cells.append(old if old == new else f"{old} / {new}")
         said = [
             f"{label} {'; '.join(words)}"
             for label in ("FP16", "FP32")
@@ -313,7 +313,7 @@ def page(table: pages.Data) -> str:
             for version, levels in by_version.items():
                 if levels is None:
                     continue
-                cells = [_short(each) for each in levels.values()]
+                cells = [short(each) for each in levels.values()]
                 shown = [
                     cell if number == 0 or cell != cells[number - 1] else "same"
                     for number, cell in enumerate(cells)
@@ -329,7 +329,8 @@ def _first_words(words: str) -> str:
     return "newer" if newer else words.partition(":")[0]
 
 
-def _short(operators: Sequence[str] | None) -> str:
+def short(operators: Sequence[str] | None) -> str:
+    """Return the operators of a graph as a cell."""
     return ", ".join(operators) if operators is not None else "refused"
 
 

@@ -7,24 +7,18 @@ from typing import Any
 import onnx
 import pytest
 
-from engines import converters, onnxruntime_cpu, pages, rewriters
+from engines import converters, exporters, onnxruntime_cpu, onnxruntime_cuda, pages, rewriters
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
 from precision_bisect.graphs.typed.layout import NOT_PARSED, NoLowForm, low_form
 from precision_bisect.settings.targets import parser_steps
 
-NAMES = ("tensorrt-rtx", onnxruntime_cpu.NAME, converters.NAME, rewriters.NAME)
+TABLES = (onnxruntime_cpu, onnxruntime_cuda, converters, rewriters, exporters)
+NAMES = ("tensorrt-rtx", *(table.NAME for table in TABLES))
 RTX = pages.read("tensorrt-rtx")
 OPERATORS: dict[str, Any] = dict(RTX["operators"])
 
 
-@pytest.mark.parametrize(
-    ("name", "page"),
-    [
-        (onnxruntime_cpu.NAME, onnxruntime_cpu.page),
-        (converters.NAME, converters.page),
-        (rewriters.NAME, rewriters.page),
-    ],
-)
+@pytest.mark.parametrize(("name", "page"), [(table.NAME, table.page) for table in TABLES])
 def test_a_page_is_made_of_its_data(name: str, page: Callable[[pages.Data], str]) -> None:
     """Nobody has edited a page, or its data, by hand."""
     made = page(pages.read(name))

@@ -49,6 +49,11 @@ def module_names(proto: onnx.ModelProto) -> Mapping[str, str] | None:
     return {node.name: names[_scope(node)] for node in nodes}
 
 
+def by_torch_export(proto: onnx.ModelProto) -> bool:
+    """Tell whether PyTorch's exporter by `torch.export` wrote a file, by its metadata."""
+    return any(entry.key == SCOPES for node in proto.graph.node for entry in node.metadata_props)
+
+
 def _told(node: onnx.NodeProto) -> str | None:
     """Return the module that metadata tells of; None where there is none."""
     text = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), None)

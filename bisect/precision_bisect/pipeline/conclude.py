@@ -324,7 +324,7 @@ def _notes(run: _Ended) -> list[str]:
         # First what a verdict may rest on.
         *unfelt(run.prepared, leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
-        *hidden_remarks(run.inner.hidden_rows),
+        *hidden_remarks(run.inner.hidden_rows, run.prepared.case.model),
         *run.prepared.loaded.remarks,
         *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,

@@ -5,14 +5,25 @@ from collections.abc import Sequence
 from precision_bisect.backends.emulation.semantics import whole_kernels
 from precision_bisect.errors import ModelError, counted, first_of
 from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
-from precision_bisect.explaining.diagnosis.instrument import Instrument, births, watched_under
+from precision_bisect.explaining.diagnosis.instrument import (
+    Instrument,
+    births,
+    born_not_finite,
+    watched_under,
+)
+from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.module_names import by_torch_export
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.other_targets import InnerSum
+from precision_bisect.search.case import Case
 
+_GUARDED = ("Div", "Reciprocal", "Log", "Pow")
+"""What small additions keep from 0."""
 LOOKED_AT = 2
 """Samples in which NaN and Inf are looked for inside. A bound on time."""
 
@@ -61,14 +72,44 @@ def hidden_rows(prepared: Prepared) -> Sequence[str]:
     return () if extremes is None else extremes.hidden
 
 
-def hidden_remarks(layers: Sequence[str]) -> list[str]:
+def hidden_remarks(layers: Sequence[str], model: Model) -> list[str]:
     """Say that engines differ in rows that a mask hides whole; one sentence or none."""
     if not layers:
         return []
+    exported = (
+        "; the file is not the module: torch.onnx.export(dynamo=True) writes FP32's lowest for a "
+        "boolean mask, and PyTorch gives 0 for such a row; dynamo=False keeps that"
+    )
     return [
         f"a mask hides whole rows from {first_of(layers)}: engines differ there, whatever the "
         "precision (ONNX Runtime's Attention gives 0, the same written out the mean of all values)"
+        + exported
+        * by_torch_export(model.proto)
     ]
+
+
+def reference_trouble(case: Case) -> str:
+    """Say where a reference has NaN or Inf, where they are born, and what to do; "" without any.
+
+    The exporter by `torch.export` leaves out additions of up to 1e-8, which guard divisions.
+    """
+    trouble = non_finite(case.reference)
+    if not trouble:
+        return ""
+    sample = next(
+        sample
+        for sample, outputs in zip(case.samples, case.reference, strict=True)
+        if non_finite([outputs])
+    )
+    layer = born_not_finite(case.model, sample, case.options.threads)
+    born = "" if layer is None else f", born in {layer.op_type} {layer.name}"
+    dropped = layer is not None and layer.op_type in _GUARDED
+    if dropped and by_torch_export(case.model.proto):
+        return (
+            f"{trouble}{born}; torch.onnx.export(dynamo=True) leaves out '+ eps' up to 1e-8: "
+            "export it with optimize=False, or give the module a larger eps"
+        )
+    return f"{trouble}{born}; mend the model or the inputs first"
 
 
 def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.pipeline.best_known import Standing, best_known
@@ -22,6 +21,7 @@ from precision_bisect.pipeline.elsewhere import (
 )
 from precision_bisect.pipeline.fastest import ROOM, Rivals, estimates_of, fastest
 from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
+from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import selecting
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -226,11 +226,10 @@ def _better(
 
 def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
     """Search in a case, and return how that ends, whatever ends it."""
-    if trouble := non_finite(prepared.case.reference):
+    if trouble := reference_trouble(prepared.case):
         return Ending(
             status=Status.NOT_PRECISION,
-            message=f"the FP32 reference itself is not finite: {trouble}; "
-            "mend the model or the inputs first",
+            message=f"the FP32 reference itself is not finite: {trouble}",
         )
     try:
         unlike = part or prepared.case.options.elsewhere or prepared.case.sets.others

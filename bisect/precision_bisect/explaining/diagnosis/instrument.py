@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
+from precision_bisect.errors import ModelError
 from precision_bisect.explaining.diagnosis.findings import Birth
 from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.graphs.graph import opset, showing
@@ -29,7 +30,7 @@ from precision_bisect.graphs.node_views import Shape, View, computed, tensor_sha
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import total_bytes
-from precision_bisect.layer_table import forms_of, rounded_to
+from precision_bisect.layer_table import Layer, forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -42,6 +43,8 @@ take as much again. A limit on memory: findings are the same with half and doubl
 _UNKNOWN_BYTES = 2**22
 """Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`."""
 
+_AT_ONCE = 64
+"""Tensors of FP32 that are held at a time in a search for the first that is not finite."""
 _HELD_BYTES = 2**25
 """Bytes of weights up to which the latest sessions stay open. A limit on memory."""
 
@@ -297,6 +300,25 @@ def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[
         for sample, kind in broken.get(name, {}).items()
         if sample not in read
     }
+
+
+def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | None:
+    """Return the first layer, in network order, with NaN or Inf in FP32; None if none is shown.
+
+    A sample has arrays of the inputs' shapes by name.
+    """
+    every = computed(model)
+    for start in range(0, len(every), _AT_ONCE):
+        names = every[start : start + _AT_ONCE]
+        try:
+            shown = showing(model.proto, names, model.elem_types)
+            values = Session(shown, model.weights, threads).run(sample)
+        except (ModelError, RuntimeError):
+            return None
+        for name in names:
+            if not np.isfinite(values[name]).all():
+                return next(layer for layer in model.table.layers if name in layer.outputs)
+    return None
 
 
 def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:

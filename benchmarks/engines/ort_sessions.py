@@ -1,16 +1,17 @@
-"""What one version of ONNX Runtime does with models on a CPU; it needs onnx and NumPy besides.
+"""What one version of ONNX Runtime does with models; it needs onnx and NumPy besides.
 
-    python -m engines.cpu_sessions FOLDER
+    python -m engines.ort_sessions FOLDER
 
 FOLDER has models, `NAME.onnx`, with what is fed to each, `NAME.npz`. One line of JSON comes back:
 by name and level of optimisation the operators of the graph that runs, and the outputs as text, or
-why there are none.
+why there are none. On the CPU; other modules name another provider.
 """
 
 import json
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,17 @@ LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
 TYPES = {"tensor(bfloat16)": TensorProto.BFLOAT16, "tensor(float16)": TensorProto.FLOAT16}
 
 
-def one(path: Path, levels: tuple[str, ...]) -> dict[str, Any]:
-    """Return by level what became of a model."""
+CPU = "CPUExecutionProvider"
+CUDA = ("CUDAExecutionProvider", {"use_tf32": "0"})
+ALONE = "session.disable_cpu_ep_fallback"
+"""With it a session does not open where the CPU would take a node of another provider's."""
+
+
+def one(path: Path, levels: tuple[str, ...], providers: Sequence[Any] = (CPU,)) -> dict[str, Any]:
+    """Return by level what became of a model; whether it all ran on the first provider, too."""
     ort.set_default_logger_severity(4)
+    if providers[0] != CPU:
+        ort.preload_dlls()
     rows: dict[str, Any] = {}
     with np.load(path.with_suffix(".npz")) as file:
         arrays = dict(file)
@@ -39,19 +48,30 @@ def one(path: Path, levels: tuple[str, ...]) -> dict[str, Any]:
             options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
             options.optimized_model_filepath = str(saved)
             try:
-                session = ort.InferenceSession(
-                    path.read_bytes(), options, providers=["CPUExecutionProvider"]
-                )
+                session = ort.InferenceSession(path.read_bytes(), options, providers=[*providers])
             except Exception as error:  # each of its exceptions is what came of the model
                 rows[level] = {"refused": said(error)}
                 continue
             graph = onnx.load(saved).graph
             rows[level] = {"operators": [node.op_type for node in graph.node]}
+            if len(providers) > 1:
+                rows[level]["alone"] = opens_alone(path, options, providers[0])
             try:
                 rows[level]["outputs"] = run(session, arrays)
             except Exception as error:
                 rows[level]["fails"] = said(error)
     return rows
+
+
+def opens_alone(path: Path, options: Any, provider: Any) -> bool:
+    """Tell whether a model opens on a provider without help of the CPU's kernels."""
+    options.add_session_config_entry(ALONE, "1")
+    options.optimized_model_filepath = ""
+    try:
+        ort.InferenceSession(path.read_bytes(), options, providers=[provider])
+    except Exception:  # its words are not the same in all versions
+        return False
+    return True
 
 
 def said(error: Exception) -> str:

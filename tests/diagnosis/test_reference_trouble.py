@@ -1,0 +1,40 @@
+"""A reference with NaN or Inf: where they are born, and what an exporter has to do with it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import parse, save
+from precision_bisect import find
+from precision_bisect.graphs.module_names import SCOPES
+
+DROPS = "export it with optimize=False"
+ROWS = "(float[4, 8] x) => (float[4, 8] y)"
+
+
+@pytest.mark.parametrize(
+    ("body", "born", "guarded"),
+    [
+        ("n = ReduceL2<axes = [1]>(x) d = Div(x, n) y = Mul(d, d)", "Div node_of_d", True),
+        ("n = ReduceL2<axes = [1]>(x) r = Reciprocal(n) y = Mul(x, r)", "Reciprocal", True),
+        ("a = Abs(x) l = Log(a) y = Mul(l, a)", "Log node_of_l", True),
+        ("e = Exp(x) s = Exp(e) y = Sub(s, s)", "Exp node_of_s", False),
+    ],
+)
+@pytest.mark.parametrize("exporter", ["", "torch.export"])
+def test_it_is_said_where_and_which_exporter_drops_what_guards(
+    body: str, born: str, guarded: bool, exporter: str, tmp_path: Path
+) -> None:
+    """The layer is the first that is not finite; only its files are told of the flag."""
+    model = parse(f"{ROWS} {{ {body} }}", opset=17, ir=8)
+    if exporter:
+        for node in model.graph.node:
+            node.metadata_props.add(key=SCOPES, value=repr(["", node.name]))
+    x = np.full((4, 8), 2, np.float32)
+    x[1] = 0 if guarded else 50
+    told = find(save(model, tmp_path), inputs={"x": x}, tol=1e-2, threads=1, out=tmp_path / "run")
+    assert told.status == "not_precision"
+    assert told.message is not None
+    assert f"born in {born}" in told.message
+    assert (DROPS in told.message) == bool(guarded and exporter)
