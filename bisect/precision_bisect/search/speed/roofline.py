@@ -28,8 +28,8 @@ _TILE = 32
 """Channels, read and written, below which a convolution leaves tensor cores idle."""
 LAYOUT_KERNELS = 2
 """Kernels beside a low convolution, which bring its values into the layout of tensor cores and
-back. These three: over the plans in benchmarks/results/gpu_fronts.json, each network foretold by
-the others."""
+back. These three were chosen by the plans in benchmarks/results/gpu_fronts.json, of the round
+values near the best."""
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 KERNEL_MS = 2e-3
 """Milliseconds that a kernel of its own, such as a Cast, takes however little it does: its launch.
