@@ -53,6 +53,7 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
+from precision_bisect.graphs.written_out import lacking, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
@@ -83,7 +84,7 @@ class Model:
     `elem_types` are ONNX element types by tensor name. The nodes of `ill_typed` have types in
     the file that ONNX does not allow. `digest` is the SHA-256 of the file and of
     what its tensors are in files of external data. `pytorch` tells that modules have PyTorch's
-    qualified names.
+    qualified names. `written_out` counts the operators that are in pieces, as engines lack them.
 
     `of_file` is the file's interface, in which samples come. `interface` is that of what is judged
     and exported.
@@ -99,6 +100,7 @@ class Model:
     in_low: Mapping[str, StoredLow]
     ill_typed: Sequence[IllTyped]
     digest: str
+    written_out: Mapping[str, int]
     of_file: Interface
     interface: Interface
     pytorch: bool = False
@@ -146,6 +148,10 @@ def _load(path: Path, *, apart: bool) -> Model:
     proto = _inline_functions(proto)
     check_nodes(proto)
     check_types(proto)
+    operators = lacking(proto)
+    if operators:
+        pieces = partial(in_pieces, proto)
+        proto = in_copy(pieces, f"writing out operators of {path}") if apart else pieces()
     _initializers_are_constants(proto)
     drop_unused(proto.graph, weights)
     named_in_model = _name_nodes(proto.graph, in_file)
@@ -176,6 +182,7 @@ def _load(path: Path, *, apart: bool) -> Model:
         in_low=in_low,
         ill_typed=ill_typed,
         digest=digest,
+        written_out=operators - lacking(proto),
         of_file=of_file,
         interface=of_file,
         pytorch=modules is not None,
@@ -253,6 +260,20 @@ def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
             f"the model's local functions cannot be inlined: {error}",
             "export without functions, or inline them with onnx.inliner",
         ) from error
+
+
+def in_pieces(proto: onnx.ModelProto, since: Mapping[str, int] | None = None) -> onnx.ModelProto:
+    """Return the model with ONNX's functions in place of what engines lack, or the model itself.
+
+    `since` is as in `lacking`.
+    """
+    # Functions may call further ones.
+    while operators := lacking(proto, since):
+        calling = with_functions(proto, operators)
+        if calling is proto:
+            break
+        proto = _inline_functions(calling)
+    return proto
 
 
 def _initializers_are_constants(proto: onnx.ModelProto) -> None:
