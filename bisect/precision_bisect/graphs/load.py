@@ -27,7 +27,6 @@ from precision_bisect.graphs.graph import (
     opset,
     refill,
     sort_nodes,
-    subgraphs,
 )
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES
@@ -356,18 +355,15 @@ def hint_to_export(lowest: int) -> str:
 def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Model:
     """Return the model itself, or converted to opset `lowest`, which `needing` needs.
 
-    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer or change
-    the meaning of nodes inside a subgraph (onnx leaves those as they are).
+    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer.
     """
     have = opset(model.proto)
     if not 0 < have < lowest:
         return model
     hint = hint_to_export(lowest)
     what = f"the model has opset {have}, and {needing} needs {lowest}"
-    # The converter leaves the bodies of If, Loop and Scan at the old opset, and says nothing.
-    if any(True for node in model.proto.graph.node for _ in subgraphs(node)):
-        raise ModelError(f"{what}; onnx cannot convert models with subgraphs", hint)
-    if any(node.op_type in _NOT_CONVERTED for node in model.proto.graph.node):
+    nodes = [node for graph in all_graphs(model.proto.graph) for node in graph.node]
+    if any(node.op_type in _NOT_CONVERTED for node in nodes):
         raise ModelError(f"{what}; onnx converts {', '.join(_NOT_CONVERTED)} wrongly", hint)
     try:
         proto = onnx.version_converter.convert_version(model.proto, lowest)
@@ -381,8 +377,8 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
     # The converter leaves the nodes nameless that it adds, and forgets what the exporter has said.
     names = Names(proto.graph)
-    metadata = {node.name: node.metadata_props for node in model.proto.graph.node}
-    for node in proto.graph.node:
+    metadata = {node.name: node.metadata_props for node in nodes}
+    for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
         node.metadata_props.extend(metadata.get(node.name, ()))
         node.name = node.name or names(f"node_of_{node.output[0]}")
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))
