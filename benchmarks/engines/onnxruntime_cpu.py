@@ -292,7 +292,7 @@ def page(table: pages.Data) -> str:
         cells = []
         for label in ("FP16", "BF16", "FP32"):
             pair = [row["types"].get(f"{label} {v}", "-") for v in (oldest, newest)]
-            old, new = map(_first_words, pair)
+            old, new = map(first_words, pair)
             cells.append(old if old == new else f"{old} / {new}")
         said = [
             f"{label} {'; '.join(words)}"
@@ -323,7 +323,7 @@ def page(table: pages.Data) -> str:
     return "\n".join(lines)
 
 
-def _first_words(words: str) -> str:
+def first_words(words: str) -> str:
     """Return a status as short as a cell; a file may be newer than what reads it."""
     newer = "opset" in words or "IR_VERSION" in words.upper().replace(" ", "_")
     return "newer" if newer else words.partition(":")[0]

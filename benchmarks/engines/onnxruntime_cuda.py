@@ -87,8 +87,7 @@ def against_emulator(path: Path, arrays: Mapping[str, Array], provider: Any) -> 
     emulated = emulator.evaluate(Plan.of(()), inputs)
     typed = path.with_suffix(".typed.onnx")
     save_typed(TypedWriter(model, Pair(low="fp16", high="fp32")).write(Plan.of(())), typed)
-    options = ort.SessionOptions()
-    session = ort.InferenceSession(str(typed), options, providers=[provider])
+    session = ort.InferenceSession(str(typed), providers=[provider])
     names = [output.name for output in session.get_outputs()]
     real = dict(zip(names, session.run(names, inputs), strict=True))
     return {"emulated": error(emulated, exact), "real": error(real, exact)}
@@ -164,13 +163,14 @@ def page(table: pages.Data) -> str:
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
         " *Kernel*: CUDA's, in the type of the file. *Casts*: CUDA's in FP32, between Casts."
         f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: without a kernel of CUDA's; values go there and"
-        " back. *In pieces*: as the operators of its definition. A dash: no such form,"
+        " back. *In pieces*: as the operators of its definition. *Newer*: an opset or a file format that"
+        " this version does not know. A dash: no such form,"
         " or no case.",
         "",
     ]
     rows = []
     for operator, row in table["operators"].items():
-        cells = [row["types"].get(label, "-").partition(":")[0] for label in KINDS]
+        cells = [onnxruntime_cpu.first_words(row["types"].get(label, "-")) for label in KINDS]
         said = [
             f"{label} {'; '.join(words)}"
             for label in ("FP16", "FP32")

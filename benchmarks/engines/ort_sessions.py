@@ -29,8 +29,8 @@ TYPES = {"tensor(bfloat16)": TensorProto.BFLOAT16, "tensor(float16)": TensorProt
 
 CPU = "CPUExecutionProvider"
 CUDA = ("CUDAExecutionProvider", {"use_tf32": "0"})
-ALONE = "session.disable_cpu_ep_fallback"
-"""With it a session does not open where the CPU would take a node of another provider's."""
+ASSIGNED = "session.record_ep_graph_assignment_info"
+"""With it a session tells which provider took each node."""
 
 
 def one(path: Path, levels: tuple[str, ...], providers: Sequence[Any] = (CPU,)) -> dict[str, Any]:
@@ -47,6 +47,8 @@ def one(path: Path, levels: tuple[str, ...], providers: Sequence[Any] = (CPU,)) 
             options = ort.SessionOptions()
             options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
             options.optimized_model_filepath = str(saved)
+            if len(providers) > 1:
+                options.add_session_config_entry(ASSIGNED, "1")
             try:
                 session = ort.InferenceSession(path.read_bytes(), options, providers=[*providers])
             except Exception as error:  # each of its exceptions is what came of the model
@@ -55,23 +57,13 @@ def one(path: Path, levels: tuple[str, ...], providers: Sequence[Any] = (CPU,)) 
             graph = onnx.load(saved).graph
             rows[level] = {"operators": [node.op_type for node in graph.node]}
             if len(providers) > 1:
-                rows[level]["alone"] = opens_alone(path, options, providers[0])
+                parts = session.get_provider_graph_assignment_info()
+                rows[level]["alone"] = all(part.ep_name != CPU for part in parts)
             try:
                 rows[level]["outputs"] = run(session, arrays)
             except Exception as error:
                 rows[level]["fails"] = said(error)
     return rows
-
-
-def opens_alone(path: Path, options: Any, provider: Any) -> bool:
-    """Tell whether a model opens on a provider without help of the CPU's kernels."""
-    options.add_session_config_entry(ALONE, "1")
-    options.optimized_model_filepath = ""
-    try:
-        ort.InferenceSession(path.read_bytes(), options, providers=[provider])
-    except Exception:  # its words are not the same in all versions
-        return False
-    return True
 
 
 def said(error: Exception) -> str:

@@ -41,9 +41,7 @@ from precision_bisect.backends.tensorrt.flavour import load_flavour
 from precision_bisect.exports import write as mixed
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.graphs import interface
-from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import load_model
-from precision_bisect.graphs.lowtypes import BF16
 from precision_bisect.graphs.typed import layout, pinning
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
@@ -192,8 +190,7 @@ def forms_of_case(row: Row, alone: onnx.ModelProto, builds: Children) -> Row:
     forms = {
         form: builds.call(one, places[how.place], form)
         for form, how in FORMS.items()
-        # The tool refuses BF16 for older files with subgraphs.
-        if not fp32[how.place] and (how.low == "fp16" or opset(alone) >= BF16.lowest_opset)
+        if not fp32[how.place]
     }
     pinned = {
         form: builds.call(one, places[FORMS[form].place], form, pins=True)

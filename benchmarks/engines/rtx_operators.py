@@ -7,7 +7,8 @@ opsets 11 to 28. An engine is built for compute capability 8.6 with the operator
 between FP16 neighbours, as a plan writes it, once without the guard that this tool puts before
 lone products. The engine's own text says what the operator became: a kernel of it that has no
 Cast, and neither data nor constants in FP32, computes in half. `conditions` are those that
-`engines.rtx_conditions` found. No GPU is used.
+`engines.rtx_conditions` found, `quantized` is what `engines.rtx_quantized` reads of operators
+between INT8 or FP8. No GPU is used.
 """
 
 import re
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from engines import pages, rtx_conditions, rtx_steps
+from engines import pages, rtx_conditions, rtx_quantized, rtx_steps
 from engines.children import Children, one_line
 from engines.operator_models import (
     KINDS,
@@ -36,6 +37,7 @@ from operator_cases import STANDARD
 from rtx import build
 
 NAME = "tensorrt-rtx"
+LABELS = ("FP16", "BF16", "FP32")
 SHOWN = 5
 """So many layers of an operator are named on the page."""
 PRODUCTS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]]]] = {
@@ -98,6 +100,18 @@ def island_cases(operator: str) -> Iterator[onnx.ModelProto]:
         yield with_constants(model, values, False)[0]
 
 
+def placed_cases(operator: str) -> Iterator[onnx.ModelProto]:
+    """Yield the models of `island_cases` between two other operators."""
+    for model in island_cases(operator):
+        placed = between(model)
+        # The builder takes a sign into a product; these it does not.
+        for node in placed.graph.node:
+            if node.name != NODE:
+                node.op_type = "Sigmoid" if node.name.startswith("before") else "Tanh"
+        if placed.graph.node[0].name != NODE and len(placed.graph.node) > 2:
+            yield placed
+
+
 def island(model: onnx.ModelProto, guard: bool) -> str:
     """Return what the engine computes an operator in that is kept between FP16 neighbours."""
     with tempfile.TemporaryDirectory() as place:
@@ -129,14 +143,7 @@ Build: TypeAlias = Callable[[onnx.ModelProto, bool], str]
 def island_of(operator: str, build_one: Build) -> dict[str, str]:
     """Return what an operator's island becomes without a guard, and as this tool writes it."""
     answers: dict[str, str] = {}
-    for model in island_cases(operator):
-        placed = between(model)
-        # The builder takes a sign into a product; these it does not.
-        for node in placed.graph.node:
-            if node.name != NODE:
-                node.op_type = "Sigmoid" if node.name.startswith("before") else "Tanh"
-        if placed.graph.node[0].name == NODE or len(placed.graph.node) < 3:
-            continue
+    for placed in placed_cases(operator):
         plain = build_one(placed, False)
         answers = {"plain": plain, "ours": plain}
         if plain == "half":
@@ -157,6 +164,12 @@ def islands(children: Children) -> Iterator[tuple[str, dict[str, str]]]:
             yield operator, answers
 
 
+def quantized(children: Children, rows: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the operators that are parsed in FP32, each with what it reads between INT8 or FP8."""
+    for operator in sorted(name for name, row in rows.items() if row["opsets"].get("FP32")):
+        yield operator, rtx_quantized.rows(operator, placed_cases(operator), children)
+
+
 def conditions() -> dict[str, dict[str, str]]:
     """Return by operator the forms of a plan that are not built, in the builder's words."""
     found: dict[str, dict[str, str]] = {}
@@ -171,6 +184,7 @@ def data() -> dict[str, Any]:
     """Return the whole table."""
     rows = parsed()
     kept = dict(islands(Children(120)))
+    low = dict(quantized(Children(120), rows))
     limits = conditions()
     return {
         "date": pages.today(),
@@ -183,6 +197,7 @@ def data() -> dict[str, Any]:
                 **rows.get(operator, {"opsets": {}, "layers": {}, "refused": {}}),
                 "island": kept.get(operator, {}),
                 "conditions": limits.get(operator, {}),
+                "quantized": low.get(operator, {}),
             }
             for operator in sorted(rows.keys() | kept.keys())
         },
@@ -223,6 +238,20 @@ def _island(row: Mapping[str, Any]) -> str:
     return plain if plain in ("fp32", "not shown", "") else "not built"
 
 
+def _quantized(row: Mapping[str, Any], kind: str) -> str:
+    """Return what a row says of a type, once where both forms are alike."""
+    said = row["quantized"].get(kind)
+    if not said:
+        return ""
+    before, around = (
+        f"no: {_said(words.removeprefix(rtx_quantized.REFUSED))}"
+        if words.startswith(rtx_quantized.REFUSED)
+        else words
+        for words in (said[form] for form in rtx_quantized.FORMS)
+    )
+    return before if before == around else f"{before}; around: {around}"
+
+
 def page(table: pages.Data) -> str:
     """Return the page."""
     operators = table["operators"]
@@ -232,19 +261,32 @@ def page(table: pages.Data) -> str:
         "Each operator alone, in its newest form; engines for compute capability 8.6, built"
         " without a GPU. *Island* is the type it computes in when it is kept in FP32 between FP16"
         " neighbours: **half** means that the builder takes the Casts away. A dash: ONNX has no"
-        " such form, or its cases none.",
+        " such form, or its cases none. *INT8* (for 8.6) and *FP8* (for 8.9) have Q/DQ before"
+        " each operand, *around*: behind the result, too. They say what its own kernels read;"
+        " *generated*: a kernel of several operators.",
         "",
         f"Islands that become half where nothing guards them: {', '.join(lost)}.",
         "",
     ]
     lines += pages.table(
-        ("operator", "FP16", "BF16", "FP32", "layers in FP16", "island", "not built"),
+        (
+            "operator",
+            "FP16",
+            "BF16",
+            "FP32",
+            "layers in FP16",
+            "island",
+            "INT8",
+            "FP8",
+            "not built",
+        ),
         (
             (
                 name,
-                *(_status(row, label) for label in ("FP16", "BF16", "FP32")),
+                *(_status(row, label) for label in LABELS),
                 _layers(row),
                 _island(row),
+                *(_quantized(row, kind) for kind in rtx_quantized.TYPES),
                 ", ".join(row["conditions"]),
             )
             for name, row in operators.items()

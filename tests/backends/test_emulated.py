@@ -248,18 +248,6 @@ def test_the_self_test_refuses_what_does_not_round(
         self_testing.self_test(low)
 
 
-def test_bf16_below_opset_13_is_converted_or_refused(tmp_path: Path) -> None:
-    """Casts know bfloat16 from opset 13 on; what cannot be converted is refused with a hint."""
-    body = """(float[1] x, bool c) => (float[1] y) {
-        y = If (c) <then_branch = t () => (float[1] a) { a = Neg(x) },
-                    else_branch = e () => (float[1] b) { b = Neg(x) }> }"""
-    model = load_text(body, tmp_path, opset=11)
-    EmulatedBackend(model, "fp16")
-    with pytest.raises(ModelError, match="opset 11") as caught:
-        EmulatedBackend(model, "bf16")
-    assert "opset 13" in caught.value.hint
-
-
 @pytest.mark.parametrize("operator", ["Softmax", "Hardmax"])
 def test_conversion_refuses_what_would_change(tmp_path: Path, operator: str) -> None:
     """Without an axis these flatten before opset 13, which onnx converts to more, or wrongly."""

@@ -6,9 +6,12 @@ from typing import Any
 
 import onnx
 import pytest
+from engines.children import Children
 
 from engines import converters, exporters, onnxruntime_cpu, onnxruntime_cuda, pages, rewriters
+from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
+from precision_bisect.graphs.quantization.calibration import QUANTIZABLE
 from precision_bisect.graphs.typed.layout import NOT_PARSED, NoLowForm, low_form
 from precision_bisect.settings.targets import parser_steps
 
@@ -93,6 +96,28 @@ def test_islands_are_what_is_built(operator: str) -> None:
         pytest.skip("the table is of another version of tensorrt_rtx")
     built = rtx_operators.island_of(operator, rtx_operators.island)
     assert built == OPERATORS[operator]["island"]
+
+
+@pytest.mark.parametrize("kind", ["INT8", "FP8"])
+def test_what_the_tool_quantizes_is_read_in_8_bits(kind: str) -> None:
+    """By the operator's own kernel; what reads floats there is pinned for TensorRT-RTX."""
+    low = kind.lower()
+    for name in QUANTIZABLE:
+        reads = "fp32" if WITHOUT_KERNEL[low] == name else low
+        assert reads == OPERATORS[name]["quantized"][kind]["before"]
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose", "MaxPool", "Add"])
+def test_quantized_rows_are_what_is_built(operator: str) -> None:
+    """In 8 bits, in floats, by type, and in a kernel of several operators."""
+    pytest.importorskip("tensorrt_rtx")
+    from engines import rtx_operators, rtx_quantized
+
+    if metadata.version("tensorrt_rtx") != RTX["versions"]["tensorrt_rtx"]:
+        pytest.skip("the table is of another version of tensorrt_rtx")
+    placed = rtx_operators.placed_cases(operator)
+    built = rtx_quantized.rows(operator, placed, Children(120))
+    assert built == OPERATORS[operator]["quantized"]
 
 
 def test_our_files_are_equal_or_said_not_to_be() -> None:

@@ -31,8 +31,6 @@ from typed_graphs import check_structure, run_as_written, simulated, types_of
 from wider_graphs import WIDER_KINDS, WiderMaker
 
 FEED = {"x": normal(SIZE, SIZE)}
-KINDS = [kind for kind in WIDER_KINDS if kind != "If"]
-"""Models with subgraphs cannot be taken to the opsets that 8-bit layers need."""
 PAIRS = [Pair(low=low, high=high) for low in LOW_NAMES for high in HIGH_NAMES if low != high]
 
 
@@ -76,7 +74,7 @@ def check_forms(model: Model, pair: Pair, plan: Plan, typed: onnx.ModelProto) ->
 
 @examples(12)
 @given(
-    proto=random_models(WiderMaker, KINDS),
+    proto=random_models(WiderMaker, WIDER_KINDS),
     pair=st.sampled_from(PAIRS),
     choose=st.randoms(use_true_random=False),
     guard=st.booleans(),

@@ -27,7 +27,6 @@ from precision_bisect.graphs.graph import (
     opset,
     refill,
     sort_nodes,
-    subgraphs,
 )
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES
@@ -53,6 +52,7 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
+from precision_bisect.graphs.written_out import lacking, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
@@ -83,7 +83,7 @@ class Model:
     `elem_types` are ONNX element types by tensor name. The nodes of `ill_typed` have types in
     the file that ONNX does not allow. `digest` is the SHA-256 of the file and of
     what its tensors are in files of external data. `pytorch` tells that modules have PyTorch's
-    qualified names.
+    qualified names. `written_out` counts the operators that are in pieces, as engines lack them.
 
     `of_file` is the file's interface, in which samples come. `interface` is that of what is judged
     and exported.
@@ -99,6 +99,7 @@ class Model:
     in_low: Mapping[str, StoredLow]
     ill_typed: Sequence[IllTyped]
     digest: str
+    written_out: Mapping[str, int]
     of_file: Interface
     interface: Interface
     pytorch: bool = False
@@ -146,6 +147,10 @@ def _load(path: Path, *, apart: bool) -> Model:
     proto = _inline_functions(proto)
     check_nodes(proto)
     check_types(proto)
+    operators = lacking(proto)
+    if operators:
+        pieces = partial(in_pieces, proto)
+        proto = in_copy(pieces, f"writing out operators of {path}") if apart else pieces()
     _initializers_are_constants(proto)
     drop_unused(proto.graph, weights)
     named_in_model = _name_nodes(proto.graph, in_file)
@@ -176,6 +181,7 @@ def _load(path: Path, *, apart: bool) -> Model:
         in_low=in_low,
         ill_typed=ill_typed,
         digest=digest,
+        written_out=operators - lacking(proto),
         of_file=of_file,
         interface=of_file,
         pytorch=modules is not None,
@@ -253,6 +259,20 @@ def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
             f"the model's local functions cannot be inlined: {error}",
             "export without functions, or inline them with onnx.inliner",
         ) from error
+
+
+def in_pieces(proto: onnx.ModelProto, since: Mapping[str, int] | None = None) -> onnx.ModelProto:
+    """Return the model with ONNX's functions in place of what engines lack, or the model itself.
+
+    `since` is as in `lacking`.
+    """
+    # Functions may call further ones.
+    while operators := lacking(proto, since):
+        calling = with_functions(proto, operators)
+        if calling is proto:
+            break
+        proto = _inline_functions(calling)
+    return proto
 
 
 def _initializers_are_constants(proto: onnx.ModelProto) -> None:
@@ -335,18 +355,15 @@ def hint_to_export(lowest: int) -> str:
 def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Model:
     """Return the model itself, or converted to opset `lowest`, which `needing` needs.
 
-    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer or change
-    the meaning of nodes inside a subgraph (onnx leaves those as they are).
+    Raises ModelError if onnx cannot convert it, or if the conversion would lose a layer.
     """
     have = opset(model.proto)
     if not 0 < have < lowest:
         return model
     hint = hint_to_export(lowest)
     what = f"the model has opset {have}, and {needing} needs {lowest}"
-    # The converter leaves the bodies of If, Loop and Scan at the old opset, and says nothing.
-    if any(True for node in model.proto.graph.node for _ in subgraphs(node)):
-        raise ModelError(f"{what}; onnx cannot convert models with subgraphs", hint)
-    if any(node.op_type in _NOT_CONVERTED for node in model.proto.graph.node):
+    nodes = [node for graph in all_graphs(model.proto.graph) for node in graph.node]
+    if any(node.op_type in _NOT_CONVERTED for node in nodes):
         raise ModelError(f"{what}; onnx converts {', '.join(_NOT_CONVERTED)} wrongly", hint)
     try:
         proto = onnx.version_converter.convert_version(model.proto, lowest)
@@ -360,8 +377,8 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
             raise ModelError(f"{what}; converting it would lose layer {layer.name!r}", hint)
     # The converter leaves the nodes nameless that it adds, and forgets what the exporter has said.
     names = Names(proto.graph)
-    metadata = {node.name: node.metadata_props for node in model.proto.graph.node}
-    for node in proto.graph.node:
+    metadata = {node.name: node.metadata_props for node in nodes}
+    for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
         node.metadata_props.extend(metadata.get(node.name, ()))
         node.name = node.name or names(f"node_of_{node.output[0]}")
     return replace(model, proto=proto, elem_types=infer_elem_types(proto, model.weights))

@@ -21,6 +21,7 @@ from precision_bisect.backends.emulation.emulator_plugin import (
 from precision_bisect.backends.emulation.recurrences import unpredicted
 from precision_bisect.backends.emulation.semantics import (
     as_parsed,
+    in_pieces,
     not_imported,
     own_arithmetic,
     whole_kernels,
@@ -285,6 +286,7 @@ def assemble(
     maybe_remarks = (
         beyond_remark(beyond, pair),
         unpredicted(model),
+        in_pieces(model),
         *(
             remark(model, pair, options.targets)
             for remark in (not_imported, as_parsed, own_arithmetic)

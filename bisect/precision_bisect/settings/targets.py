@@ -94,6 +94,11 @@ def parser_conditions() -> Mapping[str, Any]:
     return _table("parser_conditions.json")
 
 
+def written_out() -> Mapping[str, Any]:
+    """Return the operators that engines take in pieces alone, by first opset, with versions."""
+    return _table("written_out.json")
+
+
 @cache
 def _table(name: str) -> Mapping[str, Any]:
     text = files("precision_bisect.settings").joinpath(name).read_text(encoding="utf-8")

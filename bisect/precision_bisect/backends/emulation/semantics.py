@@ -50,6 +50,7 @@ from precision_bisect.settings.targets import (
     TargetName,
     inside,
     parser_steps,
+    written_out,
 )
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -324,6 +325,18 @@ def not_imported(model: Model, _pair: Pair, targets: Sequence[TargetName]) -> st
     return (
         f"TensorRT-RTX imports {_counted(ops, [*ops])} by a plug-in or not at all "
         f"(tensorrt_rtx {steps['tensorrt_rtx']})"
+    )
+
+
+def in_pieces(model: Model) -> str:
+    """Return a sentence about operators that are searched and exported in pieces, or ""."""
+    if not model.written_out:
+        return ""
+    versions = written_out()
+    names = ", ".join(f"{count} {name}" for name, count in model.written_out.items())
+    return (
+        f"{names} in pieces, by ONNX's own function: tensorrt_rtx {versions['tensorrt_rtx']} or "
+        f"onnxruntime {versions['onnxruntime']} takes no other form"
     )
 
 

@@ -232,7 +232,12 @@ def save_rewritten(
     """
     like.of_file.declare(proto)
     _write(proto, weights, path, what)
-    return replace(load_model(path), interface=like.interface, in_low=like.in_low)
+    return replace(
+        load_model(path),
+        interface=like.interface,
+        in_low=like.in_low,
+        written_out=like.written_out,
+    )
 
 
 def _write(
