@@ -163,9 +163,8 @@ def page(table: pages.Data) -> str:
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
         " *Kernel*: CUDA's, in the type of the file. *Casts*: CUDA's in FP32, between Casts."
         f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: without a kernel of CUDA's; values go there and"
-        " back. *In pieces*: as the operators of its definition. *Newer*: an opset or a file format that"
-        " this version does not know. A dash: no such form,"
-        " or no case.",
+        " back. *In pieces*: as the operators of its definition. *Newer*: an opset or a file format"
+        " that this version does not know. A dash: no such form, or no case.",
         "",
     ]
     rows = []
