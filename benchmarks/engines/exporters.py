@@ -36,10 +36,9 @@ def page(table: pages.Data) -> str:
     """Return the page."""
     lines = pages.heading("What PyTorch's exporters write", table, "exporters")
     lines += [
-        "Each file beside its module as PyTorch runs it on a CPU. *Ill-typed*: the full checker of"
-        " ONNX refuses it. *Upcast gone*: what the module computes in FP32 reads 16 bits in the"
-        " file. *a for b*: the file gives a where the module gives b, in ONNX Runtime. BF16 files"
-        " are looked at, not run. An empty cell: as the module.",
+        "Each file beside its module. *Ill-typed*: ONNX's full checker refuses it. *Upcast gone*:"
+        " what the module computes in FP32 reads 16 bits in the file. *a for b*: the file gives a"
+        " where the module gives b. BF16 files are not run. An empty cell: as the module.",
         "",
     ]
     rows = []
@@ -55,7 +54,7 @@ def page(table: pages.Data) -> str:
         for module, by_exporter in table["modules"].items()
         if not any(word for cells in by_exporter.values() for word in cells.values())
     ]
-    lines += [f"Right everywhere: {'; '.join(fine)}.", ""]
+    lines += pages.table(("right everywhere",), [(module,) for module in fine])
     return "\n".join(lines)
 
 

@@ -25,9 +25,10 @@ from gpu_job import gpu_query
 
 from engines import onnxruntime_cpu, ort_sessions, pages
 from engines.children import Children, one_line
-from engines.onnxruntime_cpu import CASES, better_of, differences, models_of, status
+from engines.onnxruntime_cpu import better_of, differences, models_of, status
 from engines.operator_models import FLOAT, KINDS, Array, cases_by_operator
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.errors import counted
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -161,10 +162,10 @@ def page(table: pages.Data) -> str:
     lines = pages.heading("What ONNX Runtime does on CUDA", table, "onnxruntime_cuda")
     lines += [
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
-        " *Kernel*: CUDA's, in the type of the file. *Casts*: CUDA's in FP32, between Casts."
-        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: without a kernel of CUDA's; values go there and"
-        " back. *In pieces*: as the operators of its definition. *Newer*: an opset or a file format"
-        " that this version does not know. A dash: no such form, or no case.",
+        " *Kernel*: CUDA's, in the file's type. *Casts*: in FP32, between Casts."
+        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: CUDA has no kernel."
+        " *In pieces*: as the operators of its definition. *Newer*: than this version knows."
+        " A dash: no such form or case.",
         "",
     ]
     rows = []
@@ -199,14 +200,14 @@ def _emulator_section(emulator: Mapping[str, list[Any]]) -> list[str]:
         "## The emulator beside these kernels",
         "",
         f"All low in FP16, {len(compared)} models of {len({op for op, _ in compared})} operators"
-        f" (at most {CASES} of each): the emulator's error is within a factor of {FACTOR:g} of the"
-        f" kernel's in {len(compared) - len(apart)}. Errors as a share of the largest output.",
+        f": its error, a share of the largest output, is within a factor of {FACTOR:g} in"
+        f" {len(compared) - len(apart)}. Not in:",
         "",
     ]
     cells = [(op, f"{row['emulated']:.2g}", f"{row['real']:.2g}") for op, row in apart]
     lines += pages.table(("operator", "emulated", "real"), cells)
     if refused:
-        lines += [f"Not compared, as the file does not run: {', '.join(sorted(refused))}.", ""]
+        lines += [f"{counted(len(refused), 'operator')} had a file that does not run.", ""]
     return lines
 
 

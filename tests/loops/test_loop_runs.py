@@ -205,7 +205,14 @@ def test_the_exported_script_runs_the_loop(looped: Result) -> None:
     assert recheck is not None and not recheck.refutes
     assert looped.deployment is not None and looped.deployment.polygraphy is None
     out = looped.out / "judged.json"
-    command = [sys.executable, str(looped.out / RUN_SCRIPT), "--cpu", "--json", str(out)]
+    command = [
+        sys.executable,
+        str(looped.out / RUN_SCRIPT),
+        "--provider",
+        "cpu",
+        "--json",
+        str(out),
+    ]
     subprocess.run(command, check=False, capture_output=True)
     told = json.loads(out.read_text())
     # The CPU computes FP16 in FP32, so the errors are those of FP32 after ten steps.
