@@ -22,7 +22,7 @@ from precision_bisect.backends.inspection.shown_tensors import (
     written_by_kernels,
 )
 from precision_bisect.commandline.main import main
-from precision_bisect.errors import RefusedError
+from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.signs import Signs
@@ -32,7 +32,7 @@ from precision_bisect.graphs.node_views import computed
 from precision_bisect.options import Options
 from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.explanation import Explained, seen_in_engine
-from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.pipeline.prepare import _check_ranking, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -295,3 +295,9 @@ def test_there_must_be_an_engine_to_look_into(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("not for the emulator; leave it out")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_is_not_ranked_by_single_inferences() -> None:
+    """Errors of N steps are no errors of one."""
+    with pytest.raises(UsageError, match="single inferences, not at a loop"):
+        _check_ranking(Options(model=Path("m.onnx"), rank_by="engine", steps=3), emulated=False)
