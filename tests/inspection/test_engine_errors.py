@@ -300,4 +300,6 @@ def test_there_must_be_an_engine_to_look_into(
 def test_a_loop_is_not_ranked_by_single_inferences() -> None:
     """Errors of N steps are no errors of one."""
     with pytest.raises(UsageError, match="single inferences, not at a loop"):
-        _check_ranking(Options(model=Path("m.onnx"), rank_by="engine", steps=3), emulated=False)
+        _check_ranking(
+            Options(model=Path("m.onnx"), rank_by="engine", steps=3, feed=["y:x"]), emulated=False
+        )
