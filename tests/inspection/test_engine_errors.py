@@ -105,6 +105,15 @@ def test_what_the_parts_add_makes_up_the_whole(tmp_path: Path) -> None:
         assert np.abs(forecast - low).max() <= 0.1 * np.abs(low - exact).max()
 
 
+def test_a_feed_with_nan_is_found_again(tmp_path: Path) -> None:
+    """A copy of it is the same feed, though NaN equals nothing."""
+    model, feeds = load_text(CHAIN, tmp_path), feeds_of(8, 16)
+    forecasts = ErrorForecasts(model, look_into(model, FP16, feeds, Showing(model)), feeds)
+    feeds[0]["x"][0, 0] = np.nan
+    low = forecasts.evaluate(Plan.of(()), {"x": feeds[0]["x"].copy()})["y"]
+    assert np.isnan(low).any() and not np.isnan(low).all()
+
+
 def test_each_layer_alone_is_forecast_as_the_emulator_does(tmp_path: Path) -> None:
     """A layer alone low also rounds what it reads: no part of the whole engine's error."""
     model, feeds = load_text(CHAIN, tmp_path), feeds_of(8, 16)
