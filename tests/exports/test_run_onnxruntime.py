@@ -343,6 +343,15 @@ def test_no_provider_stands_in_for_another(tmp_path: Path, provider: str) -> Non
     assert f"has no {script.PROVIDERS[provider]}" in found.lines[-1]
 
 
+def test_defaults_are_those_of_the_file_s_own_provider(tmp_path: Path) -> None:
+    """On another one TF32 is off by the environment, which is no default."""
+    settings = limits(a=1e-2, b=0.5).settings()
+    write(tmp_path, export(tmp_path, TWO, kept=False), SAMPLES, settings)
+    outcome = ran(tmp_path, "--provider", "tensorrt", "--library-defaults")
+    assert 2 == outcome.code
+    assert "the provider that the file was written for" in outcome.lines[-1]
+
+
 def test_an_option_of_a_provider_has_a_value(tmp_path: Path) -> None:
     """A key alone is told in one line, before anything opens."""
     write(tmp_path, export(tmp_path, TWO), SAMPLES, limits(a=1e-2, b=0.5).settings())

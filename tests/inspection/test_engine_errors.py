@@ -22,7 +22,7 @@ from precision_bisect.backends.inspection.shown_tensors import (
     written_by_kernels,
 )
 from precision_bisect.commandline.main import main
-from precision_bisect.errors import RefusedError
+from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.explaining.diagnosis.signs import Signs
@@ -32,7 +32,7 @@ from precision_bisect.graphs.node_views import computed
 from precision_bisect.options import Options
 from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.explanation import Explained, seen_in_engine
-from precision_bisect.pipeline.prepare import prepare
+from precision_bisect.pipeline.prepare import _check_ranking, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -103,6 +103,15 @@ def test_what_the_parts_add_makes_up_the_whole(tmp_path: Path) -> None:
         low = emulator.evaluate(Plan.of(()), feed)["y"]
         forecast = forecasts.evaluate(Plan.of(()), feed)["y"]
         assert np.abs(forecast - low).max() <= 0.1 * np.abs(low - exact).max()
+
+
+def test_a_feed_with_nan_is_found_again(tmp_path: Path) -> None:
+    """A copy of it is the same feed, though NaN equals nothing."""
+    model, feeds = load_text(CHAIN, tmp_path), feeds_of(8, 16)
+    forecasts = ErrorForecasts(model, look_into(model, FP16, feeds, Showing(model)), feeds)
+    feeds[0]["x"][0, 0] = np.nan
+    low = forecasts.evaluate(Plan.of(()), {"x": feeds[0]["x"].copy()})["y"]
+    assert np.isnan(low).any() and not np.isnan(low).all()
 
 
 def test_each_layer_alone_is_forecast_as_the_emulator_does(tmp_path: Path) -> None:
@@ -295,3 +304,11 @@ def test_there_must_be_an_engine_to_look_into(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("not for the emulator; leave it out")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_is_not_ranked_by_single_inferences() -> None:
+    """Errors of N steps are no errors of one."""
+    with pytest.raises(UsageError, match="single inferences, not at a loop"):
+        _check_ranking(
+            Options(model=Path("m.onnx"), rank_by="engine", steps=3, feed=["y:x"]), emulated=False
+        )

@@ -1,5 +1,6 @@
 """A graph for another batch computes it as it does the samples in it, or is refused."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import load_text, normal
-from precision_bisect.graphs.batching import CannotBatchError, rebatched, stacked
+from precision_bisect.graphs.batching import CannotBatchError, rebatched, samples_apart, stacked
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.judging.inputs.batches import try_batch
 
@@ -45,6 +46,37 @@ def test_an_open_batch_needs_no_other_graph(tmp_path: Path) -> None:
     samples = [{"x": normal(2, 2, seed=seed)} for seed in range(2)]
     assert (3, 2) == stacked(samples, 3)["x"].shape
     try_batch(model, 3, samples, [{"y": -sample["x"]} for sample in samples], 1)
+
+
+def test_an_input_without_axes_is_of_all_samples(tmp_path: Path) -> None:
+    """It stays as it is beside inputs whose batch is fixed."""
+    model = load_text("(float[2,3] x, float s) => (float[2,3] y) { y = Mul(x, s) }", tmp_path)
+    samples = [{"x": normal(2, 3, seed=1), "s": np.asarray(3, np.float32)}]
+    expected = [ReferenceSession(model)(sample) for sample in samples]
+    try_batch(model, 4, samples, expected, 1)
+
+
+@pytest.mark.parametrize(
+    ("single", "whole", "why"),
+    [
+        (np.float32([[np.inf, 1]]), np.float32([[np.inf, 1], [np.inf, 5]]), "its neighbours"),
+        (np.int64([[7]]), np.int64([[7], [8]]), "its neighbours"),
+        (np.float32([[1]]), np.zeros((0, 1), np.float32), "has the shape"),
+        (np.float32([[1]]), np.float32([[1]]), "has the shape"),
+    ],
+    ids=["infinity", "integers", "no rows", "too few rows"],
+)
+def test_outputs_of_a_batch_are_those_of_its_samples(single: Any, whole: Any, why: str) -> None:
+    """Infinities widen no limit, integers count, and so do rows that are missing."""
+    samples_apart([{"y": single}], {"y": np.concatenate([single, single])}, 1, 2)
+    with pytest.raises(CannotBatchError, match=why):
+        samples_apart([{"y": single}], {"y": whole}, 1, 2)
+
+
+def test_why_there_is_no_batch_goes_between_processes() -> None:
+    """A copy of a process hands it back."""
+    error = CannotBatchError("no input has an axis")
+    assert str(error) == str(pickle.loads(pickle.dumps(error)))
 
 
 @pytest.mark.parametrize(

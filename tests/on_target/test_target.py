@@ -249,6 +249,26 @@ def test_shapes_are_given_where_they_are_open(tmp_path: Path) -> None:
     assert [0.5] * 12 == np.fromfile(folder / "inputs/1-0.bin", "<f4").tolist()
 
 
+@pytest.mark.parametrize("typing", ["strong", "weak"])
+def test_each_plan_is_built_as_it_was_judged(
+    back: tuple[Path, Path], typing: str, tmp_path: Path
+) -> None:
+    """The plan to deploy with TF32, and FP32 beside it; plans of the search without."""
+    run, folder = back[0], tmp_path / "other"
+    result = json.loads((run / RESULT).read_text())
+    result["export_point"] = "deploy"
+    result["deploy"]["tf32"] = True
+    result["deploy"]["kept"] = [*result["kept"], "n0_Abs"]
+    (run / RESULT).write_text(json.dumps(result))
+    assert 0 == main(["target", str(run), "--write", str(folder), "--typing", typing])
+    assert 0 == judge(folder, shell_tool(tmp_path / "bin")).returncode
+    points = json.loads((folder / MANIFEST).read_text())["points"]
+    assert {"answer", "fp32"} < {*points}
+    for point in points:
+        told = (folder / point / "model.engine").read_text().splitlines()
+        assert ("--noTF32" in told) is (point not in ("answer", "fp32"))
+
+
 def test_another_batch_is_timed_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Engines take it, one run more times it; a batch that the model fixes is refused."""
     text = "(float[{},8] x) => (float[{},8] y) {{ t = Exp(x) u = Mul(t, t) y = Log(u) }}"

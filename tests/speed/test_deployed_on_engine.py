@@ -118,6 +118,7 @@ def run(
     name: str = "tensorrt",
     fails: Fails = never,
     cast_ms: float = 0.1,
+    tol: float = 5e-3,
 ) -> tuple[Result, Gpus]:
     """Search on two such GPUs, by one sample more than choose; go on with what the folder has.
 
@@ -131,7 +132,7 @@ def run(
         inputs=[{"x": rng.normal(0, 2, (8, 32)).astype(np.float32)} for _ in range(CHOSEN + 1)],
         out=folder / "run",
         threads=1,
-        tol=5e-3,
+        tol=tol,
         copies=4,
         certify="none",
         resume=True,
@@ -207,6 +208,16 @@ def test_a_plan_that_other_samples_refuse_in_tf32_is_not_deployed(tmp_path: Path
     assert [*result.kept] == [*result.deploy.kept]
     assert result.unseen is not None and result.unseen.share_at_most < 1
     assert (1, 0, 0) == (result.unseen.judged, result.unseen.failed, result.unseen.passed_later)
+
+
+@pytest.mark.parametrize(("tol", "all_products"), [(1e-3, False), (6e-4, True)])
+def test_a_forecast_fails_an_answer_only_where_it_keeps_all_products(
+    tmp_path: Path, tol: float, all_products: bool
+) -> None:
+    """TF32 rounds none that runs low, so an error of FP32 in TF32 need not be the answer's."""
+    result, _ = run(tmp_path, tol=tol)
+    assert result.tf32 is not None and not result.tf32.fp32_passed
+    assert all_products is ({"mm0", "mm1"} <= {*result.kept}) is result.tf32.forecast
 
 
 def test_a_finished_run_that_goes_on_deploys_alike(tmp_path: Path) -> None:

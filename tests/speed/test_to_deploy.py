@@ -22,8 +22,13 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.speed_report import RANK_CORRELATION, RANK_CORRELATIONS
+from precision_bisect.runs.results.speed_report import (
+    RANK_CORRELATION,
+    RANK_CORRELATIONS,
+    PlanToDeploy,
+)
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, RESULT, TRTEXEC
+from precision_bisect.runs.typed_json import typed
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.engine_settings import EngineSettings, Tf32
 from precision_bisect.settings.targets import TF32
@@ -177,6 +182,15 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert f"{figures['casts']} Cast" in told and f"{figures['rank_correlation']:.2f}" in told
     assert f"{100 * shares['multiplications']:.0f}% of the multiplications" in told
     assert f"{100 * shares['bytes']:.0f}% of the bytes" in told
+
+
+def test_what_this_version_wrote_before_is_read(result: Result) -> None:
+    """The key that was added later may be missing; none of those that were there is."""
+    assert result.out is not None and result.deploy is not None
+    content = json.loads((result.out / RESULT).read_text())["deploy"]
+    assert content["tf32_time"] <= content["time"]
+    before = {key: content[key] for key in content if key != "rank_correlation"}
+    assert result.deploy == typed(PlanToDeploy, before)
 
 
 def test_the_rank_correlation_is_that_of_the_benchmark() -> None:

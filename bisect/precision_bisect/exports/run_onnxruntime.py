@@ -149,6 +149,10 @@ def judge(
     provider = PROVIDERS[other] if other else SETTINGS["provider"]
     if provider != SETTINGS["provider"]:
         if ours.provider_options.get(TF32) == "0":
+            if with_defaults and provider != CPU:
+                raise CannotJudge(
+                    "--library-defaults is for the provider that the file was written for"
+                )
             os.environ.setdefault(TF32_OFF, "0")
         ours = ours._replace(provider_options={})
     if any("=" not in option for option in own_options):

@@ -31,6 +31,10 @@ class CannotBatchError(UsageError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"--time-batch: {reason}", _HINT)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["CannotBatchError"], tuple[str]]:
+        return type(self), (self.reason,)
 
 
 def batch_of(sample: Arrays) -> int:
@@ -83,23 +87,28 @@ def rebatched(proto: onnx.ModelProto, batch: int) -> onnx.ModelProto:
     return scaled
 
 
-def samples_apart(outputs: Sequence[Arrays], batch: Arrays, own: int) -> None:
-    """Check that a batch has the outputs of its samples, each of `own` rows, in turn.
+def samples_apart(outputs: Sequence[Arrays], batch: Arrays, own: int, rows: int) -> None:
+    """Check that a batch of `rows` has the outputs of its samples, each of `own`, in turn.
 
     Raises CannotBatchError where it has not.
     """
     for name, whole in batch.items():
         singles = [sample[name] for sample in outputs]
         size = singles[0].shape
-        rows = len(whole) if whole.ndim else 0
-        turns = list(islice(cycle(singles), -(-rows // own)))
-        if whole.shape[1:] != size[1:] or not size or size[0] != own:
+        if not size or size[0] != own or whole.shape != (rows, *size[1:]):
             raise CannotBatchError(f"output {name!r} has the shape {list(whole.shape)}")
-        expected = np.concatenate(turns)[:rows]
-        if whole.dtype.kind == "f":
-            largest = max(float(np.abs(expected).max(initial=0.0)), 1e-30)
-            if not np.allclose(whole, expected, rtol=APART, atol=APART * largest, equal_nan=True):
-                raise CannotBatchError(f"output {name!r} of a sample depends on its neighbours")
+        turns = list(islice(cycle(singles), -(-rows // own)))
+        if not _alike(whole, np.concatenate(turns)[:rows]):
+            raise CannotBatchError(f"output {name!r} of a sample depends on its neighbours")
+
+
+def _alike(actual: NDArray[Any], expected: NDArray[Any]) -> bool:
+    """Whether floats differ by sums of other kernels at most; values of other types are equal."""
+    if actual.dtype.kind != "f":
+        return np.array_equal(actual, expected)
+    finite = np.abs(expected[np.isfinite(expected)])
+    largest = max(float(finite.max(initial=0.0)), 1e-30)
+    return np.allclose(actual, expected, rtol=APART, atol=APART * largest, equal_nan=True)
 
 
 def _own_batch(graph: onnx.GraphProto) -> int | None:
@@ -118,7 +127,12 @@ def _scale(graph: onnx.GraphProto, factor: int) -> None:
     names = Names(graph)
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in _targets(graph)}
     weights = {tensor.name for tensor in graph.initializer}
-    fed = [value for value in graph.input if value.name not in weights]
+    # What has no axis is the same for all samples.
+    fed = [
+        value
+        for value in graph.input
+        if value.name not in weights and value.type.tensor_type.shape.dim
+    ]
     for value in fed:
         value.type.tensor_type.shape.dim[0].dim_value *= factor
     for value in graph.output:

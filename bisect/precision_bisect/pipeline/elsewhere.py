@@ -242,8 +242,8 @@ def with_tf32(
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
-    where its error without TF32 and that of FP32 with it add up to a failure. Its `own` outcome
-    there is taken, if it has one.
+    where it keeps all products, and its error without TF32 and that of FP32 with it add up to a
+    failure. Its `own` outcome there is taken, if it has one.
     """
     if not has_tf32(prepared):
         return None
@@ -256,7 +256,9 @@ def with_tf32(
             return _compared((fp32, own))
         errors = [worst(outcome) for outcome in (fp32, plain) if outcome is not None]
         forecast = math.hypot(*(error for error in errors if error is not None))
-        settled = limit is not None and forecast > SURE * limit
+        # TF32 rounds no product that runs low.
+        rounded_alike = products(prepared.case.model) <= answer.kept
+        settled = limit is not None and rounded_alike and forecast > SURE * limit
         if settled and not prepared.backend.emulated and driver.recorded(proposal) is None:
             return WithTf32(
                 fp32_passed=None if fp32.verdict is None else fp32.passed,

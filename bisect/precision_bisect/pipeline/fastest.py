@@ -93,6 +93,7 @@ class Rivals:
             time=costs.time(plan.kept) / high_ms,
             answer_time=costs.time(self.answer.kept) / high_ms,
             fp32_tf32_time=tf32.time(everything) / (plain.time(everything) or 1.0),
+            tf32_time=tf32.time(plan.kept) / (plain.time(everything) or 1.0),
             full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
             weight_bytes=round(weights.time(plan.kept)),

@@ -353,6 +353,10 @@ def _check_ranking(options: Options, *, emulated: bool) -> None:
             f"--rank-by engine is for engines that are built from here, not for {where}",
             "leave it out",
         )
+    if options.looped:
+        raise UsageError(
+            "--rank-by engine looks at single inferences, not at a loop", "leave it out"
+        )
     if options.low not in LOW_TYPES or options.high != "fp32":
         raise UsageError(
             f"--rank-by engine is for fp16 and bf16 against fp32, not {options.low} against "

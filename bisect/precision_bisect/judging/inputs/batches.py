@@ -29,4 +29,4 @@ def try_batch(
         outputs = ReferenceSession(replace(model, proto=proto), threads)(feed)
     except (ModelError, RuntimeError) as error:
         raise CannotBatchError(f"the model does not run at batch {batch}: {error}") from error
-    samples_apart(expected, outputs, batch_of(samples[0]))
+    samples_apart(expected, outputs, batch_of(samples[0]), batch)

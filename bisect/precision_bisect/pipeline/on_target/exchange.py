@@ -170,7 +170,10 @@ def _points(
             continue
         if at_point.kept not in kept_sets:
             kept_sets.add(at_point.kept)
-            yield point, at_point.to_export(model, settings)
+            own = settings
+            if at_point.options.engine.in_tf32 != finished.options.engine.in_tf32:
+                own = replace(settings, tf32=at_point.options.engine.tf32)
+            yield point, at_point.to_export(model, own)
 
 
 def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str, str]]:

@@ -5,7 +5,7 @@ Nothing in it is called by a name of the model but layers, which are quoted for 
 
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import refuse_fixed_batch
@@ -177,18 +177,12 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
         remarks.append("The run had plugins: give --staticPlugins=LIB.so, or --plugins to 8.5.")
     common = build_flags(export, subject.called)
     if subject.weak is None:
-        refusal, types = _NO_STRONG, ":"
+        refusal = _NO_STRONG
         build = shlex.join(flags.build_call(MIXED_MODEL, (*flags.STRONG, *common)))
     else:
         by_name = (flag for point in subject.weak.values() for flag in point)
         needs = dict.fromkeys(["--layerPrecisions", *(f.partition("=")[0] for f in by_name)])
         refusal = _NO_WEAK.format(needs=" ".join(needs))
-        cases = [
-            f'{name}) set -- {shlex.join(point)} "$@" ;;'
-            for name, point in subject.weak.items()
-            if point
-        ]
-        types = "\n    ".join(["case $point in", *cases, "esac"])
         build = shlex.join(flags.build_call(f"../{SHARED_MODEL}", common)) + " $only"
     head = _HEAD.format(
         model=printable(model.path.name),
@@ -200,7 +194,7 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
         compares="$(knows --loadRefOutputs && echo yes)" if comparison else "",
         beyond=comparison.beyond if comparison else "",
         limits=shlex.join(comparison.flags) if comparison else "",
-        types=types,
+        types="\n    ".join(["case $point in", *_cases(subject, common), "esac"]),
         build=build,
     )
     loop = _LOOP.format(
@@ -209,6 +203,15 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
         numbers=" ".join(map(str, range(len(subject.inputs)))),
     )
     return head + decomposing(export).rstrip(" ") + loop
+
+
+def _cases(subject: Subject, common: Sequence[str]) -> Iterator[str]:
+    """Yield what adds the flags of each point that not all builds have: types, and no TF32."""
+    for name, export in subject.points.items():
+        own = [flag for flag in build_flags(export, subject.called) if flag not in common]
+        own += (subject.weak or {}).get(name, ())
+        if own:
+            yield f'{name}) set -- {shlex.join(own)} "$@" ;;'
 
 
 def _runs(subject: Subject) -> Sequence[str]:

@@ -88,7 +88,8 @@ class PlanToDeploy:
     `tf32` in what stays FP32 or without. `time` and `answer_time` are an inference's, with this
     plan and with the answer: shares of that with every layer high, all in the plan's setting, for
     the batch of the samples. `full_batch_time` is this plan's for one so large that launches do
-    not count. `fp32_tf32_time` is that of every layer high with TF32 as a share of that without.
+    not count. `fp32_tf32_time` is that of every layer high with TF32 as a share of that without,
+    `tf32_time` this plan's so.
     They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
     `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
     `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high.
@@ -100,6 +101,7 @@ class PlanToDeploy:
     time: Figure
     answer_time: Figure
     fp32_tf32_time: Figure
+    tf32_time: Figure | None = None
     full_batch_time: Figure
     casts: Count
     weight_bytes: Count
@@ -109,7 +111,7 @@ class PlanToDeploy:
     estimated: bool
     latency: Latency | None = None
     tf32: bool = False
-    rank_correlation: Figure | None = field(init=False)
+    rank_correlation: Figure | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         correlation = RANK_CORRELATION if self.estimated else None
