@@ -80,6 +80,14 @@ def test_single_steps_hold_and_ten_do_not(model: Path, looped: Result, tmp_path:
     assert f"judged after {STEPS} steps; at step 1, 2, 3, 5, 10: error" in steps.words
 
 
+def test_steps_say_whose_errors_they_are(model: Path, looped: Result, tmp_path: Path) -> None:
+    """Of many samples the first tell them, and the worst of the answer may be of another one."""
+    many = search(model, tmp_path / "run", inputs=chaos_samples(5), **LOOP)
+    assert many.loop is not None and looped.loop is not None
+    assert (4, 0) == (many.loop.samples, looped.loop.samples)
+    assert "; of the first 4 samples at step 1, 2, 3, 5, 10: error" in many.loop.words
+
+
 def test_single_steps_fail_and_the_end_holds(tmp_path: Path) -> None:
     """A sampler forgets: what is lost in the noise of early steps is gone in the picture."""
     write_examples(tmp_path)
