@@ -168,6 +168,22 @@ def test_the_documented_sampler_runs(tmp_path: Path) -> None:
         ("    return 1 / 0", "loop.py:own failed: division by zero"),
         ("    return 3.0", "loop.py:own returned int|returned float, and not the outputs next"),
         ("    return {'x': inputs['x']}", "returned x, and not the outputs next; return a dict"),
+        ("    return {'next': inputs['x']}", r"own never calls run; call run\(inputs\) for each"),
+        (
+            "    return run({})",
+            "in call 1 of run in loop.py:own: .*; check what the function gives",
+        ),
+        ("    return run(5)", "loop.py:own failed: run takes a dict"),
+        ("    run(inputs)\n    return {'next': 'a'}", "returned str32 for 'next', and the model"),
+        ("    run(inputs)\n    return {'next': [[1], [2, 3]]}", "returned object for 'next'"),
+        (
+            "    return {'next': run(inputs)['next'] > 0}",
+            "returned bool for 'next', and the model",
+        ),
+        (
+            "    import random\n    return {'next': run(inputs)['next'] + random.random()}",
+            "loop.py:own gives other outputs each time: .*; fix its seed",
+        ),
     ],
 )
 def test_a_loop_that_fails_is_one_line(model: Path, tmp_path: Path, body: str, why: str) -> None:
@@ -176,6 +192,36 @@ def test_a_loop_that_fails_is_one_line(model: Path, tmp_path: Path, body: str, w
     script.write_text(f"def own(run, inputs):\n{body}\n")
     with pytest.raises(PrecisionBisectError, match=why):
         search(model, tmp_path / "run", loop=f"{script}:own")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"loop": "own"}, "the function of --loop makes of finite outputs; mend it"),
+        (
+            {"loop": "feeds"},
+            "in call 2 of the loop, born in .*; mend the model, the inputs or the f",
+        ),
+        ({"steps": 4, "feed": ["y:x"]}, "in step 3 of the loop, born in Log .* or --feed first"),
+    ],
+)
+def test_nan_of_a_reference_is_looked_for_in_its_step(
+    tmp_path: Path, how: dict[str, Any], why: str
+) -> None:
+    """The first step may be as good as any: what it is fed later is not."""
+    (tmp_path / "loop.py").write_text(
+        "def own(run, inputs):\n    return {'y': run(inputs)['y'] * float('nan')}\n"
+        "def feeds(run, inputs):\n    run(inputs)\n    return run({'x': 0 * inputs['x']})\n"
+    )
+    if "loop" in how:
+        how = {"loop": f"{tmp_path / 'loop.py'}:{how['loop']}"}
+    text = (
+        "(float[4] x) => (float[4] y) <float one = {1}> { l = Log(x) a = Abs(l) y = Sub(a, one) }"
+    )
+    start = [{"x": np.full(4, np.exp(np.exp(1)), np.float32)}]  # then about 1.7, then below 0
+    path = save(parse(text), tmp_path)
+    result = search(path, tmp_path / "run", inputs=start, **how)
+    assert result.message is not None and re.search(why, result.message)
 
 
 def test_children_run_the_loop_as_well(model: Path, looped: Result, tmp_path: Path) -> None:
@@ -213,7 +259,14 @@ def test_the_exported_script_runs_the_loop(looped: Result) -> None:
     assert recheck is not None and not recheck.refutes
     assert looped.deployment is not None and looped.deployment.polygraphy is None
     out = looped.out / "judged.json"
-    command = [sys.executable, str(looped.out / RUN_SCRIPT), "--cpu", "--json", str(out)]
+    command = [
+        sys.executable,
+        str(looped.out / RUN_SCRIPT),
+        "--provider",
+        "cpu",
+        "--json",
+        str(out),
+    ]
     subprocess.run(command, check=False, capture_output=True)
     told = json.loads(out.read_text())
     # The CPU computes FP16 in FP32, so the errors are those of FP32 after ten steps.

@@ -37,7 +37,7 @@ def choose_loop(options: Options, model: Model) -> Loop:
     Raises UsageError for links between what the model has not, or what does not fit.
     """
     if options.loop is not None:
-        outputs = [spec.name for spec in model.outputs]
+        outputs = {spec.name: spec.dtype for spec in model.outputs}
         if not isinstance(options.loop, str):
             return FunctionLoop(options.loop, name_of(options.loop), outputs)
         path, name = script_of_loop(options.loop)
