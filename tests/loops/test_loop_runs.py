@@ -246,7 +246,7 @@ def test_the_loop_is_part_of_what_a_run_is(
     capsys.readouterr()
     assert ExitCode.USAGE == main([*flags, "--steps", "9", "--resume"])
     said = capsys.readouterr().err
-    assert "loop" in said and 1 == said.count("\n")
+    assert "--steps was 10, now 9" in said and 1 == said.count("\n")
     assert ExitCode.OK == main([*flags, "--steps", "10", "--resume"])
     shown = capsys.readouterr().out
     assert "judged after 10 steps" in shown
@@ -324,7 +324,10 @@ def test_few_loops_rank() -> None:
     ("options", "why"),
     [
         ({"steps": 2}, "steps=2 without feed would run the same step again"),
-        ({"feed": ["next:x"]}, "feed and each_step=True need steps"),
+        (
+            {"feed": ["next:x"]},
+            "feed and each_step=True need steps; give steps N, 2 or more",
+        ),
         ({"steps": 2, "feed": ["next:x"], "loop": "a.py:b"}, "loop runs all steps itself"),
         ({"steps": 0}, "steps=0 is below 1|steps 0 is below 1"),
         ({"loop": "a.py"}, "names no function"),

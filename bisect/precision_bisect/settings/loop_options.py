@@ -22,8 +22,8 @@ class LoopOptions:
 
     steps: int = _loop(
         1,
-        "run the model N times, each sample being the first inputs, and judge what the last step "
-        "gives ({})",
+        f"run the model N times, up to {MOST_STEPS}, each sample being the first inputs, and "
+        "judge what the last step gives ({})",
         metavar="N",
         least=1,
         most=MOST_STEPS,
@@ -64,7 +64,11 @@ def check_loop(options: LoopOptions) -> Iterator[tuple[bool, str, str]]:
     both = own and (options.steps > 1 or bool(options.feed) or options.each_step)
     yield both, "--loop runs all steps itself", "leave out --steps, --feed and --each-step"
     useless = bool(options.feed) or options.each_step
-    yield useless and options.steps == 1, "--feed and --each-step need --steps", "give --steps N"
+    yield (
+        useless and options.steps == 1,
+        "--feed and --each-step need --steps",
+        "give --steps N, 2 or more",
+    )
     idle = options.steps > 1 and not options.feed
     again = f"--steps {options.steps} without --feed would run the same step again"
     yield idle, again, "say what goes back by --feed OUTPUT:INPUT"
