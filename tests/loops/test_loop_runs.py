@@ -139,6 +139,17 @@ def test_the_user_may_write_the_loop(model: Path, looped: Result, tmp_path: Path
     assert looped.kept == object_of_python.kept
 
 
+def test_a_check_that_is_a_loop(model: Path, tmp_path: Path) -> None:
+    """`--check loop.py` is what issue 52 calls it; without a function `loop` it is refused."""
+    script = tmp_path / "loop.py"
+    script.write_text("def loop(run, inputs):\n    return run({'x': run(inputs)['next']})\n")
+    result = search(model, tmp_path / "run", check=str(script))
+    assert result.loop is not None and 2 == len(result.loop.errors)
+    script.write_text("def other(run, inputs):\n    return run(inputs)\n")
+    with pytest.raises(UsageError, match="names no function"):
+        search(model, tmp_path / "refused", check=str(script), atol=None)
+
+
 def _ten(run: Any, inputs: Any) -> Any:
     outputs = None
     for _ in range(STEPS):
@@ -221,7 +232,7 @@ def test_nan_of_a_reference_is_looked_for_in_its_step(
     start = [{"x": np.full(4, np.exp(np.exp(1)), np.float32)}]  # then about 1.7, then below 0
     path = save(parse(text), tmp_path)
     result = search(path, tmp_path / "run", inputs=start, **how)
-    assert result.message is not None and re.search(why, result.message)
+    assert re.search(why, result.message or "")
 
 
 def test_children_run_the_loop_as_well(model: Path, looped: Result, tmp_path: Path) -> None:

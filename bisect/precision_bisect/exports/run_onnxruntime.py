@@ -267,13 +267,13 @@ def run_function(function: Any, run: Callable[[Any], Any], feed: Any) -> Any:
 
     try:
         returned = function(step, {name: array.copy() for name, array in feed.items()})
-        final = {name: np.asarray(array) for name, array in returned.items()}
     except Exception:
         if not broken:
             raise
+        returned = {}
     if errors and not broken:
         raise errors[0]
-    return broken[0] if broken else final
+    return broken[0] if broken else {name: np.asarray(a) for name, a in returned.items()}
 
 
 def all_finite(outputs: Any) -> bool:

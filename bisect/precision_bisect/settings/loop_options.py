@@ -1,8 +1,11 @@
 """Flags of a closed loop: how many steps a model runs, and what is fed back into it."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import UsageError
@@ -72,6 +75,16 @@ def check_loop(options: LoopOptions) -> Iterator[tuple[bool, str, str]]:
     idle = options.steps > 1 and not options.feed
     again = f"--steps {options.steps} without --feed would run the same step again"
     yield idle, again, "say what goes back by --feed OUTPUT:INPUT"
+
+
+def loop_of_check(check: object) -> str | None:
+    """Return the --loop that `--check SCRIPT.py` means: the script's function `loop`, if any."""
+    if not isinstance(check, str) or not check.endswith(".py"):
+        return None
+    with suppress(OSError, ValueError):
+        if re.search(r"^def loop\(", Path(check).read_text(encoding="utf-8"), re.MULTILINE):
+            return f"{check}:loop"
+    return None
 
 
 def script_of_loop(loop: str) -> tuple[str, str]:
