@@ -54,6 +54,12 @@ class PrecisionBisectError(Exception):
         return printable(" ".join(f"{self.message}; {self.hint}".split()))
 
 
+class StepFailed(RuntimeError):
+    """An inference that a loop feeds does not run."""
+
+    hint = "check --feed, or write the steps yourself: --loop script.py:function"
+
+
 class UsageError(PrecisionBisectError):
     """A flag or a combination of flags that cannot work."""
 

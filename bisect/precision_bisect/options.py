@@ -22,7 +22,7 @@ from precision_bisect.precisions import (
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, EXPORT_POINTS, FEWEST, export_point
 from precision_bisect.settings.flags import check, flag, flag_name, objects
-from precision_bisect.settings.loop_options import check_loop
+from precision_bisect.settings.loop_options import check_loop, loop_of_check
 from precision_bisect.settings.reading import duration, patterns, share
 from precision_bisect.settings.sample_options import (
     DEFAULT_METRIC,
@@ -243,6 +243,9 @@ class Options(WorkerOptions, SampleOptions):
 
     def __post_init__(self) -> None:
         check(self)
+        if self.loop is None and (loop := loop_of_check(self.check)) is not None:
+            object.__setattr__(self, "loop", loop)
+            object.__setattr__(self, "check", None)
         self.check_samples()
         self._check_patterns()
         beyond = chain(self._beyond_a_pair(), self._beyond_the_emulator())

@@ -109,7 +109,7 @@ def exported(result: Result) -> str:
         count = counted(len(result.deploy.kept), "layer")
         plan = f"the plan to deploy ({count})"
         if result.fp32_wins:
-            plan = f"the fastest mixed plan ({count}), which FP32 is as fast as"
+            plan = f"the fastest mixed plan ({count}), which is no faster than FP32"
         return f"{plan}; target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):

@@ -244,7 +244,9 @@ def _judge(result: Result) -> Iterator[NextStep]:
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:
-            what = f"Next: confirm the prediction on {LABELS[target]}, {tf32}"
+            other = result.target in LABELS and result.target != target
+            verb = "judge it, too, on" if other else "confirm the prediction on"
+            what = f"Next: {verb} {LABELS[target]}, {tf32}"
             yield NextStep(what=what, commands=(command,))
 
 

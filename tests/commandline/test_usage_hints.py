@@ -46,6 +46,7 @@ from precision_bisect.settings.reading import named_path
         (["show", "run", "--loadInputs=x:a.bin"], "see precision-bisect show --help"),
         (["m.onnx", "--backend", "trt"], "did you mean tensorrt?"),
         (["m.onnx", "--backend", "cpu"], "see precision-bisect --help"),
+        (["m.onnx", "--steps", "2", "--feed", ""], "--feed is empty; give a value, or leave it"),
         (["m.onnx", "--tol", "0,01"], "--tol cannot read '0,01'; write --tol 0.01"),
     ],
 )

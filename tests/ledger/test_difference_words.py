@@ -48,6 +48,14 @@ def comparator(**changed: dict[str, float]) -> dict[str, Any]:
             "another model",
         ),
         (
+            {"loop": {"steps": 9, "feeds": [["y", "x", "", -1]], "each_step": False}},
+            "other --feed, --steps was not given, now 9",
+        ),
+        (
+            {"loop": {"loop": "loop.py:f", "script": HASH}},
+            "--loop was not given, now loop.py:f, other script of --loop",
+        ),
+        (
             {"model": OTHER, "inputs": OTHER, "copies": [0, 1], "low": "bf16"},
             "another model, other inputs, --copies was 16, now 0 and 2 more",
         ),

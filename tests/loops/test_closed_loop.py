@@ -15,7 +15,7 @@ from effort import examples
 from loop_models import DECODE, cache, chaos, chaos_samples, write_examples
 from models import load_text, save
 from precision_bisect.backends.emulation.emulator import EmulatedEngine
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import StepFailed, UsageError
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.inputs.choose_loop import choose_loop
@@ -167,7 +167,7 @@ def test_an_error_says_its_step(tmp_path: Path) -> None:
             raise RuntimeError("invalid dimensions")
         return {"y": np.ones(2, np.float32)}
 
-    with pytest.raises(RuntimeError, match="in step 2 of the loop: invalid dimensions"):
+    with pytest.raises(StepFailed, match="in step 2 of the loop: invalid dimensions"):
         loop(run, {"x": np.ones(1, np.float32)})
 
 
@@ -218,6 +218,9 @@ TYPES = """(float[1,4] x, float16[1,4] half, int64[1,"n"] ids, bool[1] on) =>
         (["y:x:append"], r"the input is \(1, 4\), which has no axis to grow along"),
         (["y:x:next"], "next counts an input on, and 'y' is an output; write --feed x:x:next"),
         (["on:on:next"], "bool has no next value"),
+        (["x:x:next"], r"next gives one value, and the input is \(1, 4\); write the steps"),
+        (["y:x:foo"], "has no HOW 'foo'; HOW is argmax, append or next"),
+        (["*:x*:foo"], "has no HOW 'foo'"),
         (["y:x", "y:x:append"], "no axis to grow along"),
         (["*:*"], "names '\\*', which is no input of the model"),
     ],

@@ -80,6 +80,14 @@ def test_single_steps_hold_and_ten_do_not(model: Path, looped: Result, tmp_path:
     assert f"judged after {STEPS} steps; at step 1, 2, 3, 5, 10: error" in steps.words
 
 
+def test_steps_say_whose_errors_they_are(model: Path, looped: Result, tmp_path: Path) -> None:
+    """Of many samples the first tell them, and the worst of the answer may be of another one."""
+    many = search(model, tmp_path / "run", inputs=chaos_samples(5), **LOOP)
+    assert many.loop is not None and looped.loop is not None
+    assert (4, 0) == (many.loop.samples, looped.loop.samples)
+    assert "; of the first 4 samples at step 1, 2, 3, 5, 10: error" in many.loop.words
+
+
 def test_single_steps_fail_and_the_end_holds(tmp_path: Path) -> None:
     """A sampler forgets: what is lost in the noise of early steps is gone in the picture."""
     write_examples(tmp_path)
@@ -131,6 +139,17 @@ def test_the_user_may_write_the_loop(model: Path, looped: Result, tmp_path: Path
     assert looped.kept == object_of_python.kept
 
 
+def test_a_check_that_is_a_loop(model: Path, tmp_path: Path) -> None:
+    """`--check loop.py` is what issue 52 calls it; without a function `loop` it is refused."""
+    script = tmp_path / "loop.py"
+    script.write_text("def loop(run, inputs):\n    return run({'x': run(inputs)['next']})\n")
+    result = search(model, tmp_path / "run", check=str(script))
+    assert result.loop is not None and 2 == len(result.loop.errors)
+    script.write_text("def other(run, inputs):\n    return run(inputs)\n")
+    with pytest.raises(UsageError, match="names no function"):
+        search(model, tmp_path / "refused", check=str(script), atol=None)
+
+
 def _ten(run: Any, inputs: Any) -> Any:
     outputs = None
     for _ in range(STEPS):
@@ -160,6 +179,22 @@ def test_the_documented_sampler_runs(tmp_path: Path) -> None:
         ("    return 1 / 0", "loop.py:own failed: division by zero"),
         ("    return 3.0", "loop.py:own returned int|returned float, and not the outputs next"),
         ("    return {'x': inputs['x']}", "returned x, and not the outputs next; return a dict"),
+        ("    return {'next': inputs['x']}", r"own never calls run; call run\(inputs\) for each"),
+        (
+            "    return run({})",
+            "in call 1 of run in loop.py:own: .*; check what the function gives",
+        ),
+        ("    return run(5)", "loop.py:own failed: run takes a dict"),
+        ("    run(inputs)\n    return {'next': 'a'}", "returned str32 for 'next', and the model"),
+        ("    run(inputs)\n    return {'next': [[1], [2, 3]]}", "returned object for 'next'"),
+        (
+            "    return {'next': run(inputs)['next'] > 0}",
+            "returned bool for 'next', and the model",
+        ),
+        (
+            "    import random\n    return {'next': run(inputs)['next'] + random.random()}",
+            "loop.py:own gives other outputs each time: .*; fix its seed",
+        ),
     ],
 )
 def test_a_loop_that_fails_is_one_line(model: Path, tmp_path: Path, body: str, why: str) -> None:
@@ -168,6 +203,36 @@ def test_a_loop_that_fails_is_one_line(model: Path, tmp_path: Path, body: str, w
     script.write_text(f"def own(run, inputs):\n{body}\n")
     with pytest.raises(PrecisionBisectError, match=why):
         search(model, tmp_path / "run", loop=f"{script}:own")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"loop": "own"}, "the function of --loop makes of finite outputs; mend it"),
+        (
+            {"loop": "feeds"},
+            "in call 2 of the loop, born in .*; mend the model, the inputs or the f",
+        ),
+        ({"steps": 4, "feed": ["y:x"]}, "in step 3 of the loop, born in Log .* or --feed first"),
+    ],
+)
+def test_nan_of_a_reference_is_looked_for_in_its_step(
+    tmp_path: Path, how: dict[str, Any], why: str
+) -> None:
+    """The first step may be as good as any: what it is fed later is not."""
+    (tmp_path / "loop.py").write_text(
+        "def own(run, inputs):\n    return {'y': run(inputs)['y'] * float('nan')}\n"
+        "def feeds(run, inputs):\n    run(inputs)\n    return run({'x': 0 * inputs['x']})\n"
+    )
+    if "loop" in how:
+        how = {"loop": f"{tmp_path / 'loop.py'}:{how['loop']}"}
+    text = (
+        "(float[4] x) => (float[4] y) <float one = {1}> { l = Log(x) a = Abs(l) y = Sub(a, one) }"
+    )
+    start = [{"x": np.full(4, np.exp(np.exp(1)), np.float32)}]  # then about 1.7, then below 0
+    path = save(parse(text), tmp_path)
+    result = search(path, tmp_path / "run", inputs=start, **how)
+    assert re.search(why, result.message or "")
 
 
 def test_children_run_the_loop_as_well(model: Path, looped: Result, tmp_path: Path) -> None:
@@ -192,7 +257,7 @@ def test_the_loop_is_part_of_what_a_run_is(
     capsys.readouterr()
     assert ExitCode.USAGE == main([*flags, "--steps", "9", "--resume"])
     said = capsys.readouterr().err
-    assert "loop" in said and 1 == said.count("\n")
+    assert "--steps was 10, now 9" in said and 1 == said.count("\n")
     assert ExitCode.OK == main([*flags, "--steps", "10", "--resume"])
     shown = capsys.readouterr().out
     assert "judged after 10 steps" in shown
@@ -270,7 +335,10 @@ def test_few_loops_rank() -> None:
     ("options", "why"),
     [
         ({"steps": 2}, "steps=2 without feed would run the same step again"),
-        ({"feed": ["next:x"]}, "feed and each_step=True need steps"),
+        (
+            {"feed": ["next:x"]},
+            "feed and each_step=True need steps; give steps N, 2 or more",
+        ),
         ({"steps": 2, "feed": ["next:x"], "loop": "a.py:b"}, "loop runs all steps itself"),
         ({"steps": 0}, "steps=0 is below 1|steps 0 is below 1"),
         ({"loop": "a.py"}, "names no function"),

@@ -241,13 +241,48 @@ def run_sample(run: Callable[[Any], Any], feed: Any) -> Any:
     if not loop:
         return run(feed)
     if "script" in loop:
-        return users_function(loop["script"], loop["function"])(run, feed)
+        return run_function(users_function(loop["script"], loop["function"]), run, feed)
     steps: list[Any] = []
     for outputs in looped(run, feed, loop["steps"], [Link(*link) for link in loop["feeds"]]):
-        if not all(np.isfinite(a).all() for a in outputs.values() if a.dtype.kind == "f"):
+        if not all_finite(outputs):
             return outputs  # an ArgMax would hide it
         steps = [*steps, outputs] if loop["each_step"] else [outputs]
     return joined(steps) if loop["each_step"] else steps[-1]
+
+
+def run_function(function: Any, run: Callable[[Any], Any], feed: Any) -> Any:
+    """Return what the user's loop returns, or the outputs of a step with NaN or Inf.
+
+    Raises what `run` raises, even if the function catches it.
+    """
+    broken: list[Any] = []
+    errors: list[Exception] = []
+
+    def step(inputs: Any) -> Any:
+        try:
+            outputs = run(inputs)
+        except Exception as error:
+            errors.append(error)
+            raise
+        if not all_finite(outputs):
+            broken.append(outputs)
+            raise FloatingPointError("a step gives NaN or Inf")
+        return dict(outputs)
+
+    try:
+        returned = function(step, {name: array.copy() for name, array in feed.items()})
+    except Exception:
+        if not broken:
+            raise
+        returned = {}
+    if errors and not broken:
+        raise errors[0]
+    return broken[0] if broken else {name: np.asarray(a) for name, a in returned.items()}
+
+
+def all_finite(outputs: Any) -> bool:
+    """Return whether no output holds NaN or Inf."""
+    return all(np.isfinite(a).all() for a in outputs.values() if a.dtype.kind == "f")
 
 
 def users_function(file: str, name: str) -> Any:
@@ -342,7 +377,7 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     """Judge by a check, the user's or one of ours. Raises CannotJudge where it does not run."""
     file, _, name = SETTINGS["limits"]["check"].rpartition(":")
     limit = SETTINGS["limits"]["tolerance"]
-    finite = all(np.isfinite(a).all() for o in outputs for a in o.values() if a.dtype.kind == "f")
+    finite = all(map(all_finite, outputs))
     if finite and not file:
         chosen = SETTINGS["limits"]["outputs"]
         both = ([{n: s[n] for n in chosen} for s in samples] for samples in (outputs, wanted))

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import InputError, ModelError
+from precision_bisect.errors import InputError, ModelError, StepFailed
 from precision_bisect.graphs.graph import (
     RANDOM,
     all_graphs,
@@ -90,7 +90,9 @@ def timed_outputs(
         except RuntimeError as error:
             raise InputError(
                 f"ONNX Runtime cannot run the model on these inputs: {error}",
-                "check the inputs' shapes and values",
+                error.hint
+                if isinstance(error, StepFailed)
+                else "check the inputs' shapes and values",
             ) from error
         spent.append(time.process_time())
     outputs = [judgeable(outputs, number) for number, outputs in enumerate(results)]

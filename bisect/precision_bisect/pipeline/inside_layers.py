@@ -11,10 +11,11 @@ from precision_bisect.explaining.diagnosis.instrument import (
     born_not_finite,
     watched_under,
 )
-from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import by_torch_export
+from precision_bisect.judging.inputs.loops import FunctionLoop, recorded
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -101,15 +102,28 @@ def reference_trouble(case: Case) -> str:
         for sample, outputs in zip(case.samples, case.reference, strict=True)
         if non_finite([outputs])
     )
+    where, mend = "", "the model or the inputs"
+    if not case.loop.plain:
+        own = isinstance(case.loop, FunctionLoop)
+        run = ReferenceSession(case.model, case.options.threads, optimised=case.optimised).step
+        steps = recorded(case.loop, run, sample)
+        sample, outputs = steps[-1]
+        if non_finite([outputs]):
+            where = f", in {'call' if own else 'step'} {len(steps)} of the loop"
+            mend = f"the model, the inputs or {'the function' if own else '--feed'}"
+        elif own and case.sets.given is None:
+            return (
+                f"{trouble}, which the function of --loop makes of finite outputs; mend it first"
+            )
     layer = born_not_finite(case.model, sample, case.options.threads)
-    born = "" if layer is None else f", born in {layer.op_type} {layer.name}"
+    born = where + ("" if layer is None else f", born in {layer.op_type} {layer.name}")
     dropped = layer is not None and layer.op_type in _GUARDED
     if dropped and by_torch_export(case.model.proto):
         return (
             f"{trouble}{born}; torch.onnx.export(dynamo=True) leaves out '+ eps' up to 1e-8: "
             "export it with optimize=False, or give the module a larger eps"
         )
-    return f"{trouble}{born}; mend the model or the inputs first"
+    return f"{trouble}{born}; mend {mend} first"
 
 
 def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:

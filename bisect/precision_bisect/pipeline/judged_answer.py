@@ -20,6 +20,7 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.monotone import Break, breaks, rows
 from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.engine_runs import TOLD_BY_STEP
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import Timings
@@ -93,6 +94,7 @@ def loop_steps(prepared: Prepared, driver: Driver, plan: Plan | None) -> LoopSte
         judged="function" if own else "each" if options.each_step else "last",
         errors=_by_step(driver, plan),
         all_low=_by_step(driver, Plan.of(())),
+        samples=TOLD_BY_STEP if len(prepared.case.samples) > TOLD_BY_STEP else 0,
     )
 
 

@@ -20,7 +20,7 @@ from precision_bisect.protocols import (
 )
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, TrialStatus
 
-_LOOKED_AT = 4
+TOLD_BY_STEP = 4
 """Samples that tell it, at most: each costs its loop twice more. A bound."""
 
 
@@ -76,7 +76,7 @@ def errors_by_step(
     if refer is None or comparator.tolerance is None:
         return []
     worst: list[float] = []
-    for feed in feeds[:_LOOKED_AT]:
+    for feed in feeds[:TOLD_BY_STEP]:
         for engine in ways:
             try:
                 errors = _errors(loop, comparator, engine, refer, feed)

@@ -1,8 +1,11 @@
 """Flags of a closed loop: how many steps a model runs, and what is fed back into it."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from precision_bisect.errors import UsageError
@@ -22,8 +25,8 @@ class LoopOptions:
 
     steps: int = _loop(
         1,
-        "run the model N times, each sample being the first inputs, and judge what the last step "
-        "gives ({})",
+        f"run the model N times, up to {MOST_STEPS}, each sample being the first inputs, and "
+        "judge what the last step gives ({})",
         metavar="N",
         least=1,
         most=MOST_STEPS,
@@ -64,10 +67,24 @@ def check_loop(options: LoopOptions) -> Iterator[tuple[bool, str, str]]:
     both = own and (options.steps > 1 or bool(options.feed) or options.each_step)
     yield both, "--loop runs all steps itself", "leave out --steps, --feed and --each-step"
     useless = bool(options.feed) or options.each_step
-    yield useless and options.steps == 1, "--feed and --each-step need --steps", "give --steps N"
+    yield (
+        useless and options.steps == 1,
+        "--feed and --each-step need --steps",
+        "give --steps N, 2 or more",
+    )
     idle = options.steps > 1 and not options.feed
     again = f"--steps {options.steps} without --feed would run the same step again"
     yield idle, again, "say what goes back by --feed OUTPUT:INPUT"
+
+
+def loop_of_check(check: object) -> str | None:
+    """Return the --loop that `--check SCRIPT.py` means: the script's function `loop`, if any."""
+    if not isinstance(check, str) or not check.endswith(".py"):
+        return None
+    with suppress(OSError, ValueError):
+        if re.search(r"^def loop\(", Path(check).read_text(encoding="utf-8"), re.MULTILINE):
+            return f"{check}:loop"
+    return None
 
 
 def script_of_loop(loop: str) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def patterns(texts: Iterable[str], flag: str) -> tuple[str, ...]:
     """Return the patterns of a flag, each once. Raises UsageError for an empty one."""
     unique = tuple(dict.fromkeys(texts))
     if "" in unique:
-        raise UsageError(f"{flag} is empty", "name layers, or leave it out")
+        raise UsageError(f"{flag} is empty", "give a value, or leave it out")
     return unique
 
 

@@ -303,11 +303,13 @@ def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[
 
 
 def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | None:
-    """Return the first layer, in network order, with NaN or Inf in FP32; None if none is shown.
+    """Return the first layer, in network order, whose NaN or Inf reaches an output in FP32.
 
-    A sample has arrays of the inputs' shapes by name.
+    None if none is shown. A sample has arrays of the inputs' shapes by name. Inf that goes no
+    further, such as that of a mask before Softmax, is none.
     """
     every = computed(model)
+    broken: set[str] = set()
     for start in range(0, len(every), _AT_ONCE):
         names = every[start : start + _AT_ONCE]
         try:
@@ -315,10 +317,16 @@ def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | N
             values = Session(shown, model.weights, threads).run(sample)
         except (ModelError, RuntimeError):
             return None
-        for name in names:
-            if not np.isfinite(values[name]).all():
-                return next(layer for layer in model.table.layers if name in layer.outputs)
-    return None
+        broken |= {name for name in names if not np.isfinite(values[name]).all()}
+    reached = {spec.name for spec in model.outputs} & broken
+    by_output = {name: layer for layer in model.table.layers for name in layer.outputs}
+    first = None
+    for node in reversed(model.proto.graph.node):
+        if reached.isdisjoint(node.output):
+            continue
+        first = next((by_output[name] for name in node.output if name in by_output), first)
+        reached |= {*node.input} & broken
+    return first
 
 
 def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:

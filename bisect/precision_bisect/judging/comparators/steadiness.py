@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from precision_bisect.errors import ModelError, first_of
+from precision_bisect.errors import ModelError, UsageError, first_of
 from precision_bisect.graphs.fp32_outputs import (
     TRAINED,
     ReferenceSession,
@@ -19,7 +19,7 @@ from precision_bisect.graphs.fp32_outputs import (
     non_finite,
 )
 from precision_bisect.graphs.load import Model
-from precision_bisect.judging.inputs.loops import PLAIN, Loop
+from precision_bisect.judging.inputs.loops import PLAIN, FunctionLoop, Loop
 from precision_bisect.judging.inputs.reference import Reference
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
@@ -84,7 +84,7 @@ def steadiness(
 
     `samples` are those that judge. Only a model that was seen to differ, or that has such nodes,
     is run again. Raises ModelError where two runs differ by more than a part of the tolerance,
-    with the nodes and what to do.
+    with the nodes and what to do; UsageError where a function of --loop does that.
     """
     changing = changing_nodes(model, {spec.name for spec in model.outputs})
     if not reference.runs or (reference.steady and not changing):
@@ -103,7 +103,11 @@ def steadiness(
         judgement = within.judge(again, first)
         if judgement.verdict is Verdict.FAIL:
             nodes = changing_nodes(model, moved)
-            raise _changed(model, nodes, _by(judgement.error, comparator.tolerance))
+            by = _by(judgement.error, comparator.tolerance)
+            if isinstance(loop, FunctionLoop) and not nodes:
+                what = f"{loop.called} gives other outputs each time: two runs differ{by}"
+                raise UsageError(what, "fix its seed")
+            raise _changed(model, nodes, by)
         worst = max(worst, judgement, key=lambda judgement: judgement.error or 0.0)
     if not changing:
         return ""

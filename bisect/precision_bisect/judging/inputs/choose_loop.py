@@ -37,7 +37,7 @@ def choose_loop(options: Options, model: Model) -> Loop:
     Raises UsageError for links between what the model has not, or what does not fit.
     """
     if options.loop is not None:
-        outputs = [spec.name for spec in model.outputs]
+        outputs = {spec.name: spec.dtype for spec in model.outputs}
         if not isinstance(options.loop, str):
             return FunctionLoop(options.loop, name_of(options.loop), outputs)
         path, name = script_of_loop(options.loop)
@@ -89,6 +89,9 @@ def _links(text: str, model: Model) -> Iterator[Link]:
     elif all(_starred(source, name) is None for name in names):
         why = f"--feed names {source!r}, which is no output of the model"
         hint = f"its outputs are {', '.join(outputs)}"
+    elif any(_starred(target.rpartition(":")[0], name) is not None for name in inputs):
+        why = f"--feed {text!r} has no HOW {target.rpartition(':')[2]!r}"
+        hint = "HOW is argmax, append or next"
     else:
         why = f"--feed {text!r} names {target!r}, which is no input of the model"
         hint = f"its inputs are {', '.join(inputs)}"
@@ -157,6 +160,9 @@ def _checked(
     if link.how == "next":
         if np.dtype(target.dtype or "O").kind not in "iuf":
             raise UsageError(f"{named}:next: {target.dtype} has no next value", _SCRIPT[3:])
+        if target.shape and isinstance(target.shape[-1], int) and target.shape[-1] != 1:
+            why = f"{named}:next gives one value, and the input is {show(target.shape)}"
+            raise UsageError(why, _SCRIPT[3:])
         return link
     if source.shape is None or target.shape is None:
         return _with_axis(link, target, named) if link.how else link

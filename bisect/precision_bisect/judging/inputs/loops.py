@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import StepFailed, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.judging.inputs.closed_loop import Link, joined, looped
 from precision_bisect.judging.inputs.copies import FACTORS
@@ -20,12 +21,20 @@ from precision_bisect.machine.user_scripts import (
 )
 from precision_bisect.protocols import Run, Sample, dropping
 
+_ALIKE = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
+"""Kinds of numpy's types that may stand for each."""
 LOOKED_AT = 32
 """Feeds of steps that calibrate, and that ranges and causes are found by. A bound."""
 
 
-class CannotFeed(RuntimeError):
+class CannotFeed(StepFailed):
     """What a step gives does not fit into the next one: its shape depends on values."""
+
+
+class CallFailed(StepFailed):
+    """What a function gives to `run` does not run."""
+
+    hint = "check what the function gives to run(inputs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class ClosedLoop:
     def each_of(self, run: Run, feed: Sample) -> Iterator[Sample]:
         """Yield the outputs of each step. Raises CannotFeed, and what `run` raises."""
         try:
-            yield from looped(_counted(run), feed, self.steps, self.links)
+            yield from looped(_counted(run, "step", "the loop"), feed, self.steps, self.links)
         except ValueError as error:  # of numpy
             raise CannotFeed(f"an output cannot be fed: {error}") from error
 
@@ -90,13 +99,16 @@ class FunctionLoop:
     sendable = False
     _path: Path | None = None
 
-    def __init__(self, function: Callable[..., Any], name: str, outputs: Sequence[str]) -> None:
-        self._function, self._called, self._outputs = function, name, tuple(outputs)
+    def __init__(
+        self, function: Callable[..., Any], name: str, outputs: Mapping[str, str | None]
+    ) -> None:
+        """Take the function, how messages call it, and the types of the model's outputs."""
+        self._function, self.called, self._outputs = function, name, dict(outputs)
         self._settings: dict[str, Any] = {"loop": name}
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise UsageError(
-            f"trials run in other processes, which do not have the function {self._called} of "
+            f"trials run in other processes, which do not have the function {self.called} of "
             "--loop",
             "keep them in this one with --isolate never, or give it by name",
         )
@@ -108,11 +120,11 @@ class FunctionLoop:
     def __call__(self, run: Run, feed: Sample) -> Sample:
         """Return what the function returns.
 
-        Raises what `run` raises, and UsageError where the function fails, or returns no dict of
-        the model's outputs.
+        Raises what `run` raises, and UsageError where the function fails, never calls `run`, or
+        returns no dict of the model's outputs.
         """
         inside = {name: array for name, array in feed.items() if name == FACTORS}
-        steps = _Steps(run, inside)
+        steps = _Steps(_counted(run, "call", f"run in {self.called}", CallFailed), inside)
         inputs = {name: array.copy() for name, array in feed.items() if name != FACTORS}
         try:
             with running_script(self._path):
@@ -122,7 +134,7 @@ class FunctionLoop:
                 return steps.broken
             if steps.error is not None:
                 raise steps.error from failed
-            raise UsageError(f"{self._called} failed: {failed}", "run it on its own") from failed
+            raise UsageError(f"{self.called} failed: {failed}", "run it on its own") from failed
         if steps.broken is not None:
             return steps.broken
         if steps.error is not None:
@@ -130,11 +142,28 @@ class FunctionLoop:
         if not isinstance(returned, Mapping) or {*returned} != {*self._outputs}:
             had = ", ".join(map(str, returned)) if isinstance(returned, Mapping) else ""
             raise UsageError(
-                f"{self._called} returned {had or type(returned).__name__}, and not the outputs "
+                f"{self.called} returned {had or type(returned).__name__}, and not the outputs "
                 f"{', '.join(self._outputs)}",
                 "return a dict with an array for each output of the model",
             )
-        return {name: np.asarray(returned[name]) for name in self._outputs}
+        if not steps.calls:
+            raise UsageError(f"{self.called} never calls run", "call run(inputs) for each step")
+        return {name: self._array(name, returned[name]) for name in self._outputs}
+
+    def _array(self, name: str, value: Any) -> NDArray[Any]:
+        """Return an output as an array. Raises UsageError for what the model cannot give."""
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of unlike lengths
+            array = np.asarray(None)
+        dtype = self._outputs[name]
+        if dtype and array.dtype.kind not in _ALIKE.get(np.dtype(dtype).kind, array.dtype.kind):
+            raise UsageError(
+                f"{self.called} returned {array.dtype.name} for {name!r}, and the model gives "
+                f"{dtype}",
+                "return arrays of the types that run(inputs) gives",
+            )
+        return array
 
     def each_of(self, run: Run, feed: Sample) -> Iterator[Sample]:
         """Yield the outputs of each inference, after all of them."""
@@ -146,12 +175,12 @@ class ScriptLoop(FunctionLoop):
 
     sendable = True
 
-    def __init__(self, path: Path, name: str, outputs: Sequence[str]) -> None:
+    def __init__(self, path: Path, name: str, outputs: Mapping[str, str | None]) -> None:
         super().__init__(load_function(path, name), f"{path.name}:{name}", outputs)
         self._path = self.path = path.absolute()
         self.name, self._source = name, path.read_bytes()
         digest = hashlib.sha256(self._source).hexdigest()
-        self._settings = {"loop": self._called, "script": digest}
+        self._settings = {"loop": self.called, "script": digest}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes load the script themselves: its functions cannot be sent."""
@@ -163,7 +192,7 @@ PLAIN = ClosedLoop()
 """One inference a sample."""
 
 
-def _again(path: Path, source: bytes, name: str, outputs: Sequence[str]) -> ScriptLoop:
+def _again(path: Path, source: bytes, name: str, outputs: Mapping[str, str | None]) -> ScriptLoop:
     return ScriptLoop(script_copy(path, source, "loop"), name, outputs)
 
 
@@ -172,10 +201,14 @@ class _Steps:
 
     def __init__(self, run: Run, inside: Sample) -> None:
         self._run, self._inside = run, inside
+        self.calls = 0
         self.broken: Sample | None = None
         self.error: BaseException | None = None
 
     def __call__(self, inputs: Sample) -> Sample:
+        if not isinstance(inputs, Mapping):
+            raise TypeError("run takes a dict with an array for each input")
+        self.calls += 1
         if self.error is not None:
             raise self.error
         try:
@@ -194,8 +227,11 @@ def _broken(outputs: Sample) -> bool:
     return bool(non_finite([outputs]) or dropping([outputs]))
 
 
-def _counted(run: Run) -> Run:
-    """Return the run, whose errors say in which step they are."""
+def _counted(run: Run, what: str, of: str, failed: type[StepFailed] | None = None) -> Run:
+    """Return the run, whose errors say in which step they are.
+
+    They are `failed`; without it the first one's are of what the sample holds.
+    """
     step = 0
 
     def counting(feed: Sample) -> Sample:
@@ -204,7 +240,8 @@ def _counted(run: Run) -> Run:
         try:
             return run(feed)
         except RuntimeError as error:
-            raise RuntimeError(f"in step {step} of the loop: {error}") from error
+            kind = failed or (StepFailed if step > 1 else RuntimeError)
+            raise kind(f"in {what} {step} of {of}: {error}") from error
 
     return counting
 

@@ -66,6 +66,7 @@ _FLAGS = {
     "workspace_mib": "workspace",
     "optimization_level": "builder-optimization-level",
     "ort_options": "ort-option",
+    "script": "script of --loop",
 }
 """The flags of settings that are called otherwise."""
 _COPIES = ("--copies", "--copies-failing")
@@ -99,7 +100,8 @@ def difference_words(recorded: _Told, present: _Told, before: _Told, now: _Told)
 def _phrase(difference: Difference) -> Iterator[str]:
     """Yield what one field comes to, nothing where that is said elsewhere."""
     head, _, rest = difference.key.partition(".")
-    if head in _OTHER:
+    # A flag that is off is as good as absent.
+    if head in _OTHER or (rest == "each_step" and not (difference.before or difference.after)):
         return
     if (
         head == "copies"
@@ -108,10 +110,13 @@ def _phrase(difference: Difference) -> Iterator[str]:
     ):
         pairs = zip(_COPIES, difference.before, difference.after, strict=False)
         yield from (_was(flag, old, new) for flag, old, new in pairs if old != new)
+    elif difference.key == "loop.feeds":
+        yield "other --feed"
     elif head in ("machine", "versions"):
         yield _was(rest or head, difference.before, difference.after)
     else:
-        name, _, of = (rest if head in ("comparator", "engine", "images") else head).partition(".")
+        nested = head in ("comparator", "engine", "images", "loop")
+        name, _, of = (rest if nested else head).partition(".")
         if head != "comparator" or name not in _JUDGED_BY:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             yield _was(f"--{flag} {of}".rstrip(), difference.before, difference.after)

@@ -17,8 +17,9 @@ class LoopSteps:
     """How samples ran in a loop, and the errors of the answer, and with every layer low, by step.
 
     What `judged` them is the `last` step, `each`, or what a `function` returned; of that `steps`
-    is None. Errors are the largest over the first few samples, on the tolerance's scale; those of
-    a step hold what the steps before have brought. They are empty where nothing tells them.
+    is None. Errors are the largest over the first `samples`, 0 for all, on the tolerance's scale;
+    those of a step hold what the steps before have brought. They are empty where nothing tells
+    them.
     """
 
     steps: Count | None
@@ -26,6 +27,7 @@ class LoopSteps:
     judged: Literal["last", "each", "function"] = "last"
     errors: Sequence[Figure] = ()
     all_low: Sequence[Figure] = ()
+    samples: Count = 0
 
     @property
     def words(self) -> str:
@@ -42,7 +44,8 @@ class LoopSteps:
         rows = [("error", self.errors)]
         rows += [("all low", self.all_low)] if [*self.all_low] != [*self.errors] else []
         parts = [f"{name} {_figures(errors, shown)}" for name, errors in rows if errors]
-        at = f"; at step {', '.join(map(str, shown))}: " if parts else ""
+        few = f"of the first {counted(self.samples, 'sample')} " if self.samples else ""
+        at = f"; {few}at step {', '.join(map(str, shown))}: " if parts else ""
         return what + at + "; ".join(parts)
 
 
