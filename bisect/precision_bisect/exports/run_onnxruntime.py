@@ -32,7 +32,13 @@ import numpy as np
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
 from precision_bisect.judging.comparators.metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.task_checks import judge_task
-from precision_bisect.judging.inputs.closed_loop import Link, joined, looped
+from precision_bisect.judging.inputs.closed_loop import (
+    Link,
+    all_finite,
+    joined,
+    looped,
+    run_function,
+)
 
 SETTINGS: dict[str, Any] = {}
 """What this file was written for.
@@ -248,41 +254,6 @@ def run_sample(run: Callable[[Any], Any], feed: Any) -> Any:
             return outputs  # an ArgMax would hide it
         steps = [*steps, outputs] if loop["each_step"] else [outputs]
     return joined(steps) if loop["each_step"] else steps[-1]
-
-
-def run_function(function: Any, run: Callable[[Any], Any], feed: Any) -> Any:
-    """Return what the user's loop returns, or the outputs of a step with NaN or Inf.
-
-    Raises what `run` raises, even if the function catches it.
-    """
-    broken: list[Any] = []
-    errors: list[Exception] = []
-
-    def step(inputs: Any) -> Any:
-        try:
-            outputs = run(inputs)
-        except Exception as error:
-            errors.append(error)
-            raise
-        if not all_finite(outputs):
-            broken.append(outputs)
-            raise FloatingPointError("a step gives NaN or Inf")
-        return dict(outputs)
-
-    try:
-        returned = function(step, {name: array.copy() for name, array in feed.items()})
-    except Exception:
-        if not broken:
-            raise
-        returned = {}
-    if errors and not broken:
-        raise errors[0]
-    return broken[0] if broken else {name: np.asarray(a) for name, a in returned.items()}
-
-
-def all_finite(outputs: Any) -> bool:
-    """Return whether no output holds NaN or Inf."""
-    return all(np.isfinite(a).all() for a in outputs.values() if a.dtype.kind == "f")
 
 
 def users_function(file: str, name: str) -> Any:

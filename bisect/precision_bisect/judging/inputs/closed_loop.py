@@ -50,6 +50,41 @@ def _fed(link: Link, feed: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any
     return np.asarray(value, own.dtype)
 
 
+def run_function(function: Any, run: Callable[[Any], Any], feed: Any) -> Any:
+    """Return what the user's loop returns, or the outputs of a step with NaN or Inf.
+
+    Raises what `run` raises, even if the function catches it.
+    """
+    broken: list[Any] = []
+    errors: list[Exception] = []
+
+    def step(inputs: Any) -> Any:
+        try:
+            outputs = run(inputs)
+        except Exception as error:
+            errors.append(error)
+            raise
+        if not all_finite(outputs):
+            broken.append(outputs)
+            raise FloatingPointError("a step gives NaN or Inf")
+        return dict(outputs)
+
+    try:
+        returned = function(step, {name: array.copy() for name, array in feed.items()})
+    except Exception:
+        if not broken:
+            raise
+        returned = {}
+    if errors and not broken:
+        raise errors[0]
+    return broken[0] if broken else {name: np.asarray(a) for name, a in returned.items()}
+
+
+def all_finite(outputs: Any) -> bool:
+    """Return whether no output holds NaN or Inf."""
+    return all(np.isfinite(a).all() for a in outputs.values() if a.dtype.kind == "f")
+
+
 def joined(steps: Sequence[Mapping[str, Any]]) -> "dict[str, Any]":
     """Return what all steps give, by output: step behind step along the first axis.
 
