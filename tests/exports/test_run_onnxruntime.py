@@ -359,9 +359,7 @@ def test_an_option_of_a_provider_has_a_value(tmp_path: Path) -> None:
     assert (2, ["not judged: --provider-option takes KEY=VALUE"]) == (found.code, found.lines)
 
 
-def test_a_function_loops_as_in_the_search(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_function_loops_as_in_the_search(tmp_path: Path) -> None:
     """It may write into its inputs, return lists, and swallow the error of a step with NaN."""
     (tmp_path / "loop.py").write_text(
         "def own(run, inputs):\n"
@@ -372,11 +370,10 @@ def test_a_function_loops_as_in_the_search(
         "        return {'y': [0.0]}\n"
     )
     loop = {"script": str(tmp_path / "loop.py"), "function": "own"}
-    monkeypatch.setitem(script.SETTINGS, "loop", loop)
-    feed = {"x": np.ones(1, np.float32)}
-    outputs = script.run_sample(lambda feed: {"y": feed["x"]}, feed)
+    feed, own = {"x": np.ones(1, np.float32)}, script.users_function
+    outputs = script.run_sample(lambda feed: {"y": feed["x"]}, feed, loop, own)
     assert ([2.0], [1.0]) == (outputs["y"].tolist(), feed["x"].tolist())
-    outputs = script.run_sample(lambda feed: {"y": feed["x"] * np.float32(np.nan)}, feed)
+    outputs = script.run_sample(lambda feed: {"y": feed["x"] * np.nan}, feed, loop, own)
     assert np.isnan(outputs["y"]).all()
     with pytest.raises(KeyError, match="nothing"):
-        script.run_sample(lambda feed: {"y": feed["nothing"]}, feed)
+        script.run_sample(lambda feed: {"y": feed["nothing"]}, feed, loop, own)

@@ -23,7 +23,6 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,13 +31,7 @@ import numpy as np
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
 from precision_bisect.judging.comparators.metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.task_checks import judge_task
-from precision_bisect.judging.inputs.closed_loop import (
-    Link,
-    all_finite,
-    joined,
-    looped,
-    run_function,
-)
+from precision_bisect.judging.inputs.closed_loop import all_finite, run_sample
 
 SETTINGS: dict[str, Any] = {}
 """What this file was written for.
@@ -226,34 +219,18 @@ def evaluate(how: How, provider: str, feeds: list[Any], wanted: list[Any]) -> li
     session = opened(how, provider)
     names = [output.name for output in session.get_outputs()]
     outputs = []
+
+    def run(inputs: Any) -> dict[str, Any]:
+        return dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.9
+
     for feed in feeds:
         try:
-            outputs.append(run_sample(lambda feed: by_name(names, session.run(names, feed)), feed))
+            outputs.append(run_sample(run, feed, SETTINGS["loop"], users_function))
         except Exception as error:
             raise CannotJudge(f"the run failed: {one_line(error)}") from error
     if "check" in SETTINGS["limits"]:
         return [by_check(outputs, wanted)]
     return [by_metric(name, outputs, wanted) for name in names]
-
-
-def by_name(names: list[str], arrays: list[Any]) -> dict[str, Any]:
-    """Return the outputs of one inference."""
-    return dict(zip(names, arrays))  # noqa: B905 - Python 3.9
-
-
-def run_sample(run: Callable[[Any], Any], feed: Any) -> Any:
-    """Return the outputs to judge: of one inference, or of a loop."""
-    loop = SETTINGS["loop"]
-    if not loop:
-        return run(feed)
-    if "script" in loop:
-        return run_function(users_function(loop["script"], loop["function"]), run, feed)
-    steps: list[Any] = []
-    for outputs in looped(run, feed, loop["steps"], [Link(*link) for link in loop["feeds"]]):
-        if not all_finite(outputs):
-            return outputs  # an ArgMax would hide it
-        steps = [*steps, outputs] if loop["each_step"] else [outputs]
-    return joined(steps) if loop["each_step"] else steps[-1]
 
 
 def users_function(file: str, name: str) -> Any:

@@ -104,3 +104,22 @@ def _joined(arrays: Sequence[Any]) -> Any:
     if len(axes) == 1 and last[axes[0]] < first[axes[0]]:
         return np.concatenate(arrays, axes[0])
     return arrays[-1]
+
+
+def run_sample(
+    run: Callable[[Any], Any], feed: Any, loop: Mapping[str, Any], script: Callable[..., Any]
+) -> Any:
+    """Return the outputs to judge: of one inference, or of a loop as exported scripts have it.
+
+    `script` returns a function by file and name.
+    """
+    if not loop:
+        return run(feed)
+    if "script" in loop:
+        return run_function(script(loop["script"], loop["function"]), run, feed)
+    steps: list[Any] = []
+    for outputs in looped(run, feed, loop["steps"], [Link(*link) for link in loop["feeds"]]):
+        if not all_finite(outputs):
+            return outputs  # an ArgMax would hide it
+        steps = [*steps, outputs] if loop["each_step"] else [outputs]
+    return joined(steps) if loop["each_step"] else steps[-1]
