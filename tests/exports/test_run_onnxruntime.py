@@ -27,6 +27,7 @@ from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CPU, Session
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
+from precision_bisect.judging.inputs.closed_loop import run_sample
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.deployment import SessionOptions
@@ -371,9 +372,9 @@ def test_a_function_loops_as_in_the_search(tmp_path: Path) -> None:
     )
     loop = {"script": str(tmp_path / "loop.py"), "function": "own"}
     feed, own = {"x": np.ones(1, np.float32)}, script.users_function
-    outputs = script.run_sample(lambda feed: {"y": feed["x"]}, feed, loop, own)
+    outputs = run_sample(lambda feed: {"y": feed["x"]}, feed, loop, own)
     assert ([2.0], [1.0]) == (outputs["y"].tolist(), feed["x"].tolist())
-    outputs = script.run_sample(lambda feed: {"y": feed["x"] * np.nan}, feed, loop, own)
+    outputs = run_sample(lambda feed: {"y": feed["x"] * np.nan}, feed, loop, own)
     assert np.isnan(outputs["y"]).all()
     with pytest.raises(KeyError, match="nothing"):
-        script.run_sample(lambda feed: {"y": feed["nothing"]}, feed, loop, own)
+        run_sample(lambda feed: {"y": feed["nothing"]}, feed, loop, own)
