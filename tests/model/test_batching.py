@@ -59,10 +59,14 @@ def test_an_input_without_axes_is_of_all_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("single", "whole", "why"),
     [
-        (np.float32([[np.inf, 1]]), np.float32([[np.inf, 1], [np.inf, 5]]), "its neighbours"),
-        (np.int64([[7]]), np.int64([[7], [8]]), "its neighbours"),
-        (np.float32([[1]]), np.zeros((0, 1), np.float32), "has the shape"),
-        (np.float32([[1]]), np.float32([[1]]), "has the shape"),
+        (
+            np.array([[np.inf, 1]], np.float32),
+            np.array([[np.inf, 1], [np.inf, 5]], np.float32),
+            "its neighbours",
+        ),
+        (np.array([[7]], np.int64), np.array([[7], [8]], np.int64), "its neighbours"),
+        (np.array([[1]], np.float32), np.zeros((0, 1), np.float32), "has the shape"),
+        (np.array([[1]], np.float32), np.array([[1]], np.float32), "has the shape"),
     ],
     ids=["infinity", "integers", "no rows", "too few rows"],
 )
