@@ -54,7 +54,8 @@ def pack_network(
     batch, scaled = spec["batch"], folder / "scaled.onnx"
     onnx.save(rebatched(proto, batch), scaled)
     own = batch_of(samples[0])
-    samples_apart(outputs, dict(enumerated(plain(scaled)(stacked(samples, batch)))), own)
+    whole = dict(enumerated(plain(scaled)(stacked(samples, batch))))
+    samples_apart(outputs, whole, own, batch)
     scaled.unlink()
     save(list(samples), folder / "samples")
     save(outputs, folder / "references")
