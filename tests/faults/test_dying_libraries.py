@@ -3,19 +3,26 @@
 Calls of the library are replaced by ones that abort; the model is an ordinary one.
 """
 
+import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from models import load_text
 from precision_bisect.errors import ExitCode, InputError, ModelError
-from precision_bisect.machine.forked import in_copy
+from precision_bisect.machine.forked import copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, stoppable
+
+pytestmark = pytest.mark.usefixtures("allowed")
 
 ABORTS = """
 import os
@@ -29,6 +36,20 @@ def abort(*_, **__):
 
 {module}.{call} = abort
 """
+
+
+@pytest.fixture
+def allowed() -> Iterator[None]:
+    """Let tests work in copies, as the command line's process does."""
+    with copies_allowed():
+        yield
+
+
+class Truncated:
+    """What ends too early where it is read again."""
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        return pickle.loads, (b"",)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +102,32 @@ def test_what_comes_of_the_work_comes_back() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_how_the_work_died_is_named(number: signal.Signals) -> None:
     """Whatever signal it is."""
-    with pytest.raises(ModelError, match=rf"working ends the process: {number.name}"):
+    with pytest.raises(ModelError, match=rf"working ends the process: {number.name}") as raised:
         in_copy(lambda: os.kill(os.getpid(), number), "working")
+    assert ("memory may have been full" in raised.value.hint) is (number == signal.SIGKILL)
+
+
+def test_what_does_not_come_back_whole_is_no_answer() -> None:
+    """The copy ended while it handed it back."""
+    with pytest.raises(ModelError, match="working ends the process"):
+        in_copy(Truncated, "working")
+
+
+def test_threads_of_others_work_here() -> None:
+    """What they are inside of could not go on in a copy, which would die of it."""
+    with ThreadPoolExecutor(1) as pool:
+        assert os.getpid() == pool.submit(in_copy, os.getpid, "working").result()
+    assert os.getpid() != in_copy(os.getpid, "working")
+
+
+def test_without_files_in_memory_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old kernels and sandboxes have none."""
+
+    def refuse(name: str) -> int:
+        raise OSError(errno.ENOSYS, name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert os.getpid() == in_copy(os.getpid, "working")
 
 
 def test_limits_reach_the_calls_of_the_copy() -> None:

@@ -9,7 +9,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import TextIOWrapper
 from os import _exit  # a script that still runs has another one
 from typing import NoReturn
@@ -25,6 +25,7 @@ from precision_bisect.commandline.commands import COMMANDS
 from precision_bisect.commandline.internal_errors import complain, internal_errors, tell
 from precision_bisect.commandline.job import TOO_EARLY, search
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.machine.forked import copies_allowed
 from precision_bisect.machine.stopping import turn_away
 from precision_bisect.search.workers import still_working
 
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer()
     _open_missing_streams()
     _let_print_all()
-    code = _main(list(sys.argv[1:] if argv is None else argv))
+    # Only the command line's own process has no threads but ours.
+    with copies_allowed() if argv is None else nullcontext():
+        code = _main(list(sys.argv[1:] if argv is None else argv))
     if still_working():
         _leave(code)
     return code

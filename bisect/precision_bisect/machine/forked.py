@@ -12,8 +12,9 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from typing import IO, Any, NoReturn, TypeVar
@@ -26,18 +27,40 @@ _PR_SET_PDEATHSIG = 1
 _BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
 _PRINTED = 2**16
 """Bytes of what a library printed that are passed on, or searched for its last words."""
+_OTHERWISE = "export the model otherwise, or try another version of onnxruntime and onnx"
+_MEMORY = "memory may have been full: give fewer or smaller samples"
+_ALLOWED = ContextVar("_ALLOWED", default=False)
+
+
+@contextmanager
+def copies_allowed() -> Iterator[None]:
+    """Let this thread work in copies inside the block, which is for a process of our own.
+
+    Other threads that are inside a library meanwhile leave its locks and memory half changed in
+    the copy, which dies of that.
+    """
+    token = _ALLOWED.set(True)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def in_copy(work: Callable[[], R], what: str) -> R:
     """Return what `work` returns, or raise what it raises; `what` it is stands in an error.
 
-    Both must be picklable. On systems other than Linux, and where no process may be started, it is
-    done here. Raises ModelError where the copy dies, and Stopped where a call in it is ended.
+    Both must be picklable. Outside of `copies_allowed`, on systems other than Linux, and where no
+    process may be started, it is done here. Raises ModelError where the copy dies, and Stopped
+    where a call in it is ended.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not _ALLOWED.get():
         return work()
-    # In memory: there may be no folder to write to.
-    with os.fdopen(os.memfd_create("printed"), "w+b") as printed:
+    try:
+        # In memory: there may be no folder to write to.
+        memory = os.memfd_create("printed")
+    except OSError:
+        return work()
+    with os.fdopen(memory, "w+b") as printed:
         try:
             child, stream = _fork(work, printed)
         except OSError:
@@ -51,18 +74,17 @@ def in_copy(work: Callable[[], R], what: str) -> R:
                 raise
         _, status = os.waitpid(child, 0)
         words = _said(printed)
-    if content is None:
+    try:
+        outcome, failed = pickle.loads(content or b"")
+    except (EOFError, pickle.UnpicklingError) as error:
         code = os.waitstatus_to_exitcode(status)
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
         said = f", having said: {printable(shortened(last))}" if last else ""
-        raise ModelError(
-            f"{what} ends the process: {how}{said}",
-            "export the model otherwise, or try another version of onnxruntime and onnx",
-        )
+        hint = _OTHERWISE if code != -signal.SIGKILL else _MEMORY
+        raise ModelError(f"{what} ends the process: {how}{said}", hint) from error
     with suppress(OSError):
         os.write(2, words)
-    outcome, failed = pickle.loads(content)
     if failed:
         raise outcome
     result: R = outcome
@@ -105,7 +127,10 @@ def _work(work: Callable[[], Any], parent: int, theirs: int, printed: int) -> No
         tell_of_calls(lambda begins: os.write(theirs, _BEGUN if begins else _ENDED))
         if os.getppid() == parent:
             with os.fdopen(theirs, "wb", buffering=0) as stream:
-                stream.write(_ANSWER + _pickled(work))
+                content = memoryview(_pickled(work))
+                stream.write(_ANSWER)
+                while content:  # one call writes 2 GiB at most
+                    content = content[stream.write(content) :]
     finally:
         os._exit(0)
 
