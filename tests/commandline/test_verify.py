@@ -365,8 +365,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     found = Verification(
         backend=rtx.name, remark="", kept=["a\x1b[31m"], layers=(seen,), notes=("careful",)
     )
-    assert (1, False) == (found.exit_code, found.honoured)
-    assert found.verdict.startswith("Demoted: ")
+    assert (1, False) == (found.exit_code, found.honoured) and "Demoted: " in found.verdict
     assert "\x1b" not in found.to_text(verbose=True)
     assert " remarks: careful" in found.to_text()
     held = replace(seen, honoured=Honour.HONOURED)
@@ -382,8 +381,7 @@ def test_what_is_made_of_findings(rtx: Flavour) -> None:
     for plain, code, fault in ((None, 1, "plan"), (failed, 4, "model"), (late, 4, "unclear")):
         ended = replace(blind, failure=failure_of(failed), fp32_failure=failure_of(plain))
         ended = replace(ended, fault=fault_of(failed, plain))
-        assert (code, fault) == (ended.exit_code, ended.fault)
-        assert ended.verdict.startswith("No engine: ")
+        assert (code, fault) == (ended.exit_code, ended.fault) and "No engine" in ended.verdict
     ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
     assert (4, "unclear") == (ended.exit_code, ended.fault)
 

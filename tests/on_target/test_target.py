@@ -269,32 +269,6 @@ def test_each_plan_is_built_as_it_was_judged(
         assert ("--noTF32" in told) is (point not in ("answer", "fp32"))
 
 
-def test_another_batch_is_timed_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Engines take it, one run more times it; a batch that the model fixes is refused."""
-    text = "(float[{},8] x) => (float[{},8] y) {{ t = Exp(x) u = Mul(t, t) y = Log(u) }}"
-    samples = [{"x": np.full((1, 8), 5.0 + n, np.float32)} for n in range(2)]
-    for size in ("n", "1"):
-        (tmp_path / size).mkdir()
-        graph = onnx.parser.parse_graph(f"g {text.format(size, size)}")
-        searched(tmp_path / size, saved(graph, tmp_path / size / "m.onnx"), *samples)
-    run, folder, asked = tmp_path / "n/run", tmp_path / "board", ["--time-batch", "5"]
-    assert 0 == main(["target", str(run), "--write", str(folder), *asked])
-    script = (folder / SCRIPT).read_text()
-    assert "--minShapes=x:1x8 --optShapes=x:5x8 --maxShapes=x:5x8" in script
-    batch = np.fromfile(folder / "inputs/batch-0.bin", "<f4").reshape(5, 8)
-    assert [5.0, 6.0, 5.0, 6.0, 5.0] == batch[:, 0].tolist()
-    assert 0 == judge(folder, tool(tmp_path / "bin")).returncode
-    capsys.readouterr()
-    assert 0 == main(["target", str(run), "--read", str(folder), *asked])
-    assert " ms at batch 5 " in capsys.readouterr().out
-    on_target = read_or_none(OnTarget, run / TARGET)
-    assert on_target is not None
-    assert {5} == {point.latency_batch for point in on_target.points}
-    fixed = ["target", str(tmp_path / "1/run"), "--write", str(tmp_path / "other")]
-    assert 2 == main([*fixed, *asked])
-    assert "fixes the batch of 'x' to 1" in capsys.readouterr().err
-
-
 def test_what_cannot_be_judged_is_said(
     back: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
