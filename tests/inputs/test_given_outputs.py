@@ -306,7 +306,8 @@ def test_an_engine_runs_in_a_child_process(
     ran = run_in_child(order, feeds, PLAIN, tmp_path)
     assert not isinstance(ran, Outcome)
     np.testing.assert_allclose(ran[2]["y"], outputs[2]["y"], rtol=1e-6)
-    lost = run_in_child(replace(order, trial_timeout_s=1e-3), feeds, PLAIN, tmp_path)
+    # The watch looks 20 times a second: so many samples last longer anywhere.
+    lost = run_in_child(replace(order, trial_timeout_s=1e-3), feeds * 20_000, PLAIN, tmp_path)
     assert isinstance(lost, Outcome) and lost.status is TrialStatus.TIMED_OUT
 
 
