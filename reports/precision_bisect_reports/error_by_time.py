@@ -26,10 +26,12 @@ class Times:
 
 def error_by_time(result: Result) -> Times:
     """Return the plans of which error and time are known; none unless there are two to compare."""
-    measured = sorted(_measured(result), key=lambda plan: plan.time)
-    plans = measured or sorted(_estimated(result), key=lambda plan: plan.time)
-    unit = "ms" if measured else "share of FP32's time, estimated"
-    return Times(unit, plans if len(plans) > 1 else [])
+    kinds = {"ms": _measured(result), "share of FP32's time, estimated": _estimated(result)}
+    for unit, plans in kinds.items():
+        ordered = sorted(plans, key=lambda plan: plan.time)
+        if len(ordered) > 1:
+            return Times(unit, ordered)
+    return Times("", [])
 
 
 def _measured(result: Result) -> Iterator[Timed]:
