@@ -106,6 +106,8 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
+CELL = '<td style="text-align:left">'
+"""The start of a cell: Jupyter sets the text of tables at their right."""
 MOST_ADVICE = 3
 """So much advice is shown, the most helpful first; the report has all."""
 MOST_LAYER_ROWS = 60
@@ -125,7 +127,7 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     if result.out is not None:
         facts.append(("run folder", str(result.out)))
     parts = [f"<p><b>{_text(text)}</b></p>" for text in (page.headline, page.banner) if text]
-    table = "".join(f"<tr><th>{name}</th><td>{_text(text)}</td></tr>" for name, text in facts)
+    table = "".join(f"<tr><th>{name}</th>{CELL}{_text(text)}</td></tr>" for name, text in facts)
     parts.append(f"<table>{table}</table>")
     if curve:
         parts.append(f"<p>{_text(curve_words(result))}</p>{curve}")
@@ -134,7 +136,7 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     if result.kept:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
         rows = "".join(
-            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+            f"<tr>{''.join(f'{CELL}{_text(cell)}</td>' for cell in cells)}</tr>"
             for cells in _layers(result)
         )
         parts.append(f"<table>{head}{rows}</table>")

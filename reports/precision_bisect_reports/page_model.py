@@ -18,6 +18,7 @@ from precision_bisect.trial import Honour, LatencyMethod
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.promise import (
+    MOST_NAMED,
     by_defaults,
     deployed,
     fails_elsewhere,
@@ -25,6 +26,7 @@ from precision_bisect_reports.promise import (
     in_range,
     made_up,
     must_not_be_used,
+    overlooked,
     predicted,
     predicted_alone,
     proof,
@@ -51,7 +53,6 @@ from precision_bisect_reports.speed import (
     weights,
 )
 
-MOST_NAMED = 3
 Tone: TypeAlias = Literal["good", "open", "bad"]
 _METHODS: Mapping[LatencyMethod, str] = {
     "host_clock": "the host's clock",
@@ -165,6 +166,7 @@ def _caveats(result: Result) -> Iterator[Row]:
     caveats = [
         Row("", must_not_be_used(result), form=Form.REMARK),
         Row("no gain", no_faster(result)),
+        Row("not judged", overlooked(result)),
         Row("unknown", foreign_to(result)),
         Row("elsewhere", fails_elsewhere(result)),
         *(row for row in _as_deployed(result) if row.level == NEWS),

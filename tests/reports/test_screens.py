@@ -10,7 +10,7 @@ from golden_screens import cases, golden
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.answer import answer_section
 from precision_bisect_reports.html.source import Source
-from precision_bisect_reports.notebook import as_html
+from precision_bisect_reports.notebook import CELL, as_html
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
 from precision_bisect_reports.summary import MOST_LINES, WIDTH
@@ -42,7 +42,7 @@ def test_every_page_has_the_same_facts(result: Result) -> None:
         if row.form in (Form.FACT, Form.REMARK):
             assert row.text in report
         if row.form in (Form.FACT, Form.FIGURE):
-            assert f"<th>{row.label}</th><td>{escape(row.text)}</td>" in notebook
+            assert f"<th>{row.label}</th>{CELL}{escape(row.text)}</td>" in notebook
     assert page.banner == answer["banner"]
     assert escape(page.banner) in notebook
 

@@ -271,6 +271,7 @@ def _subject(prepared: Prepared, status: Status) -> SubjectSection:
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
+        overlooked=prepared.loaded.overlooked,
         fingerprint=prepared.fingerprint,
         options=told_options(prepared.loaded.request),
     )
