@@ -187,7 +187,8 @@ def _as_deployed(result: Result) -> Iterator[Row]:
     if tf32 is not None:
         # That FP32 is to be deployed is said where the plan to deploy is.
         expected = tf32.holds and (result.deploy is not None or not tf32.fp32_wins)
-        yield Row("TF32", with_tf32(result), EVIDENCE if expected else NEWS)
+        told = EVIDENCE if result.deploy is None else DETAIL
+        yield Row("TF32", with_tf32(result), told if expected else NEWS)
     if recheck is not None and (defaults := recheck.library_defaults):
         level = EVIDENCE if defaults.outcome == "pass" else NEWS
         yield Row("defaults", by_defaults(defaults, result), level)

@@ -85,7 +85,7 @@ def test_the_curve_and_what_helps_are_there(tmp_path: Path) -> None:
     assert "<svg" not in repr(plot)
     without = replace(result, curve=())
     assert "svg" not in page_of(without).tags
-    with pytest.raises(PrecisionBisectError, match="no curve; ladders"):
+    with pytest.raises(PrecisionBisectError, match="no curve; it has one where layers"):
         without.plot()
 
 
