@@ -230,7 +230,8 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("exports", point)
     if result.deploy is not None:
         yield Row("how fast", how_fast(result), MORE)
-        yield Row("weights", weights(result), FULL)
+        if result.deploy.high_weight_bytes:
+            yield Row("weights", weights(result), FULL)
     yield from (row for row in _as_deployed(result) if row.text and row.level != NEWS)
     yield from deployed(result)
     yield from _setting(result)
