@@ -16,7 +16,7 @@ from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
-from precision_bisect.judging.inputs.copies import can_change, fewer
+from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.chart import outcome_of_answer
@@ -32,7 +32,7 @@ from precision_bisect.runs.results.other_targets import (
     WithTf32,
 )
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate
@@ -287,17 +287,12 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 
 def _in_tf32(prepared: Prepared) -> Evaluate:
-    backend, copies = _emulator(prepared, prepared.case.options, tf32=True), prepared.copies
-    deciding = beside = evaluator(prepared, backend)
-    if copies is not None:
-        # What decides nothing is to cost little.
-        count, allowed = fewer(copies, CURVE_COPIES)
-        beside = replace(deciding, copies=replace(copies, count=count, allowed=allowed))
+    backend = _emulator(prepared, prepared.case.options, tf32=True)
+    judge = evaluator(prepared, backend)
 
     def evaluate(proposal: Proposal) -> Outcome:
-        if proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
-            return deciding(proposal)
-        outcome = beside(proposal)
+        outcome = judge(proposal)
+        # A large model's session is not to stay open during the search that follows.
         if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
             backend.rest()
         return outcome
