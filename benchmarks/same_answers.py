@@ -75,7 +75,7 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str, Any]:
-    """Search a network with the code of an interpreter; return its answer, or why there is none."""
+    """Search a network with an interpreter's code; return its answer, or why there is none."""
     with tempfile.TemporaryDirectory() as work:
         answer = Path(work) / "answer.json"
         asked = [str(python), __file__, "--one", name, "--cache", str(cache), "--out", str(answer)]

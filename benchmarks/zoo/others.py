@@ -30,7 +30,7 @@ def wake_features(rng: inputs.Rng, model: Path, count: int) -> list[Sample]:
     spectrum, embed = plain(model.with_name(inputs.BEFORE)), plain(model.with_name(EMBEDDING))
     samples: list[Sample] = []
     for _ in range(count):
-        sound = inputs.sound(rng, seconds=4)[None] * 32767
+        sound = inputs.made_sound(rng, seconds=4)[None] * 32767
         mel = spectrum({"input": sound})[0].reshape(-1, 32) / 10 + 2
         starts = HOP * np.arange(taken.shape[1])
         windows = np.stack([mel[start : start + WINDOW, :, None] for start in starts])
@@ -41,7 +41,7 @@ def wake_features(rng: inputs.Rng, model: Path, count: int) -> list[Sample]:
 
 def speech_chunks(rng: inputs.Rng, model: Path, count: int) -> list[Sample]:
     """Return chunks of speech-like sound, each with the states that the model is in by then."""
-    session, sound = _session(model), inputs.sound(rng, seconds=4)
+    session, sound = _session(model), inputs.made_sound(rng, seconds=4)
     length = 512 if {"sr", "h"} <= {value.name for value in session.get_inputs()} else 576
     sample: Sample = {}
     for value in session.get_inputs():
@@ -61,7 +61,7 @@ def speech_chunks(rng: inputs.Rng, model: Path, count: int) -> list[Sample]:
 
 def grey_lines(rng: inputs.Rng, model: Path, count: int) -> list[Sample]:
     """Return single lines of text, 64 pixels high: `input1` of shape (1, 1, 64, 192)."""
-    lines = [inputs.written(rng, height=64, width=192, lines=1) for _ in range(count)]
+    lines = [inputs.written_text(rng, height=64, width=192, lines=1) for _ in range(count)]
     return [{"input1": line.mean(0, keepdims=True)[None] / 2 + 0.5} for line in lines]
 
 

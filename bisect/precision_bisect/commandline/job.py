@@ -17,7 +17,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import RESULT
 
 if TYPE_CHECKING:
-    from precision_bisect.runs.comparing.gate import Gate
+    from precision_bisect.runs.comparing.changes import Gate
     from precision_bisect.runs.results.result import Result
 
 from os import _exit  # a script that is being run has another one
@@ -76,7 +76,7 @@ def search(parsed: Namespace, options: Options) -> int:
         report_to_services,
     )
     from precision_bisect.plugins import REPORTS, leave_page, load
-    from precision_bisect.runs.comparing.gate import read_gate
+    from precision_bisect.runs.comparing.changes import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
     if parsed.junit is not None:
