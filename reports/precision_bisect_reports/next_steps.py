@@ -46,6 +46,8 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
     """
     if result.refuted:
         yield _instead_of_file(result.refuted)
+    if result.cut_short and result.status is not Status.STOPPED:
+        yield _go_on(result, model, command, "Next: complete it, what explains it was interrupted")
     if not result.refuted or result.status.cut_off:
         yield from _by_ending(result, model, command)
     if result.out is not None:

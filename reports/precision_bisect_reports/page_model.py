@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.endings import CUT_SHORT, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
@@ -101,13 +101,14 @@ def page_of(result: Result) -> Page:
     ending, head, sentence = _headline(result)
     good = result.status.answers and not result.gains_nothing
     bad = result.status in (*WITHOUT_ANSWER, Status.ABORTED)
+    cut_short = CUT_SHORT.capitalize() if result.cut_short else ""
     return Page(
         ending=ending,
         head=head,
         sentence=sentence,
         answered=result.answered,
         tone="good" if good else "bad" if bad else "open",
-        warnings=[*filter(None, (must_not_be_used(result), no_faster(result)))],
+        warnings=[*filter(None, (must_not_be_used(result), cut_short, no_faster(result)))],
         rows=list(_rows(result)),
     )
 

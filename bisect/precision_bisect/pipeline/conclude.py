@@ -170,10 +170,10 @@ def _explain(run: _Ended) -> Search[None]:
     run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(run.findings)
-    check = ending.status is not Status.INTERRUPTED
+    check = not run.driver.interrupted
     latencies = run.answer.timed.latency_ms or {}
     with (
-        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as files,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -184,12 +184,12 @@ def _explain(run: _Ended) -> Search[None]:
                 found=plan is not None,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explaining = explained_in_time(prepared, run.driver, subject, budget)
-            explained = yield from run.driver.to_end(explaining)
-            run.findings = explained.findings
-        run.findings = run.findings.of_answer(run.answer.kept, answered=plan is not None)
-        with until(budget.overdue):
-            if leaving is not None:
+            with run.driver.standing():
+                explaining = explained_in_time(prepared, run.driver, subject, budget)
+                explained = yield from run.driver.to_end(explaining)
+        run.findings = explained.findings.of_answer(run.answer.kept, answered=plan is not None)
+        with until(budget.overdue), run.driver.standing():
+            if leaving is not None and not run.driver.interrupted:
                 judged = judged_elsewhere(
                     prepared, run.driver, leaving, run.answer.samples, in_tf32
                 )
@@ -200,15 +200,22 @@ def _explain(run: _Ended) -> Search[None]:
                     inner_sums=sums_inside(prepared, leaving, late=budget.late),
                     hidden_rows=hidden_rows(prepared),
                 )
-            run.chart = caused(prepared, run.chart, explained, ending, late=budget.late)
-        # The files are checked by now, mostly: what is timed has the device to itself.
-        run.costs = costs()
-        run.written = completed(run.findings.kept)
+            seek = not run.driver.interrupted
+            run.chart = caused(prepared, run.chart, explained, seek=seek, late=budget.late)
+        recheck = None
+        if not run.driver.interrupted:
+            with run.driver.standing():
+                # The files are checked by now, mostly: what is timed has the device to itself.
+                run.costs = costs()
+                recheck = files.checked()
+        run.written = files.completed(run.findings.kept, recheck)
 
 
 def _explainable(run: _Ended) -> bool:
-    """Whether the answer can be explained, or why there is none."""
+    """Whether to explain the answer, or why there is none: after an interrupt nobody waits."""
     match run.ending.status:
+        case _ if run.driver.interrupted:
+            return False
         case Status.FOUND | Status.STOPPED:
             return run.answer.plan is not None
         case status:
@@ -223,7 +230,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
     first = None if ending.found is None else kept_names(prepared, ending.found)
     interface = interface_cost(prepared, driver)
     found_out = (run.chart, run.elsewhere, run.inner, run.written)
-    sections = (_subject(prepared, ending.status), answer, answer.timed, *found_out, _effort(run))
+    sections = (_subject(run), answer, answer.timed, *found_out, _effort(run))
     return Result(
         **recorded(*sections),
         promises_of=run.promises_of,
@@ -246,12 +253,14 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
     )
 
 
-def _subject(prepared: Prepared, status: Status) -> SubjectSection:
-    """Return what was searched, for what, by what."""
+def _subject(run: _Ended) -> SubjectSection:
+    """Return what was searched, for what, by what, and how that ended."""
+    prepared, status = run.prepared, run.ending.status
     case, backend = prepared.case, prepared.backend
     options, table = case.options, case.model.table
     return SubjectSection(
         status=status,
+        cut_short=run.driver.interrupted and status is not Status.INTERRUPTED,
         backend=backend.name,
         emulated=backend.emulated,
         target=options.target if backend.emulated else None,

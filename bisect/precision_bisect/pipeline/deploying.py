@@ -8,7 +8,7 @@ bounded time. Whatever goes wrong there costs the figures alone.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
@@ -136,6 +136,17 @@ def without_other_engine(
     return [f"no {ENGINE}: the exported files hold another plan than was built last"]
 
 
+class Deploying(NamedTuple):
+    """What is left to do for files: to wait for their check, and to complete them.
+
+    `checked` returns the verdict, None where nothing is checked; `completed` takes the diagnosis
+    and that verdict.
+    """
+
+    checked: Callable[[], Recheck | None]
+    completed: Callable[[Sequence[Diagnosis], Recheck | None], Written]
+
+
 @contextmanager
 def deploying(
     prepared: Prepared,
@@ -145,8 +156,8 @@ def deploying(
     *,
     check: bool,
     passed: bool,
-) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
-    """Write the model of an answer; yield what completes the files, given the diagnosis.
+) -> Iterator[Deploying]:
+    """Write the model of an answer; yield what checks and completes the files.
 
     With `check` a fresh process judges the model meanwhile; that of a plan that has `passed` must
     pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
@@ -154,7 +165,7 @@ def deploying(
     case = prepared.case
     if answer is None:
         remove_exports(folder)
-        yield lambda diagnosis: Written(layer_precisions_reason="the run has no answer")
+        yield _unchecked(Written(layer_precisions_reason="the run has no answer"))
         return
     export = Export(
         model=case.model,
@@ -171,7 +182,7 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield lambda diagnosis: Written(layer_precisions_reason=reason)
+        yield _unchecked(Written(layer_precisions_reason=reason))
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -183,13 +194,16 @@ def deploying(
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
-        def ended(diagnosis: Sequence[Diagnosis]) -> Written:
+        def completed(diagnosis: Sequence[Diagnosis], verdict: Recheck | None) -> Written:
             full_export = replace(export, diagnosis=diagnosis)
             reasons = write_told(folder, full_export, deployed)
-            verdict = None if checking is None else checking.ended()
             return _written(full_export, reasons, deployed.deployment, verdict)
 
-        yield ended
+        yield Deploying(lambda: None if checking is None else checking.ended(), completed)
+
+
+def _unchecked(written: Written) -> Deploying:
+    return Deploying(lambda: None, lambda *_: written)
 
 
 def _written(
@@ -310,8 +324,6 @@ def costing(
                     return Costs(left_out="the time was spent")
                 try:
                     return profiled(plan, latencies.get("kept"), limit_s)
-                except KeyboardInterrupt:
-                    return Costs(left_out="interrupted")
                 except Exception as error:  # whatever an engine's library raises
                     return Costs(left_out=shortened(first_line(error)))
 

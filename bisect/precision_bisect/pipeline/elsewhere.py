@@ -182,6 +182,14 @@ def products(model: Model) -> frozenset[int]:
     return frozenset(numbers[name] for node in nodes if (name := LayerName(node.name)) in numbers)
 
 
+def keeps_no_product(model: Model, plan: Plan) -> bool:
+    """Whether no product is left in FP32: none is kept, and none is outside the candidates."""
+    candidates = products(model)
+    view = View(model)
+    every = sum(is_product(node, view) for node in model.proto.graph.node)
+    return len(candidates) == every and candidates.isdisjoint(plan.kept)
+
+
 @contextmanager
 def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
     """Have trials of the case `TF32` evaluated; what does is made with the first, then kept.
@@ -243,13 +251,16 @@ def with_tf32(
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
     where it keeps all products, and its error without TF32 and that of FP32 with it add up to a
-    failure. Its `own` outcome there is taken, if it has one.
+    failure. Its `own` outcome there is taken, if it has one. The emulator computes an answer
+    that keeps no product as without TF32.
     """
     if not has_tf32(prepared):
         return None
     everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
     proposal = replace(everything, plan=answer, reason="the answer")
     plain = outcome_of_answer(driver, answer, samples)
+    if prepared.backend.emulated and keeps_no_product(prepared.case.model, answer):
+        own = own or plain
     with in_tf32(prepared, driver.cases):
         (fp32,) = yield (everything,)
         if own is not None:

@@ -237,9 +237,7 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
         findings, watched = diagnose(request)
     except Stopped:
         raise
-    except (KeyboardInterrupt, Exception) as error:  # whatever it is, the search is done
-        if isinstance(error, KeyboardInterrupt):
-            driver.interrupt()
+    except Exception:  # whatever it is, the search is done
         return Explained(Findings(low=case.options.low))
     if not answer.found:
         own_findings, others = list(findings.layers), []
@@ -267,7 +265,7 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
     try:
         request = replace(question(prepared, layers), brief=late, choices=not late)
         findings, _ = diagnose(request)
-    except (KeyboardInterrupt, Exception):  # as above
+    except Exception:  # as above
         return ()
     return findings.layers
 

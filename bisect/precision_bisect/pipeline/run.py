@@ -159,10 +159,21 @@ def run_prepared(
             if ending.status is Status.ABORTED:
                 for trial in driver.lost:
                     ledger.reopen(trial.proposal)
+            if ending.status is Status.INTERRUPTED:
+                driver.interrupt()
             if not part:
                 observer(TrialsEnded())
             with past_deadline():
-                return (yield from conclude(prepared, driver, ending, budget, folder, part=part))
+                try:
+                    return (
+                        yield from conclude(prepared, driver, ending, budget, folder, part=part)
+                    )
+                except KeyboardInterrupt:
+                    if part:
+                        raise
+                    driver.interrupt()
+                # It came where nothing answers it: the answer is written without what explains it.
+                return (yield from conclude(prepared, driver, ending, budget, folder))
 
         result = driver.run(course())
         ledger.note_wall(budget.wall_s() - began_s)

@@ -18,6 +18,7 @@ from precision_bisect.pipeline.elsewhere import (
     fp32_in_tf32,
     has_tf32,
     in_tf32,
+    keeps_no_product,
 )
 from precision_bisect.pipeline.fastest import ROOM, Rivals, estimates_of, fastest
 from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
@@ -34,6 +35,7 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
+from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Phase, SampleSet
 
@@ -46,6 +48,7 @@ def whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[En
             ending = yield from _charted(prepared, driver, ending)
             ending = yield from _by_modules(prepared, driver, ending)
             ending = yield from _with_fastest(prepared, driver, ending)
+            yield from _answer_in_tf32(prepared, driver, ending)
         return ending
 
 
@@ -129,6 +132,23 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
             yield from _in_case(deployable.case, held_out)
         return replace(ending, deploy=deployable)
     return ending
+
+
+def _answer_in_tf32(prepared: Prepared, driver: Driver, ending: Ending) -> Search[None]:
+    """Judge the answer of the emulator in TF32, as it is told of, while that is open."""
+    plan, deploy = ending.plan, ending.deploy
+    if deploy is not None and prepared.case.options.export_point == DEPLOY:
+        plan = None if deploy.case else deploy.plan
+    if not ending.status.answers or plan is None or not prepared.backend.emulated:
+        return
+    if keeps_no_product(prepared.case.model, plan):
+        return
+    # One that is heavy has been closed again.
+    if has_tf32(prepared) and not prepared.heavy:
+        fp32 = fp32_in_tf32(prepared, ending.samples)
+        # The answer stands, as in `_charted`.
+        with driver.standing():
+            yield (replace(fp32, plan=plan, reason="the answer"),)
 
 
 def _by_estimate(

@@ -88,6 +88,11 @@ def climb(
     climbed.run(folder, budget)
     write_layers(loaded.case.model, folder)
     observer(TrialsEnded())
+    try:
+        return conclude_ladder(climbed, budget, folder, observer)
+    except KeyboardInterrupt:
+        climbed.cut_short = True
+    # It came where nothing answers it: the answer is written without what explains it.
     return conclude_ladder(climbed, budget, folder, observer)
 
 

@@ -43,8 +43,7 @@ from precision_bisect.trial import Figure, LayerHonour, OutputError, Stability
 RESULT_SCHEMA: Literal[1] = 1
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 HARDLY = 0.9
-"""Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
-what is said depends on it."""
+"""Share of the candidates above which keeping them gains little: only words depend on it."""
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -120,7 +119,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectSection:
-    """What was searched, for what, by what, and how that ended.
+    """What was searched, by what, and how that ended; `cut_short` if interrupted after the search.
 
     With several limits `tolerance` is a mapping per output. `target` is what the emulator
     predicted. `asked` are no candidates. `inputs` is None where a file does not tell.
@@ -128,6 +127,7 @@ class SubjectSection:
 
     schema: Literal[1] = RESULT_SCHEMA
     status: Status
+    cut_short: bool = False
     backend: str
     emulated: bool
     target: TargetChoice | None = None
@@ -330,7 +330,8 @@ class Result(
     @property
     def exit_code(self) -> ExitCode:
         """What a command that ends with this result returns."""
-        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[self.status]
+        ended = Status.INTERRUPTED if self.cut_short else self.status
+        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[ended]
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of `result.json`; infinite figures become the string "inf"."""
