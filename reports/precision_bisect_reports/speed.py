@@ -108,7 +108,9 @@ def fused_form(result: Result) -> str:
     error = "" if form.error is None else f" (error {form.error:.2g})"
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
     deployed = result.deploy is not None and result.deploy.fused
-    use = "is what to deploy" if deployed else "is no faster than the plan to deploy"
+    use = "is no faster than the plan to deploy"
+    if deployed:
+        use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"
 
 

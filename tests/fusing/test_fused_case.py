@@ -100,7 +100,7 @@ def test_the_file_that_leaves_is_of_the_fused_form(result: Result, model: Path) 
             session.run(None, sample)[0], fp32.run(None, sample)[0], atol=TOLERANCE
         )
     recheck = result.deployment.recheck
-    assert recheck is not None and "pass" == recheck.outcome
+    assert recheck is not None and result.refuted is None and recheck.error is None
     assert f"model=$here/{FUSED_MODEL}" in (result.out / TRTEXEC).read_text()
 
 
