@@ -96,7 +96,7 @@ class FindOptions(TypedDict, total=False):
     disk_cap: str
     engine: EngineSettings
     until: Until
-    fuse_norms: bool
+    fuse_norms: bool | None
     take_branches: bool
     low: LowName
     high: HighName

@@ -185,7 +185,12 @@ def _as_it_is(result: Result) -> NextStep:
 
 
 def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
-    """Yield the search of the model with its norms put together, where that holds with fewer."""
+    """Yield the search of the model with its norms put together, where that holds with fewer.
+
+    Nothing where the run has tried that itself.
+    """
+    if result.fused is not None:
+        return
     helping = ((a.id, a.tried) for a in result.advice if a.id in WHOLE and a.passed and a.tried)
     kind, tried = next(helping, ("", None))
     if tried is None or tried.kept >= len(result.kept) or not command or result.out is None:

@@ -32,6 +32,7 @@ from precision_bisect_reports.promise import (
 from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
 from precision_bisect_reports.speed import (
     cost,
+    fused_form,
     how_fast,
     no_faster,
     runs,
@@ -174,6 +175,9 @@ def _rows(result: Result) -> Iterator[Row]:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
+    if words := fused_form(result):
+        better = result.deploy is not None and result.deploy.fused
+        yield Row("fused", words, ALWAYS if better else EVIDENCE)
     if point := exported(result):
         yield Row("exports", point)
     if words := to_deploy(result):

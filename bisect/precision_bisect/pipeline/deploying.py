@@ -35,14 +35,17 @@ from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.pipeline.elsewhere import deployed_in_tf32
+from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
+from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
-from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Deployable, Ending, Status
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.runs.results.result import Diagnosis, FilesSection
 from precision_bisect.runs.runfolder import (
@@ -87,9 +90,22 @@ def exported_plan(
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:
         return None, missing
-    whole = ending.by_modules
+    whole = None if point == DEPLOY and deploy is not None and deploy.fused else ending.by_modules
     modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
+
+
+def judged_as(
+    prepared: Prepared, fused: FusedCase | None, deploy: Deployable | None, folder: RunFolder
+) -> Prepared:
+    """Return the run as the plan to deploy was judged; a model that was made for it is kept."""
+    if deploy is None:
+        return prepared
+    form = None if fused is None else fused.prepared
+    if deploy.record.fused and form is not None:
+        loaded = keep_made(form.loaded, form.work, folder)
+        return replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
+    return deployed_in_tf32(prepared) if deploy.record.tf32 else prepared
 
 
 def within_limits(
@@ -129,8 +145,11 @@ def without_other_engine(
     last = next(passed, None)
     if exported is None or last is None or not path.exists():
         return []
-    case = deploy.case if deploy is not None and exported.point == DEPLOY else ""
-    if (last.plan, last.case) == (prepared.case.model.table.plan_of(exported.kept), case):
+    if deploy is not None and exported.point == DEPLOY:
+        wanted = deploy.plan, deploy.case
+    else:
+        wanted = prepared.case.model.table.plan_of(exported.kept), ""
+    if (last.plan, last.case) == wanted:
         return []
     path.unlink()
     return [f"no {ENGINE}: the exported files hold another plan than was built last"]

@@ -57,12 +57,13 @@ def judged_elsewhere(
     driver: Driver,
     answer: Plan,
     samples: SampleSet,
+    own: Prepared,
     in_tf32: Outcome | None = None,
 ) -> Search[ElsewhereSection]:
-    """Judge an answer in all cases beside the run's own; with TF32 if its outcome there is it."""
-    own = prepared if in_tf32 is None else deployed_in_tf32(prepared)
+    """Judge an answer in all cases beside its `own`; with TF32 if its outcome there is it."""
     targets = yield from other_targets(own, driver.cases, answer, samples)
-    tf32 = yield from with_tf32(prepared, driver, answer, samples, in_tf32)
+    beside = own if in_tf32 is None else prepared
+    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
@@ -101,7 +102,8 @@ def other_targets(
             groups.append((effects, [target]))
     proposals = []
     for _, targets in groups:
-        name = f"target:{targets[0]}" + f",{TF32}" * prepared.case.options.engine.in_tf32
+        in_tf32 = prepared.case.options.engine.in_tf32
+        name = prepared.case.named(f"target:{targets[0]}" + f",{TF32}" * in_tf32)
         proposals.append(_beside(prepared, name, plan, samples, "the answer"))
         cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
     outcomes = (yield tuple(proposals)) if proposals else ()
@@ -209,7 +211,8 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
             return stack.enter_context(evaluators(deployed, options.folder)).evaluate
 
         emulated = prepared.backend.emulated
-        cases.add(TF32, partial(_in_tf32, prepared) if emulated else on_engine)
+        made = partial(_in_tf32, prepared) if emulated else on_engine
+        cases.add(prepared.case.named(TF32), made)
         try:
             yield
         finally:
@@ -220,7 +223,13 @@ def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
     """Return the trial of every layer high with TF32, as deployed where an engine is built."""
     return as_deployed(
         prepared,
-        _beside(prepared, TF32, prepared.everything, samples, "FP32 in TF32, as deployed"),
+        _beside(
+            prepared,
+            prepared.case.named(TF32),
+            prepared.everything,
+            samples,
+            "FP32 in TF32, as deployed",
+        ),
     )
 
 
@@ -258,7 +267,8 @@ def with_tf32(
         return None
     everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
     proposal = replace(everything, plan=answer, reason="the answer")
-    plain = outcome_of_answer(driver, answer, samples)
+    # Of a variant no trial without a case tells.
+    plain = None if prepared.case.variant else outcome_of_answer(driver, answer, samples)
     if prepared.backend.emulated and keeps_no_product(prepared.case.model, answer):
         own = own or plain
     with in_tf32(prepared, driver.cases):

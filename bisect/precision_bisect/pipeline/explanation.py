@@ -28,6 +28,7 @@ from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import one
 from precision_bisect.protocols import Search
+from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.result import AnswerSection
 from precision_bisect.runs.results.tensor_errors import TensorErrors, read_tensor_errors
 from precision_bisect.search.budget import Budget
@@ -153,7 +154,7 @@ class Answer:
 
     `culprits` are explained, too, and in place of near misses where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take the `allowance`.
+    nothing is tried. Advice may take the `allowance`. What the `fused` form came to is known.
     """
 
     record: AnswerSection
@@ -162,6 +163,7 @@ class Answer:
     found: bool = True
     late: bool = False
     allowance: Allowance | None = None
+    fused: FusedForm | None = None
 
 
 class Explained(NamedTuple):
@@ -252,7 +254,7 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
         return Explained(findings, others)
     with suppress(Exception), driver.standing():
         findings = yield from with_advice(
-            prepared, driver, findings, watched, answer.trials, answer.allowance
+            prepared, driver, findings, watched, answer.trials, answer.allowance, answer.fused
         )
     return Explained(findings, others)
 
@@ -293,6 +295,7 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     allowance: Allowance | None = None,
+    fused: FusedForm | None = None,
 ) -> Search[Findings]:
     """Return the findings with advice. Raises as loading and running models do."""
     case = prepared.case
@@ -306,6 +309,7 @@ def with_advice(
                 work=Path(work),
                 cases=driver.cases,
                 own=prepared.emulator,
+                fused=fused,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
                 variants=Variants(

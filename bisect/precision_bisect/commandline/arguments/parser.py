@@ -297,7 +297,7 @@ def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
     if kind is bool:
         return {
             **keywords,
-            "action": argparse.BooleanOptionalAction if field.default else "store_true",
+            "action": "store_true" if field.default is False else argparse.BooleanOptionalAction,
         }
     keywords["metavar"] = flag.metavar
     if flag.gather is not None:

@@ -36,8 +36,9 @@ from precision_bisect.pipeline.ladder.ladder_answer import (
     conclude_ladder,
 )
 from precision_bisect.pipeline.loading import Loaded, load_run
+from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble
-from precision_bisect.pipeline.run import keep_made, run_prepared
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
