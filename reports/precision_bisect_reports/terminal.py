@@ -92,6 +92,7 @@ def verdict(outcome: Outcome) -> str:
 
 _BAR = 12
 """So many columns are left beside the figures."""
+NARROWEST = 40
 WIDEST = 120
 """Longer lines are hard to read."""
 MOST_INPUTS = 4
@@ -214,13 +215,13 @@ class TerminalReport:
         self._print_screen(result, model)
 
     def _print_screen(self, result: Result, model: Path, command: Sequence[str] = ()) -> None:
-        """Print the final screen, on a wide terminal in up to `WIDEST` columns.
+        """Print the final screen, as wide as a terminal but for `NARROWEST` and `WIDEST`.
 
-        A file or a pipe has room for all of it.
+        With -v it has all that there is to say.
         """
-        width, most = WIDTH, math.inf
+        width, most = WIDTH, math.inf if self._explain else MOST_LINES
         if self._out.is_terminal:
-            width, most = min(WIDEST, max(WIDTH, self._out.width)), MOST_LINES
+            width = min(WIDEST, max(NARROWEST, self._out.width))
         for part in final_screen(result, model, width, command, most):
             self._out.print(part)
 

@@ -323,9 +323,14 @@ class Result(
         return self.not_passed.union(self.unknown_to)
 
     @property
+    def rechecked(self) -> Recheck | None:
+        """What the last check says of the exported model."""
+        return self.deployment.recheck if self.deployment else None
+
+    @property
     def refuted(self) -> Recheck | None:
         """What the last check says of an exported model that must not be deployed."""
-        recheck = self.deployment.recheck if self.deployment else None
+        recheck = self.rechecked
         return recheck if recheck is not None and recheck.refutes else None
 
     @property
