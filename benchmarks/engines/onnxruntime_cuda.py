@@ -155,7 +155,7 @@ def page(table: pages.Data) -> str:
     lines += [
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
         " *Kernel*: CUDA's, in the file's type. *Casts*: in FP32, between Casts."
-        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: CUDA has no kernel."
+        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: no kernel."
         " *In pieces*: as the operators of its definition. *Newer*: than this version knows."
         " A dash: no such form or case.",
         "",
@@ -202,7 +202,7 @@ def _between_versions(table: pages.Data) -> list[str]:
             cells.append((name, *(f"{figure:.2g}" for figure in real)))
     if not cells:
         return []
-    return ["Other errors by version:", "", *pages.table(("model", *versions), cells)]
+    return pages.table(("model, by version", *versions), cells)
 
 
 def main() -> None:
