@@ -281,11 +281,11 @@ def page(table: pages.Data) -> str:
         "Each operator alone, in its newest form; engines for compute capability 8.6, built"
         " without a GPU. *Island* is the type it computes in when it is kept in FP32 between FP16"
         " neighbours: **half** means that the builder takes the Casts away. *Not shown*: no"
-        " kernel names it. A dash: ONNX has no such form, or its cases none. *INT8* (for 8.6) and"
+        " kernel names it. A dash: no such form or case. *INT8* (for 8.6) and"
         " *FP8* (for 8.9) have Q/DQ before each operand, *around*: behind the result, too. They"
         " say what its own kernels read; *generated*: a kernel of several operators.",
         "",
-        f"Islands that become half where nothing guards them: {', '.join(lost)}.",
+        f"Unguarded islands that become half: {', '.join(lost)}.",
         "",
     ]
     lines += pages.table(
