@@ -66,6 +66,10 @@ _KNOWN: Mapping[str, Inside] = {
     # No kernel, so ONNX's function.
     "HardSwish": Inside.STEPS,
     "Mish": Inside.STEPS,
+    # core/providers/cuda/rnn: cuDNN with FP16 as its type of arithmetic (`cudnn_cells`)
+    "LSTM": Inside.STEPS,
+    "GRU": Inside.STEPS,
+    "RNN": Inside.STEPS,
 }
 """What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
 All were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization and Mean have

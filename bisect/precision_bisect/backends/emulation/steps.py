@@ -12,6 +12,8 @@ import onnx
 from onnx import helper
 from onnx.inliner import inline_selected_functions
 
+from precision_bisect.backends.emulation.cudnn_cells import in_cudnn
+from precision_bisect.backends.emulation.recurrences import is_recurrence
 from precision_bisect.graphs.graph import attribute, copied, has_function, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
@@ -311,6 +313,8 @@ class StoredSteps:
         """Tell whether the steps of a node are known, for inputs of some shapes at least."""
         if node.op_type in self._texts:
             return self._opset >= _CONDITIONS and self._text(node, 0) != ""
+        if is_recurrence(node):
+            return in_cudnn(node)
         return has_function(node.op_type, self._opset)
 
     def body(self, node: onnx.NodeProto, low: LowType) -> onnx.ModelProto:
