@@ -40,7 +40,8 @@ def measure(given: argparse.Namespace) -> None:
             for folder in unpacked(archive, Path(temporary) / archive.name)
         ]
         for folder in folders:
-            if json.loads((folder / SPEC).read_text())["network"] in given.search:
+            wanted = json.loads((folder / SPEC).read_text())["network"] in given.search
+            if wanted and time.monotonic() + given.search_s < deadline:
                 figures["runs"].append(search(folder, given.search_s, given.backend))
                 _write(figures, given.out)
                 print(figures["runs"][-1], flush=True)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from gpu_bench import RANDOM_LABEL, measure
-from gpu_fronts_runs import TF32, opening, plans_of, products_of
+from gpu_fronts_runs import WITHOUT_TF32, fp32_instead, opening, plans_of, products_of
 
 RANDOM, SEED = 60, 7
 SAMPLES, FRESH, FRESH_SEED = 16, 64, 3
@@ -47,7 +47,6 @@ TOOLS = (
 """Tools beside ours, as `python -m peers` calls them."""
 OURS, FP32 = "precision-bisect", "fp32"
 PLAIN_FP32 = "fp32 without TF32"
-WITHOUT_TF32: Mapping[str, Any] = {"provider_options": {TF32: "0"}}
 COLUMNS = 3
 LEAST, WORST = 1e-7, 10.0
 """Errors beyond are drawn at these; infinity is one."""
@@ -155,7 +154,10 @@ def _fresh(name: str, model: Path, judged: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _ours(job: Any, run: Path) -> dict[str, Any]:
-    """Search for ONNX Runtime; return the plans with how a session is opened for each."""
+    """Search for ONNX Runtime; return the plans with how a session is opened for each.
+
+    The answer is FP32 where the run says so, else the plan to deploy.
+    """
     command = [sys.executable, "-m", "precision_bisect"]
     if not (run / "result.json").exists():
         words = [str(job.model), f"--{job.limit}", f"{job.bound:g}", "--target", "onnxruntime"]
@@ -171,7 +173,9 @@ def _ours(job: Any, run: Path) -> dict[str, Any]:
         if done.returncode == 0 and kept is not None:
             options = opening(result, kept, multiplied)
             models[f"{OURS}: {point}"] = (out / "model.mixed.onnx", options)
-    return models
+    fp32 = fp32_instead(run)
+    answer = models.get(f"{OURS}: deploy") if fp32 is None else (job.model, fp32)
+    return models if answer is None else {**models, f"{OURS}: answer": answer}
 
 
 def _peers(name: str, job: Any, given: argparse.Namespace) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from gpu_packing import SPEC
 from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.load import load_model
 from precision_bisect.pipeline.elsewhere import products
+from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.runfolder import MIXED_MODEL, RESULT
 from zoo.networks import ROOT
 
 TF32 = "use_tf32"
+WITHOUT_TF32: Mapping[str, Any] = {"provider_options": {TF32: "0"}}
 LABEL = "precision-bisect, run there"
 
 
@@ -53,6 +55,12 @@ def search(folder: Path, limit_s: float, backend: str) -> Mapping[str, Any]:
             onnx.save(many, folder / f"{name}.batch.onnx")
         options = opening(result, kept, multiplied)
         spec["models"].append({"label": f"{LABEL}: {point}", "model": name, "options": options})
+    models = {each["label"]: each for each in spec["models"]}
+    if (fp32 := fp32_instead(work)) is not None:
+        models[f"{LABEL}: answer"] = {"model": 0, "options": fp32}
+    elif f"{LABEL}: deploy" in models:
+        models[f"{LABEL}: answer"] = models[f"{LABEL}: deploy"]
+    spec["models"] = [{**model, "label": label} for label, model in models.items()]
     (folder / SPEC).write_text(json.dumps(spec, indent=1))
     told = {key: result[key] for key in ("status", "candidates", "builds", "evaluations", "tf32")}
     deploy = {key: (result["deploy"] or {}).get(key) for key in ("error", "latency", "tf32")}
@@ -68,6 +76,14 @@ def plans_of(result: Mapping[str, Any]) -> Mapping[str, Sequence[str] | None]:
     """Return the layers that each plan of a run keeps; what keeps fewest is deployed by itself."""
     deploy = result["deploy"] or result
     return {"deploy": deploy["kept"], "fewest": result["kept"]}
+
+
+def fp32_instead(run: Path) -> Mapping[str, Any] | None:
+    """Return how FP32 is opened where it is what a run says to deploy; None where a plan is."""
+    result = read_result(run / RESULT, "")
+    if not result.fp32_wins:
+        return None
+    return {} if result.tf32 is None or result.tf32.fp32_passed else WITHOUT_TF32
 
 
 def opening(
