@@ -109,23 +109,56 @@ def _run(path: Path, x: Any) -> Any:
     return session.run(None, {"x": x})
 
 
+def row(label: str, ms: float, error: float, over: int = 0) -> dict[str, Any]:
+    """Return a row that was measured, of four fresh samples."""
+    shared = {"network": "n", "batch": 1, "bound": 0.1, "fresh": 4, "fresh_over": over}
+    return {**shared, "label": label, "error": error, "latency": {"median": ms}}
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return the tables of rows."""
+    machine = {"gpus": ["A GPU"]}
+    return "\n".join(deployed({"machine": machine, "onnxruntime": "1.0", "rows": rows}))
+
+
 def test_a_column_has_the_fastest_that_holds() -> None:
     """Faster ones that are over the limit do not count; where none holds that is seen."""
-
-    def row(label: str, ms: float, error: float) -> dict[str, Any]:
-        shared = {"network": "n", "batch": 1, "bound": 0.1, "fresh": 64, "fresh_over": 0}
-        return {**shared, "label": label, "error": error, "latency": {"median": ms}}
-
     rows = [
         row("fp32", 1.0, 0.0),
         row("random 0", 0.5, 0.2),
-        row("random 1", 0.8, 0.1),
+        row("random 1", 0.6, 0.1, over=1),
+        row("random 2", 0.8, 0.1),
         row("nothing", 0.4, 5.0),
         {**row("AutoCast", 0.0, 0.0), "failed": "refused"},
     ]
     del rows[-1]["latency"]
-    machine = {"gpus": ["A GPU"]}
-    line = deployed({"machine": machine, "onnxruntime": "1.0", "rows": rows})[-2]
+    line = next(line for line in tables(rows).splitlines() if line.startswith("| n, 1"))
     cells = dict(zip(COLUMNS, line.strip("| ").split(" | ")[1:], strict=False))
     assert ("1", "(0.4)", "refused") == (cells["FP32"], cells["all low"], cells["AutoCast"])
-    assert "0.8 of 2" == cells["random"]
+    assert "0.8 of 3" == cells["random"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "over", "told"),
+    [
+        (
+            1.01,
+            0,
+            "in 1 of 1 rows, slower than FP32 that holds in 0; no fresh sample is over in 1",
+        ),
+        (1.5, 0, "in 0 of 1 rows, slower than FP32 that holds in 1; no fresh sample is over in 1"),
+        (0.9, 1, "in 0 of 1 rows, slower than FP32 that holds in 0; no fresh sample is over in 0"),
+    ],
+)
+def test_the_answer_is_beside_the_fastest_that_holds(ms: float, over: int, told: str) -> None:
+    """Where it is slower than FP32, or a fresh sample is over, the page says so of itself."""
+    answer = row("precision-bisect: answer", ms, 0.05, over)
+    assert told in tables([row("fp32", 1.0, 0.0), answer, row("AutoCast", 0.5, 0.2)])
+
+
+def test_what_ran_on_the_gpu_answers_there() -> None:
+    """It has measured what the other has estimated; where that is FP32 the page says so."""
+    fp32 = row("fp32", 1.0, 0.0)
+    there = {**fp32, "label": "precision-bisect, run there: answer"}
+    text = tables([fp32, row("precision-bisect: answer", 2.0, 0.05), there])
+    assert "| n, 1 | FP32, run there | 1 | 1 (fp32) | 0% |" in text
