@@ -79,13 +79,13 @@ def agreement(model: Model, feeds: Sequence[Sample]) -> tuple[int, float]:
         ]
         return max(starmap(peak, pairs))
 
-    ranks = [
-        _ranks([error(backend, layer) for layer in layers]) for backend in (direct, forecasts)
+    places = [
+        ranks([error(backend, layer) for layer in layers]) for backend in (direct, forecasts)
     ]
-    return len(layers), float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return len(layers), float(np.corrcoef(places[0], places[1])[0, 1])
 
 
-def _ranks(errors: Sequence[float]) -> Sequence[float]:
+def ranks(errors: Sequence[float]) -> Sequence[float]:
     """Return the places in order; equal ones share theirs."""
     ordered = np.sort(errors)
     first, behind = (np.searchsorted(ordered, errors, side) for side in ("left", "right"))

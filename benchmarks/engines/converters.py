@@ -10,11 +10,10 @@ one property each. AutoCast runs in the environment of `autocast_env.py`.
 """
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import autocast_env
 import numpy as np
@@ -166,6 +165,30 @@ def verdict(row: Mapping[str, Any] | str, exact: Mapping[str, Any]) -> str:
     return "equal"
 
 
+Rows: TypeAlias = list[tuple[str, dict[str, Any], dict[str, Any]]]
+
+
+def run_tools(kind: str, folder: Path) -> Rows:
+    """Return what tools of a kind make of a folder's models that run in FP32.
+
+    By model its name, what came of it by tool, and what came of FP32.
+    """
+    interpreter = environments.python("engines-tools", PACKAGES)
+    words = ("engines.tool_runs", kind, str(folder))
+    rows = json.loads(environments.run_module(interpreter, *words).splitlines()[-1])
+    return [
+        (name, row, row[""])
+        for name, row in rows.items()
+        if not isinstance(row[""], str) and "outputs" in row[""]
+    ]
+
+
+def pinned(*packages: str) -> dict[str, str]:
+    """Return the versions of packages, after those of ONNX and its runtime."""
+    versions = dict(each.split("==") for each in PACKAGES)
+    return {name: versions[name] for name in ("onnx", "onnxruntime", *packages)}
+
+
 def data() -> dict[str, Any]:
     """Return the whole table."""
     operators: dict[str, dict[str, str]] = {}
@@ -173,13 +196,8 @@ def data() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         refusals = write_models(folder)
-        interpreter = environments.python("engines-tools", PACKAGES)
-        words = ("engines.tool_runs", "converters", place)
-        rows = json.loads(environments.run_module(interpreter, *words).splitlines()[-1])
-    for name, row in rows.items():
-        exact = row[""]
-        if isinstance(exact, str) or "outputs" not in exact:
-            continue
+        rows = run_tools("converters", folder)
+    for name, row, exact in rows:
         for tool in CONVERTERS:
             answer = row.get(tool, {"refused": refusals.get(tool, {}).get(name, "no file")})
             said = verdict(answer, exact)
@@ -192,11 +210,9 @@ def data() -> dict[str, Any]:
                 # The worst of the cases counts.
                 if entry.get(tool, "equal") == "equal":
                     entry[tool] = said
-    versions = dict(each.split("==") for each in PACKAGES)
-    tools = ("onnx", "onnxruntime", "onnxconverter-common", "onnxslim", "openvino")
     return {
         "date": pages.today(),
-        "versions": {name: versions[name] for name in tools}
+        "versions": pinned("onnxconverter-common", "onnxslim", "openvino")
         | {"nvidia-modelopt": autocast_env.VERSION},
         "probes": probes,
         "operators": operators,
@@ -243,4 +259,3 @@ def _probe(answer: Mapping[str, Any]) -> str:
 if __name__ == "__main__":
     made = data()
     pages.write(NAME, made, page(made))
-    print(len(made["operators"]), "operators", file=sys.stderr)

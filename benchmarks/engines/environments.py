@@ -30,12 +30,17 @@ def python(name: str, packages: Sequence[str]) -> Path:
     return here / "bin" / "python"
 
 
-def run_module(interpreter: Path | None, module: str, *words: str) -> str:
+def run_module(
+    interpreter: Path | None, module: str, *words: str, site: Path | None = None
+) -> str:
     """Run a module of these benchmarks in an environment, or in this one; return what it prints.
 
-    Raises CalledProcessError where it fails.
+    In this one packages of the folder `site` come first. Raises CalledProcessError where it fails.
     """
     command = [str(interpreter or sys.executable), "-m", module, *words]
-    paths = os.environ | {"PYTHONPATH": str(BENCHMARKS)}
+    places = [str(BENCHMARKS)]
+    if interpreter is None:
+        places = [*([str(site)] if site else []), *places, os.environ.get("PYTHONPATH", "")]
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     ran = subprocess.run(command, env=paths, stdout=subprocess.PIPE, text=True, check=True)
     return ran.stdout

@@ -8,7 +8,6 @@ or a masked row where the module has a guard for these.
 """
 
 import json
-import sys
 from typing import Any
 
 from engines import environments, pages
@@ -59,10 +58,9 @@ def page(table: pages.Data) -> str:
 
 
 def main() -> None:
-    """Write the table, and say how long it is."""
+    """Write the table."""
     made = data()
     pages.write(NAME, made, page(made))
-    print(len(made["modules"]), "modules", file=sys.stderr)
 
 
 if __name__ == "__main__":

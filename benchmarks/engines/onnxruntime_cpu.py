@@ -9,7 +9,6 @@ and what comes is compared with the onnx reference in FP32.
 """
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -49,6 +48,9 @@ SPECIAL: Mapping[str, float] = {
     "1": 1.0,
 }
 """Of the subnormals the smallest of FP16; FP32 has it as a normal number."""
+ON_CPU = "on the CPU"
+RELEASED = 26
+"""The newest opset that a release of ONNX Runtime takes without a word of warning."""
 CASES = 4
 """Cases of one operator that are run, at most; what the best of them does counts."""
 _HEAD = "(float[4,8] x, float[4,8] z) => (float y)"
@@ -89,15 +91,13 @@ PATTERNS: Mapping[str, str] = {
 """Graphs that some level makes something else of, in FP32; constants and ends go to FP16 along."""
 
 
-def models_of(operator: str, kind: int) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
+def models_of(
+    operator: str, kind: int, cases: int = CASES
+) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
     """Yield models of an operator in a type, each with its name and what is fed to it."""
-    for number, (_, source, values) in enumerate(cases_by_operator()[operator][:CASES]):
-        model = in_type(source, kind)
-        # As old as the operator's newest form, for older versions to open.
-        form = onnx.defs.get_schema(operator, opset(model)).since_version
-        model.opset_import[0].version = max(form, FIRST)
-        model.ir_version = helper.find_min_ir_version_for([*model.opset_import])
-        if not is_valid(model):
+    for number, (_, source, values) in enumerate(cases_by_operator()[operator][:cases]):
+        model = in_opened_form(operator, in_type(source, kind))
+        if model is None:
             continue
         arrays = {}
         for value, array in zip(model.graph.input, values, strict=False):
@@ -109,6 +109,24 @@ def models_of(operator: str, kind: int) -> Iterator[tuple[str, onnx.ModelProto, 
             dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             arrays[value.name] = np.ones(shape, dtype)
         yield f"{operator}-{number}", model, arrays
+
+
+def in_opened_form(operator: str, model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return a model in the newest form of its operator that releases open, else in its newest.
+
+    As old as that form, for older versions to open. None where it is valid in neither.
+    """
+    forms = {
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == operator and not schema.domain and schema.since_version <= opset(model)
+    }
+    for form in sorted(forms, key=lambda form: (form <= RELEASED, form), reverse=True):
+        model.opset_import[0].version = max(form, FIRST)
+        model.ir_version = helper.find_min_ir_version_for([*model.opset_import])
+        if is_valid(model):
+            return model
+    return None
 
 
 def with_special(model: onnx.ModelProto, arrays: dict[str, Array], kind: int) -> bool:
@@ -212,6 +230,8 @@ def status(operator: str, row: Any) -> str:
         return f"refused: {plain['refused']}"
     if "fails" in plain:
         return f"opens, fails: {plain['fails']}"
+    if not plain.get("alone", True):
+        return ON_CPU
     others = [each for each in plain["operators"] if each != operator]
     if operator not in plain["operators"]:
         return "in pieces"
@@ -236,37 +256,62 @@ def status_of(operator: str, label: str) -> str:
 
 def data() -> dict[str, Any]:
     """Return the whole table."""
+    with tempfile.TemporaryDirectory() as place:
+        expected = write_models(Path(place))
+        answers = [
+            run_sessions(Path(place), interpreter)
+            for interpreter in (environments.python("engines-oldest", PACKAGES), None)
+        ]
+    return by_version("onnxruntime", answers, expected)
+
+
+def run_sessions(
+    folder: Path, interpreter: Path | None, *words: str, site: Path | None = None
+) -> dict[str, Any]:
+    """Return what the version in an environment, or in a folder, makes of a folder's models."""
+    words = ("engines.ort_sessions", str(folder), *words)
+    answer: dict[str, Any] = json.loads(
+        environments.run_module(interpreter, *words, site=site).splitlines()[-1]
+    )
+    return answer
+
+
+def by_version(
+    package: str, answers: Sequence[Mapping[str, Any]], expected: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Return a table of what versions make of all models, the oldest first.
+
+    `expected` has what the reference makes of special values.
+    """
     operators: dict[str, dict[str, Any]] = {}
     patterns: dict[str, dict[str, Any]] = {}
-    versions = {"onnx": onnx.__version__}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        expected = write_models(folder)
-        for interpreter in (environments.python("engines-oldest", PACKAGES), None):
-            printed = environments.run_module(interpreter, "engines.ort_sessions", place)
-            answer = json.loads(printed.splitlines()[-1])
-            version = answer["onnxruntime"]
-            versions[f"onnxruntime ({'newest' if interpreter is None else 'oldest'})"] = version
-            for name, row in answer["rows"].items():
-                *words, label = name.split("-")
-                if words[0] == "pattern":
-                    became = {level: each.get("operators") for level, each in row.items()}
-                    patterns.setdefault("-".join(words[1:]), {})[f"{label} {version}"] = became
-                    continue
-                special = words[0] == "special"
-                operator = words[1] if special else words[0]
-                found = operators.setdefault(operator, {"types": {}, "special": {}})
-                key = f"{label} {version}"
-                if not special:
-                    better = better_of(found["types"].get(key), status(operator, row))
-                    found["types"][key] = better
-                elif not isinstance(row, str) and row["DISABLE_ALL"].get("outputs"):
-                    output = row["DISABLE_ALL"]["outputs"][0] or ()
-                    words_of = differences(expected[name], output)
-                    found["special"].setdefault(key, words_of)
+    ages = ("oldest", "newest")[-len(answers) :]
+    for answer in answers:
+        version = answer["onnxruntime"]
+        for name, row in answer["rows"].items():
+            kind, *words, label = name.split("-")
+            key = f"{label} {version}"
+            if kind == "pattern":
+                levels = {} if isinstance(row, str) else row
+                became = {level: each.get("operators") for level, each in levels.items()}
+                patterns.setdefault("-".join(words), {})[key] = became
+                continue
+            operator = words[0] if kind == "special" else kind
+            fields = operators.setdefault(operator, {"types": {}, "special": {}})
+            if kind != "special":
+                better = better_of(fields["types"].get(key), status(operator, row))
+                fields["types"][key] = better
+            elif not isinstance(row, str) and row["DISABLE_ALL"].get("outputs"):
+                output = row["DISABLE_ALL"]["outputs"][0] or ()
+                if row["DISABLE_ALL"].get("alone", True):
+                    fields["special"].setdefault(key, differences(expected[name], output))
+    versions = {
+        f"{package} ({age})": answer["onnxruntime"]
+        for age, answer in zip(ages, answers, strict=True)
+    }
     return {
         "date": pages.today(),
-        "versions": versions,
+        "versions": {"onnx": onnx.__version__} | versions,
         "patterns": patterns,
         "operators": dict(sorted(operators.items())),
     }
@@ -274,9 +319,6 @@ def data() -> dict[str, Any]:
 
 def page(table: pages.Data) -> str:
     """Return the page."""
-    oldest, newest = (
-        next(v for k, v in table["versions"].items() if word in k) for word in ("oldest", "newest")
-    )
     lines = pages.heading("What ONNX Runtime does on a CPU", table, "onnxruntime_cpu")
     lines += [
         "Each operator alone, without optimisation. *Kernel*: it runs in the type of the file."
@@ -284,43 +326,60 @@ def page(table: pages.Data) -> str:
         " of its definition. *Newer*: a version that does not know the opset. A dash: ONNX has no"
         " such form, or no case of it.",
         "",
-        f"A cell with two entries: {oldest}, then {newest}.",
-        "",
+        *two_entries(table),
+        *operators_by_version(table),
+        *fusions_by_version(table),
     ]
+    return "\n".join(lines)
+
+
+def compared_versions(table: pages.Data) -> list[str]:
+    """Return the versions of ONNX Runtime that a table is of, the oldest first."""
+    return [version for name, version in table["versions"].items() if name.endswith(")")]
+
+
+def two_entries(table: pages.Data) -> list[str]:
+    """Return the line that says in which order versions stand in a cell."""
+    versions = compared_versions(table)
+    return [f"A cell with two entries: {', then '.join(versions)}.", ""] if versions[1:] else []
+
+
+def operators_by_version(table: pages.Data) -> list[str]:
+    """Return the table of operators."""
+    versions = compared_versions(table)
     rows = []
     for operator, row in table["operators"].items():
         cells = []
-        for label in ("FP16", "BF16", "FP32"):
-            pair = [row["types"].get(f"{label} {v}", "-") for v in (oldest, newest)]
-            old, new = map(first_words, pair)
-            cells.append(old if old == new else f"{old} / {new}")
+        for label in KINDS:
+            words = [first_words(row["types"].get(f"{label} {v}", "-")) for v in versions]
+            cells.append(" / ".join(dict.fromkeys(words)))
         said = [
             f"{label} {'; '.join(words)}"
             for label in ("FP16", "FP32")
-            if (words := row["special"].get(f"{label} {newest}"))
+            if (words := row["special"].get(f"{label} {versions[-1]}"))
         ]
         rows.append((operator, *cells, ". ".join(said)))
-    lines += pages.table(
-        ("operator", "FP16", "BF16", "FP32", "special values, beside the onnx reference"), rows
-    )
-    lines += ["## Fusions by level", ""]
+    columns = ("operator", *KINDS, "special values, beside the onnx reference")
+    return pages.table(columns, rows)
+
+
+def fusions_by_version(table: pages.Data) -> list[str]:
+    """Return the chapter on graphs of several operators."""
+    versions = compared_versions(table)
     rows = []
     for name, row in table["patterns"].items():
         for label in ("FP16", "FP32"):
-            by_version = {version: row.get(f"{label} {version}") for version in (oldest, newest)}
-            if by_version[oldest] == by_version[newest]:
-                by_version = {"both": by_version[newest]}
-            for version, levels in by_version.items():
+            shown = {version: row.get(f"{label} {version}") for version in versions}
+            if all(levels == shown[versions[0]] for levels in shown.values()):
+                shown = {"both" if versions[1:] else versions[0]: shown[versions[0]]}
+            for version, levels in shown.items():
                 if levels is None:
                     continue
                 cells = [short(each) for each in levels.values()]
-                shown = [
-                    cell if number == 0 or cell != cells[number - 1] else "same"
-                    for number, cell in enumerate(cells)
-                ]
-                rows.append((name, f"{label}, {version}", *shown))
-    lines += pages.table(("graph", "type, version", "off", "BASIC", "EXTENDED", "ALL"), rows)
-    return "\n".join(lines)
+                same = [c if i == 0 or c != cells[i - 1] else "same" for i, c in enumerate(cells)]
+                rows.append((name, f"{label}, {version}", *same))
+    columns = ("graph", "type, version", "off", "BASIC", "EXTENDED", "ALL")
+    return ["## Fusions by level", "", *pages.table(columns, rows)]
 
 
 def first_words(words: str) -> str:
@@ -337,4 +396,3 @@ def short(operators: Sequence[str] | None) -> str:
 if __name__ == "__main__":
     made = data()
     pages.write(NAME, made, page(made))
-    print(len(made["operators"]), "operators", file=sys.stderr)

@@ -1,19 +1,20 @@
 """What ONNX Runtime does on CUDA with ONNX operators: docs/engines/onnxruntime-cuda.md.
 
-    cd benchmarks; python -m engines.onnxruntime_cuda
+    cd benchmarks; python -m engines.onnxruntime_cuda [--oldest FOLDER]
 
-It needs a GPU and onnxruntime-gpu. The models are those of `onnxruntime_cpu`; an operator counts
-as CUDA's where its model opens without the CPU's kernels. What the emulator says of each operator,
-all low, is held against the kernel's error, on inputs that FP16 does not hold exactly.
-`--provider cpu` tries the script, and writes nothing.
+It needs a GPU and onnxruntime-gpu; FOLDER has an older one, the second version of the table. The
+models are those of `onnxruntime_cpu`; an operator counts as CUDA's where its model opens without
+the CPU's kernels. What the emulator says of each operator, all low, is held against the kernel's
+error, on inputs that FP16 does not hold exactly: ONNX's cases, and models of real sizes.
+`--provider cpu` tries the script, and writes nothing; `--errors` prints what the version that is
+installed errs by.
 """
 
 import argparse
 import json
-import sys
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +24,37 @@ import onnxruntime as ort
 from fused_on_gpu import error
 from gpu_job import gpu_query
 
-from engines import onnxruntime_cpu, ort_sessions, pages
+from engines import environments, onnxruntime_cpu, ort_sessions, pages
 from engines.children import Children, one_line
-from engines.onnxruntime_cpu import better_of, differences, models_of, status
-from engines.operator_models import FLOAT, KINDS, Array, cases_by_operator
+from engines.onnxruntime_cpu import ON_CPU, compared_versions, models_of
+from engines.operator_models import FLOAT, Array, cases_by_operator
+from engines.real_sizes import real_sizes
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import counted
-from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 
 NAME = "onnxruntime-cuda"
-ON_CPU = "on the CPU"
+PROVIDERS = {"cuda": ort_sessions.CUDA, "cpu": ort_sessions.CPU}
 FACTOR = 2.0
 """By how much the emulator's error may be off."""
 NOTHING = 2.0**-20
 """An error as good as none beside FP16's, as a share of the largest output."""
+CASES = 8
+"""Cases of one operator whose error is measured, at most."""
 SEED = 0
+Outputs = Mapping[str, Array]
 
 
-def placed(operator: str, row: Any) -> str:
-    """Return in a word or two what became of an operator in a type; CPU where it runs there."""
-    words = status(operator, row)
-    level = {} if isinstance(row, str) else row["DISABLE_ALL"]
-    return ON_CPU if "operators" in level and not level["alone"] else words
+def measured_models() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Array]]]:
+    """Yield the FP32 models whose error is measured, each with its name and what is fed to it."""
+    for operator in sorted(cases_by_operator()):
+        for name, model, arrays in models_of(operator, FLOAT, CASES):
+            yield name, model, inexact(arrays)
+    yield from real_sizes()
 
 
 def inexact(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -62,99 +68,85 @@ def inexact(arrays: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def compared(path: Path, arrays: Mapping[str, Array], provider: Any) -> dict[str, Any] | str:
-    """Return what `against_emulator` does, or in words why not."""
-    try:
-        return against_emulator(path, arrays, provider)
-    except Exception as failed:  # whatever a part raises is what came of it
-        return one_line(f"{type(failed).__name__}: {failed}")
+def emulated(model: Model, inputs: Mapping[str, Array]) -> tuple[float, Outputs] | None:
+    """Return the error of a model all low as emulated for ONNX Runtime, and FP32's outputs.
 
-
-def against_emulator(path: Path, arrays: Mapping[str, Array], provider: Any) -> dict[str, Any]:
-    """Return the error of a model all low: as emulated for ONNX Runtime, and of the kernel."""
-    ort.set_default_logger_severity(4)
-    if provider != ort_sessions.CPU:
-        ort.preload_dlls()
-    model = load_model(path)
+    None where no layer can run low, or no output has a number to err in.
+    """
     layers = len(model.table.names)
     if not layers:
-        return {"no layer": True}
-    inputs = inexact(arrays)
+        return None
     emulator = EmulatedBackend(model, "fp16", targets=["onnxruntime"])
     exact = emulator.evaluate(Plan.of(range(layers)), inputs)
     exact = {name: array for name, array in exact.items() if array.dtype.kind == "f"}
     if not any(np.isfinite(array).all() and np.any(array) for array in exact.values()):
-        return {"no layer": True}
-    emulated = emulator.evaluate(Plan.of(()), inputs)
-    typed = path.with_suffix(".typed.onnx")
-    save_typed(TypedWriter(model, Pair(low="fp16", high="fp32")).write(Plan.of(())), typed)
-    session = ort.InferenceSession(str(typed), providers=[provider])
-    names = [output.name for output in session.get_outputs()]
-    real = dict(zip(names, session.run(names, inputs), strict=True))
-    return {"emulated": error(emulated, exact), "real": error(real, exact)}
+        return None
+    return error(emulator.evaluate(Plan.of(()), inputs), exact), exact
 
 
-def agrees(row: Mapping[str, Any]) -> bool:
+def compared(path: Path, inputs: Mapping[str, Array], provider: Any) -> dict[str, float] | str:
+    """Return the error of a model all low, emulated and of the kernel; {} where it has none.
+
+    In words why it does not run.
+    """
+    ort.set_default_logger_severity(4)
+    if provider != ort_sessions.CPU:
+        ort.preload_dlls()
+    try:
+        model = load_model(path)
+        prediction = emulated(model, inputs)
+        if prediction is None:
+            return {}
+        typed = path.with_suffix(".typed.onnx")
+        save_typed(TypedWriter(model, Pair(low="fp16", high="fp32")).write(Plan.of(())), typed)
+        session = ort.InferenceSession(str(typed), providers=[provider])
+        names = [output.name for output in session.get_outputs()]
+        outputs = dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception as failed:  # whatever a part raises is what came of it
+        return one_line(f"{type(failed).__name__}: {failed}")
+    figures = {"emulated": prediction[0], "real": error(outputs, prediction[1])}
+    return {name: float(f"{figure:.3g}") for name, figure in figures.items()}
+
+
+def agrees(row: Mapping[str, float]) -> bool:
     """Tell whether the emulator's error is within the factor of the kernel's, or both are none."""
     low, high = sorted((row["emulated"], row["real"]))
     return bool(high <= max(FACTOR * low, NOTHING) or low == high)
 
 
-def emulator_rows(folder: Path, provider: Any) -> dict[str, list[Any]]:
-    """Return by operator what was found of each of its models in FP32."""
+def errors(provider: str) -> dict[str, Any]:
+    """Return by model what the version that is installed errs by."""
     children = Children(60)
-    rows: dict[str, list[Any]] = {}
-    for operator in sorted(cases_by_operator()):
-        for name, model, arrays in models_of(operator, FLOAT):
-            path = folder / f"emulated-{name}.onnx"
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name, model, inputs in measured_models():
+            path = Path(place) / f"{name}.onnx"
             onnx.save(model, path)
-            answer = children.call(compared, path, arrays, provider)
-            if isinstance(answer, str):
-                rows.setdefault(operator, []).append(answer)
-            elif "real" in answer:
-                rounded = {key: float(f"{number:.3g}") for key, number in answer.items()}
-                rows.setdefault(operator, []).append(rounded)
+            answer = children.call(compared, path, inputs, PROVIDERS[provider])
+            if answer:
+                rows[name] = answer
     return rows
 
 
-def data(provider: Any) -> dict[str, Any]:
+def data(provider: str, oldest: Path | None) -> dict[str, Any]:
     """Return the whole table."""
-    operators: dict[str, dict[str, Any]] = {}
-    patterns: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as place:
+    sites = [oldest, None] if oldest else [None]
+    words = ("engines.onnxruntime_cuda", "--errors", "--provider", provider)
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
+        printed = pool.map(lambda site: environments.run_module(None, *words, site=site), sites)
         folder = Path(place)
         expected = onnxruntime_cpu.write_models(folder)
-        children = Children(60)
-        for path in sorted(folder.glob("*.onnx")):
-            *words, label = path.stem.split("-")
-            levels = ort_sessions.LEVELS if words[0] == "pattern" else ort_sessions.LEVELS[:1]
-            providers = [provider, ort_sessions.CPU]
-            row: Any = children.call(ort_sessions.one, path, levels, providers)
-            if words[0] == "pattern":
-                became = {} if isinstance(row, str) else row
-                found = {level: each.get("operators") for level, each in became.items()}
-                patterns.setdefault("-".join(words[1:]), {})[label] = found
-                continue
-            special = words[0] == "special"
-            operator = words[1] if special else words[0]
-            entry = operators.setdefault(operator, {"types": {}, "special": {}})
-            if not special:
-                word = placed(operator, row)
-                entry["types"][label] = better_of(entry["types"].get(label), word)
-            elif not isinstance(row, str) and row["DISABLE_ALL"].get("outputs"):
-                output = row["DISABLE_ALL"]["outputs"][0] or ()
-                if row["DISABLE_ALL"]["alone"]:
-                    entry["special"].setdefault(label, differences(expected[path.stem], output))
-        rows = emulator_rows(folder, provider)
+        answers = pool.map(
+            lambda site: onnxruntime_cpu.run_sessions(folder, None, provider, site=site), sites
+        )
+        table = onnxruntime_cpu.by_version("onnxruntime-gpu", [*answers], expected)
+        errors_by_site = [json.loads(text.splitlines()[-1]) for text in printed]
+    emulator: dict[str, dict[str, Any]] = {}
+    for rows, version in zip(errors_by_site, compared_versions(table), strict=True):
+        for name, row in rows.items():
+            emulator.setdefault(name, {})[version] = row
     gpus = sorted({name.partition(",")[0] for name in gpu_query("name") or ["no GPU"]})
-    return {
-        "date": pages.today(),
-        "versions": {"onnx": onnx.__version__, "onnxruntime-gpu": ort.__version__},
-        "gpus": gpus,
-        "patterns": patterns,
-        "operators": dict(sorted(operators.items())),
-        "emulator": rows,
-    }
+    return {**table, "gpus": gpus, "emulator": emulator}
 
 
 def page(table: pages.Data) -> str:
@@ -163,65 +155,71 @@ def page(table: pages.Data) -> str:
     lines += [
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
         " *Kernel*: CUDA's, in the file's type. *Casts*: in FP32, between Casts."
-        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: CUDA has no kernel."
+        f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: no kernel."
         " *In pieces*: as the operators of its definition. *Newer*: than this version knows."
         " A dash: no such form or case.",
         "",
+        *onnxruntime_cpu.two_entries(table),
+        *onnxruntime_cpu.operators_by_version(table),
+        *_emulator_section(table),
+        *onnxruntime_cpu.fusions_by_version(table),
     ]
-    rows = []
-    for operator, row in table["operators"].items():
-        cells = [onnxruntime_cpu.first_words(row["types"].get(label, "-")) for label in KINDS]
-        said = [
-            f"{label} {'; '.join(words)}"
-            for label in ("FP16", "FP32")
-            if (words := row["special"].get(label))
-        ]
-        rows.append((operator, *cells, ". ".join(said)))
-    columns = ("operator", *KINDS, "special values, beside the onnx reference")
-    lines += pages.table(columns, rows)
-    lines += [*_emulator_section(table["emulator"]), "## Fusions by level", ""]
-    rows = []
-    for name, row in table["patterns"].items():
-        for label in ("FP16", "FP32"):
-            cells = [onnxruntime_cpu.short(each) for each in row.get(label, {}).values()]
-            if cells:
-                same = [c if i == 0 or c != cells[i - 1] else "same" for i, c in enumerate(cells)]
-                rows.append((name, label, *same))
-    lines += pages.table(("graph", "type", "off", "BASIC", "EXTENDED", "ALL"), rows)
     return "\n".join(lines)
 
 
-def _emulator_section(emulator: Mapping[str, list[Any]]) -> list[str]:
+def _emulator_section(table: pages.Data) -> list[str]:
     """Return how often the emulator's error is the kernel's, and where it is not."""
-    compared = [(op, row) for op, cases in emulator.items() for row in cases if "real" in row]
-    apart = [(op, row) for op, row in compared if not agrees(row)]
-    refused = Counter(op for op, cases in emulator.items() for row in cases if "real" not in row)
+    *_, newest = compared_versions(table)
+    rows = {name: row[newest] for name, row in table["emulator"].items() if newest in row}
+    measured = {name: row for name, row in rows.items() if not isinstance(row, str)}
+    operators = {name.partition("-")[0] for name in measured}
+    apart = {name: row for name, row in measured.items() if not agrees(row)}
     lines = [
         "## The emulator beside these kernels",
         "",
-        f"All low in FP16, {len(compared)} models of {len({op for op, _ in compared})} operators"
-        f": its error, a share of the largest output, is within a factor of {FACTOR:g} in"
-        f" {len(compared) - len(apart)}. Not in:",
+        f"All low in FP16, {len(measured)} models of {len(operators)} operators: its error, a"
+        f" share of the largest output, is within a factor of {FACTOR:g} in"
+        f" {len(measured) - len(apart)}. Not in:",
         "",
     ]
-    cells = [(op, f"{row['emulated']:.2g}", f"{row['real']:.2g}") for op, row in apart]
-    lines += pages.table(("operator", "emulated", "real"), cells)
+    cells = [(name, f"{row['emulated']:.2g}", f"{row['real']:.2g}") for name, row in apart.items()]
+    lines += pages.table(("model", "emulated", "real"), cells)
+    lines += _between_versions(table)
+    refused = {name.partition("-")[0] for name, row in rows.items() if isinstance(row, str)}
     if refused:
         lines += [f"{counted(len(refused), 'operator')} had a file that does not run.", ""]
     return lines
 
 
+def _between_versions(table: pages.Data) -> list[str]:
+    """Return the models whose error differs between versions by more than the factor."""
+    versions = compared_versions(table)
+    cells = []
+    for name, by_version in table["emulator"].items():
+        rows = [by_version.get(version, "") for version in versions]
+        real = [row["real"] for row in rows if not isinstance(row, str)]
+        if len(real) == len(versions) > 1 and not agrees({"emulated": real[0], "real": real[-1]}):
+            cells.append((name, *(f"{figure:.2g}" for figure in real)))
+    if not cells:
+        return []
+    return pages.table(("model, by version", *versions), cells)
+
+
 def main() -> None:
-    """Write the table, and say how long it is."""
+    """Write the table, or print what the options ask for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
-    on_cpu = parser.parse_args().provider == "cpu"
-    made = data(ort_sessions.CPU if on_cpu else ort_sessions.CUDA)
-    if on_cpu:
+    parser.add_argument("--provider", choices=[*PROVIDERS], default="cuda")
+    parser.add_argument("--oldest", type=Path, help="a folder with an older onnxruntime-gpu")
+    parser.add_argument("--errors", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.errors:
+        print(json.dumps(errors(arguments.provider)))
+        return
+    made = data(arguments.provider, arguments.oldest)
+    if arguments.provider == "cpu":
         print(json.dumps(made, indent=1))
     else:
         pages.write(NAME, made, page(made))
-    print(len(made["operators"]), "operators", file=sys.stderr)
 
 
 if __name__ == "__main__":

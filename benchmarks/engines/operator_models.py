@@ -34,39 +34,42 @@ FLOAT, HALF, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLO
 KINDS: Mapping[str, int] = {"FP32": FLOAT, "FP16": HALF, "BF16": BFLOAT16}
 NODE = "node"
 Array = NDArray[Any]
-IMAGE, ROWS = "2,8,16,16", "64,256"
+IMAGE, ROWS, HEADS = "2,8,16,16", "64,256", "2,4,128,64"
 
 
-def _text(shape: str, result: str, **others: str) -> str:
+def text_model(shape: str, result: str, **others: str) -> str:
     """Return a model in ONNX's text form that reads x of a shape, and others of theirs."""
     inputs = ", ".join(f"float[{dims}] {name}" for name, dims in {"x": shape, **others}.items())
     return f"({inputs}) => (float y) {{ y = {result} }}"
 
 
 REAL_SIZES: Mapping[str, tuple[int, str]] = {
-    "LogSoftmax": (13, _text(ROWS, "LogSoftmax(x)")),
-    "Mean": (13, _text(ROWS, "Mean(x,a,b)", a=ROWS, b=ROWS)),
-    "Sum": (13, _text(ROWS, "Sum(x,a,b)", a=ROWS, b=ROWS)),
-    "ReduceSumSquare": (13, _text(ROWS, "ReduceSumSquare<axes = [1]>(x)")),
-    "ReduceLogSumExp": (13, _text(ROWS, "ReduceLogSumExp<axes = [1]>(x)")),
-    "Mish": (18, _text(ROWS, "Mish(x)")),
-    "HardSwish": (14, _text(ROWS, "HardSwish(x)")),
-    "Swish": (24, _text(ROWS, "Swish(x)")),
-    "Swish by 1.7": (24, _text(ROWS, "Swish<alpha = 1.7>(x)")),
-    "Mod": (13, _text(ROWS, "Mod<fmod = 1>(x,a)", a=ROWS)),
-    "Gemm": (13, _text(ROWS, "Gemm<alpha = 0.5, beta = 2.0>(x,w,b)", w="256,128", b="128")),
+    "LogSoftmax": (13, text_model(ROWS, "LogSoftmax(x)")),
+    "Mean": (13, text_model(ROWS, "Mean(x,a,b)", a=ROWS, b=ROWS)),
+    "Sum": (13, text_model(ROWS, "Sum(x,a,b)", a=ROWS, b=ROWS)),
+    "ReduceSumSquare": (13, text_model(ROWS, "ReduceSumSquare<axes = [1]>(x)")),
+    "ReduceLogSumExp": (13, text_model(ROWS, "ReduceLogSumExp<axes = [1]>(x)")),
+    "Mish": (18, text_model(ROWS, "Mish(x)")),
+    "HardSwish": (14, text_model(ROWS, "HardSwish(x)")),
+    "Swish": (24, text_model(ROWS, "Swish(x)")),
+    "Swish by 1.7": (24, text_model(ROWS, "Swish<alpha = 1.7>(x)")),
+    "Mod": (13, text_model(ROWS, "Mod<fmod = 1>(x,a)", a=ROWS)),
+    "Gemm": (13, text_model(ROWS, "Gemm<alpha = 0.5, beta = 2.0>(x,w,b)", w="256,128", b="128")),
     "BatchNormalization": (
         15,
-        _text(IMAGE, "BatchNormalization(x,s,b,m,v)", **dict.fromkeys("sbmv", "8")),
+        text_model(IMAGE, "BatchNormalization(x,s,b,m,v)", **dict.fromkeys("sbmv", "8")),
     ),
-    "Trilu": (14, _text("64,64", "Trilu(x)")),
-    "GlobalLpPool": (13, _text(IMAGE, "GlobalLpPool(x)")),
-    "LayerNormalization": (17, _text(ROWS, "LayerNormalization(x,s,b)", s="256", b="256")),
-    "RMSNormalization": (23, _text(ROWS, "RMSNormalization(x,s)", s="256")),
-    "Attention": (23, _text("2,4,128,64", "Attention(x,k,v)", k="2,4,128,64", v="2,4,128,64")),
+    "Trilu": (14, text_model("64,64", "Trilu(x)")),
+    "GlobalLpPool": (13, text_model(IMAGE, "GlobalLpPool(x)")),
+    "LayerNormalization": (17, text_model(ROWS, "LayerNormalization(x,s,b)", s="256", b="256")),
+    "RMSNormalization": (23, text_model(ROWS, "RMSNormalization(x,s)", s="256")),
+    "Attention": (
+        23,
+        text_model("2,4,128,64", "Attention(x,k,v)", k="2,4,128,64", v="2,4,128,64"),
+    ),
     "Einsum": (
         13,
-        _text("64,32", 'Einsum<equation = "ab,bc,cd->ad">(x,a,b)', a="32,16", b="16,8"),
+        text_model("64,32", 'Einsum<equation = "ab,bc,cd->ad">(x,a,b)', a="32,16", b="16,8"),
     ),
 }
 """Shapes that real kernels take; ONNX's own cases are too small for that. Operators of which ONNX

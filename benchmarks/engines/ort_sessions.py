@@ -1,10 +1,10 @@
 """What one version of ONNX Runtime does with models; it needs onnx and NumPy besides.
 
-    python -m engines.ort_sessions FOLDER
+    python -m engines.ort_sessions FOLDER [cuda]
 
 FOLDER has models, `NAME.onnx`, with what is fed to each, `NAME.npz`. One line of JSON comes back:
 by name and level of optimisation the operators of the graph that runs, and the outputs as text, or
-why there are none. On the CPU; other modules name another provider.
+why there are none. On the CPU, or on CUDA with the CPU behind it.
 """
 
 import json
@@ -97,15 +97,16 @@ def run(session: Any, arrays: dict[str, Any]) -> list[list[float] | None]:
     return found
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, provider: str = "cpu") -> None:
     """Print what became of all models of a folder."""
+    providers = [CUDA, CPU] if provider == "cuda" else [CPU]
     children = Children(60)
     rows = {}
     for path in sorted(folder.glob("*.onnx")):
         levels = LEVELS if path.name.startswith("pattern") else LEVELS[:1]
-        rows[path.stem] = children.call(one, path, levels)
+        rows[path.stem] = children.call(one, path, levels, providers)
     print(json.dumps({"onnxruntime": ort.__version__, "rows": rows}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

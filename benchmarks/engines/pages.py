@@ -1,6 +1,7 @@
 """Pages of docs/engines, made of the data beside them."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +17,11 @@ def today() -> str:
 
 
 def write(name: str, data: Data, page: str) -> None:
-    """Write a table's data and its page."""
+    """Write a table's data and its page, and say so."""
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{name}.json").write_text(as_json(data), encoding="utf-8")
     (FOLDER / f"{name}.md").write_text(page, encoding="utf-8")
+    print(f"docs/engines/{name}.md is written", file=sys.stderr)
 
 
 def read(name: str) -> Data:

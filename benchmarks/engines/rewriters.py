@@ -7,8 +7,6 @@ its precision where the operator still reads FP32, and a guard if it had one; it
 ONNX Runtime on a CPU, without optimisation, gives the same outputs.
 """
 
-import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -18,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from engines import environments, pages, rtx_conditions
+from engines import pages, rtx_conditions
 from engines.children import Children
-from engines.converters import PACKAGES, models, verdict
+from engines.converters import models, pinned, run_tools, verdict
 from engines.tool_runs import TOOLS
 
 NAME = "rewriters"
@@ -63,13 +61,8 @@ def data() -> dict[str, Any]:
     operators: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as place:
         write_models(Path(place))
-        interpreter = environments.python("engines-tools", PACKAGES)
-        words = ("engines.tool_runs", "rewriters", place)
-        rows = json.loads(environments.run_module(interpreter, *words).splitlines()[-1])
-    for name, row in rows.items():
-        before = row[""]
-        if isinstance(before, str) or "outputs" not in before:
-            continue
+        rows = run_tools("rewriters", Path(place))
+    for name, row, before in rows:
         operator = name.partition("-")[0]
         for tool in REWRITERS:
             after = row[tool]
@@ -79,11 +72,9 @@ def data() -> dict[str, Any]:
             entry = operators.setdefault(operator, {})
             if entry.get(tool, "kept") == "kept":
                 entry[tool] = said
-    versions = dict(each.split("==") for each in PACKAGES)
-    tools = ("onnx", "onnxruntime", "onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
     return {
         "date": pages.today(),
-        "versions": {name: versions[name] for name in (*tools, "polygraphy")},
+        "versions": pinned("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript", "polygraphy"),
         "operators": operators,
     }
 
@@ -109,4 +100,3 @@ def page(table: pages.Data) -> str:
 if __name__ == "__main__":
     made = data()
     pages.write(NAME, made, page(made))
-    print(len(made["operators"]), "operators", file=sys.stderr)

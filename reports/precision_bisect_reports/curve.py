@@ -11,6 +11,7 @@ from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
 from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.rows import EVIDENCE, MORE, NEWS, Form, Row
 
@@ -107,6 +108,7 @@ def exported(result: Result) -> str:
         return "the near miss, which is no answer"
     if point == DEPLOY and result.deploy is not None:
         count = counted(len(result.deploy.kept), "layer")
+        count += f" of {FUSED_MODEL}" * result.deploy.fused
         plan = f"the plan to deploy ({count})"
         if result.fp32_wins:
             plan = f"the fastest mixed plan ({count}), which is no faster than FP32"

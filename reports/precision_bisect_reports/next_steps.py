@@ -48,6 +48,8 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
     """
     if result.refuted:
         yield _instead_of_file(result.refuted)
+    if result.cut_short and result.status is not Status.STOPPED:
+        yield _go_on(result, model, command, "Next: complete it, what explains it was interrupted")
     if not result.refuted or result.status.cut_off:
         yield from _by_ending(result, model, command)
     if result.out is not None:
@@ -192,7 +194,12 @@ def _as_it_is(result: Result) -> NextStep:
 
 
 def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
-    """Yield the search of the model with its norms put together, where that holds with fewer."""
+    """Yield the search of the model with its norms put together, where that holds with fewer.
+
+    Nothing where the run has tried that itself.
+    """
+    if result.fused is not None:
+        return
     helping = ((a.id, a.tried) for a in result.advice if a.id in WHOLE and a.passed and a.tried)
     kind, tried = next(helping, ("", None))
     if tried is None or tried.kept >= len(result.kept) or not command or result.out is None:

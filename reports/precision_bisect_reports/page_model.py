@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.endings import CUT_SHORT, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
@@ -45,6 +45,7 @@ from precision_bisect_reports.rows import (
 )
 from precision_bisect_reports.speed import (
     cost,
+    fused_form,
     how_fast,
     no_faster,
     runs,
@@ -165,6 +166,7 @@ def _caveats(result: Result) -> Iterator[Row]:
     """Yield what speaks against the answer, or against trusting it, the gravest first."""
     caveats = [
         Row("", must_not_be_used(result), form=Form.REMARK),
+        Row("", CUT_SHORT.capitalize() if result.cut_short else "", form=Form.REMARK),
         Row("no gain", no_faster(result)),
         Row("not judged", overlooked(result)),
         Row("unknown", foreign_to(result)),
@@ -226,6 +228,9 @@ def _rows(result: Result) -> Iterator[Row]:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
+    if words := fused_form(result):
+        better = result.deploy is not None and result.deploy.fused
+        yield Row("fused", words, ALWAYS if better else EVIDENCE)
     if point := exported(result):
         yield Row("exports", point)
     if result.deploy is not None:

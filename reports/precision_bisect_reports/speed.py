@@ -11,6 +11,7 @@ from precision_bisect.runs.results.speed_report import (
     FrontPoint,
     SpeedReport,
 )
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
@@ -69,6 +70,7 @@ def to_deploy(result: Result) -> str:
     own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
         own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
+        own += f" of {FUSED_MODEL}" * plan.fused
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()
@@ -96,6 +98,24 @@ def to_deploy(result: Result) -> str:
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
     return f"{own}; {how}{faster}{times} times as fast as {_baseline(result)}"
+
+
+def fused_form(result: Result) -> str:
+    """Say what the model with its norms put together came to, "" where that was not judged."""
+    form = result.fused
+    if form is None:
+        return ""
+    what = ", ".join(counted(n, printable(kind)) for kind, n in form.operators.items())
+    if form.kept is None:
+        low = "" if form.all_low is None else f" (every layer low: error {form.all_low:.2g})"
+        return f"{what} put together: no plan was found to hold{low}"
+    error = "" if form.error is None else f" (error {form.error:.2g})"
+    plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
+    deployed = result.deploy is not None and result.deploy.fused
+    use = "is no faster than the plan to deploy"
+    if deployed:
+        use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
+    return f"{what} put together: {plan}{error}, which {use}"
 
 
 def _baseline(result: Result) -> str:

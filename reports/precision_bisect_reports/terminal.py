@@ -35,7 +35,7 @@ from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
 from precision_bisect.runs.monitoring.run_watch import spent, spoken
 from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.sample_options import ImageOptions
-from precision_bisect.settings.targets import TF32
+from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import Identity, Outcome, Phase, Proposal, Trial
 from precision_bisect_reports.promise import names_of
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
@@ -238,7 +238,11 @@ class TerminalReport:
             return
         if event.recalled:
             return
-        if event.proposal.phase is Phase.PREFLIGHT and event.proposal.case in ("", TF32):
+        if event.proposal.phase is Phase.PREFLIGHT and {*event.proposal.case.split(",")} <= {
+            "",
+            TF32,
+            FUSED,
+        }:
             self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
             self._tell_news()

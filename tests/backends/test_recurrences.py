@@ -10,6 +10,7 @@ from onnx import helper
 
 from effort import nightly
 from models import load_text, normal, parse, save, with_weights
+from precision_bisect.backends.emulation.cudnn_cells import in_cudnn
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences, unpredicted
 from precision_bisect.graphs.load import Model, load_model
@@ -19,6 +20,7 @@ from precision_bisect.graphs.ort import Session
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LowName
 from precision_bisect.protocols import Sample
+from precision_bisect.settings.targets import TargetName
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 2, 4
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -41,19 +43,28 @@ def both(model: Model, feed: Sample, low: LowName = "fp16") -> tuple[Sample, Sam
     return high, backend.evaluate(LOWEST, feed)
 
 
-def stepped(model: Model, low: LowType, feed: Sample) -> Sample:
+def stepped(model: Model, low: LowType, feed: Sample, target: TargetName = "tensorrt") -> Sample:
     """Return the outputs of a model whose only node is written step by step."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     (node,) = proto.graph.node
     opset = max(each.version for each in proto.opset_import)
-    nodes = Recurrences(View(model), opset).written(node, node, low)
+    nodes = Recurrences(View(model), opset, target).written(node, node, low)
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     return Session(proto, model.weights, threads=1).run(feed)
 
 
-def cell(folder: Path, op_type: str, direction: str, opset: int, optional: bool) -> Model:
+def cell(
+    folder: Path,
+    op_type: str,
+    direction: str,
+    opset: int,
+    optional: bool,
+    *,
+    peepholes: bool = True,
+    **attributes: object,
+) -> Model:
     """Return a model of one LSTM, GRU or RNN, with all its optional inputs or none."""
     ways, states = 1 + (direction == "bidirectional"), 1 + (op_type == "LSTM")
     rows = GATES[op_type] * HIDDEN
@@ -63,13 +74,12 @@ def cell(folder: Path, op_type: str, direction: str, opset: int, optional: bool)
         weights["b"] = normal(ways, 2 * rows, seed=2)
         weights |= {f"s{i}": normal(ways, BATCH, HIDDEN, seed=3 + i) for i in range(states)}
         inputs += ["b", "lengths", *(f"s{i}" for i in range(states))]
-    if optional and op_type == "LSTM":
+    if optional and op_type == "LSTM" and peepholes:
         weights["p"] = normal(ways, 3 * HIDDEN, seed=5)
         inputs.append("p")
     outputs = ["y", "y_h", "y_c"][: 1 + states]
-    node = helper.make_node(
-        op_type, inputs, outputs, name="cell", hidden_size=HIDDEN, direction=direction
-    )
+    attributes |= {"hidden_size": HIDDEN, "direction": direction}
+    node = helper.make_node(op_type, inputs, outputs, name="cell", **attributes)
     floats = onnx.TensorProto.FLOAT
     feeds = [helper.make_tensor_value_info("x", floats, [STEPS, BATCH, WIDTH])]
     if optional:
@@ -100,6 +110,57 @@ def test_steps_of_a_cell_make_the_cell(
     low = stepped(model, FP16, feed)
     np.testing.assert_array_equal(low["y"], FP16.round(low["y"]))
     np.testing.assert_allclose(low["y"], expected["y"], atol=0.01)
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("op_type", list(GATES))
+def test_operations_of_cudnn_make_the_cell(
+    tmp_path: Path, op_type: str, direction: str, optional: bool, opset: int
+) -> None:
+    """Where nothing is rounded, the cell in cuDNN's operations is the cell."""
+    how = {"linear_before_reset": 1} if op_type == "GRU" else {}
+    model = cell(tmp_path, op_type, direction, opset, optional, peepholes=False, **how)
+    assert in_cudnn(model.proto.graph.node[0])
+    feed: Sample = {"x": normal(STEPS, BATCH, WIDTH, seed=9)}
+    if optional:
+        feed = {**feed, "lengths": np.array([5, 2, 3], np.int32)}
+    expected = Session(model.proto, model.weights, threads=1).run(feed)
+    found = stepped(model, ROUNDS_NOTHING, feed, "onnxruntime")
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+    low = stepped(model, FP16, feed, "onnxruntime")
+    # More is stored than the state alone.
+    assert not np.array_equal(low["y"], stepped(model, FP16, feed)["y"])
+
+
+def test_what_cudnn_loses_of_a_small_number(tmp_path: Path) -> None:
+    """Its tanh of less than 2.4e-4 is 0 in FP16; rounding the state alone keeps it."""
+    text = (
+        "(float[1,1,1] x) => (float[1,1,1,1] y) <float[1,1,1] w = {1}, float[1,1,1] r = {1}>"
+        " { y = RNN<hidden_size = 1>(x, w, r) }"
+    )
+    model = load_text(text, tmp_path)
+    feed: Sample = {"x": np.full((1, 1, 1), 2e-4, np.float32)}
+    elsewhere, there = (
+        EmulatedBackend(model, targets=[target]).evaluate(LOWEST, feed)["y"].item()
+        for target in ("tensorrt", "onnxruntime")
+    )
+    assert (elsewhere, there) == (pytest.approx(2e-4, rel=1e-3), 0.0)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"clip": 1.0}, {"activations": ["Elu", "Tanh"]}, {"linear_before_reset": 0}],
+)
+def test_what_runs_on_the_cpu_is_not_taken_apart(
+    tmp_path: Path, attributes: dict[str, object]
+) -> None:
+    """ONNX Runtime gives cuDNN no cell that it does not have."""
+    how = {"linear_before_reset": 1} | attributes
+    model = cell(tmp_path, "GRU", "forward", 18, False, **how)
+    assert not in_cudnn(model.proto.graph.node[0])
 
 
 @pytest.mark.parametrize(("exclusive", "reverse", "axis"), [*product((0, 1), (0, 1), (0, 1, -1))])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,10 +11,11 @@ from engines.children import Children
 
 from engines import converters, exporters, onnxruntime_cpu, onnxruntime_cuda, pages, rewriters
 from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
+from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
 from precision_bisect.graphs.quantization.calibration import QUANTIZABLE
 from precision_bisect.graphs.typed.layout import NOT_PARSED, NoLowForm, low_form
-from precision_bisect.settings.targets import parser_steps
+from precision_bisect.settings.targets import Inside, inside, parser_steps
 
 TABLES = (onnxruntime_cpu, onnxruntime_cuda, converters, rewriters, exporters)
 NAMES = ("tensorrt-rtx", *(table.NAME for table in TABLES))
@@ -118,6 +120,41 @@ def test_quantized_rows_are_what_is_built(operator: str) -> None:
     placed = rtx_operators.placed_cases(operator)
     built = rtx_quantized.rows(operator, placed, Children(120))
     assert built == OPERATORS[operator]["quantized"]
+
+
+def test_the_emulator_errs_as_the_table_of_cuda_says(tmp_path: Path) -> None:
+    """Of every measured model today's emulator is right, or wrong, as its row says."""
+    table = pages.read(onnxruntime_cuda.NAME)
+    *_, newest = onnxruntime_cpu.compared_versions(table)
+    rows = {name: row[newest] for name, row in table["emulator"].items() if newest in row}
+    left = {name: row for name, row in rows.items() if not isinstance(row, str)}
+    assert len(left) > 150
+    wrong = {}
+    for name, model, inputs in onnxruntime_cuda.measured_models():
+        row = left.pop(name, None)
+        if row is None:
+            continue
+        onnx.save(model, tmp_path / "model.onnx")
+        prediction = onnxruntime_cuda.emulated(load_model(tmp_path / "model.onnx"), inputs)
+        assert prediction is not None, name
+        now = {"emulated": prediction[0], "real": row["real"]}
+        if onnxruntime_cuda.agrees(now) != onnxruntime_cuda.agrees(row):
+            wrong[name] = now
+    assert (wrong, left) == ({}, {})
+
+
+def test_what_settings_say_of_cuda_is_measured() -> None:
+    """Each operator that stores something inside there has a row, unless the table's is newer."""
+    table = pages.read(onnxruntime_cuda.NAME)
+    *_, newest = onnxruntime_cpu.compared_versions(table)
+    words = {
+        name: onnxruntime_cpu.first_words(row["types"][f"FP16 {newest}"])
+        for name, row in table["operators"].items()
+        if inside(name, "onnxruntime") is not Inside.FP32
+    }
+    opened = {name for name, word in words.items() if word != "newer"}
+    assert opened <= {name.partition("-")[0] for name in table["emulator"]}
+    assert {"LSTM", "ReduceMean", "Elu"} <= opened
 
 
 def test_our_files_are_equal_or_said_not_to_be() -> None:

@@ -12,8 +12,7 @@ from playwright.sync_api import Page, expect
 import run_folders
 from effort import nightly
 from golden_screens import PLAN, tf32
-from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings
-from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Signs
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report

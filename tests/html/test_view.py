@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram
-from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Signs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.results.causes import Cause

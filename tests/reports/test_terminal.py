@@ -134,8 +134,9 @@ def test_a_narrow_line_cuts_no_figure(width: int, monkeypatch: pytest.MonkeyPatc
     """Of 100 layers a narrow terminal must not show 10: what does not fit is left out whole."""
     monkeypatch.setenv("COLUMNS", str(width))
     report = TerminalReport(io.StringIO(), io.StringIO())
-    events = [STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)]
-    for event in [*events, *(finished(99, Verdict.FAIL) for _ in range(98))]:
+    events: list[Event] = [STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)]
+    events += [finished(99, Verdict.FAIL)] * 98
+    for event in events:
         report(event)
     stream = io.StringIO()
     Console(file=stream, width=width).print(report.line())

@@ -26,6 +26,8 @@ LABELS: Mapping[TargetName, str] = {
 }
 TF32 = "tf32"
 """The case in which FP32 products round their inputs, as libraries run them unless told."""
+FUSED = "fused"
+"""The variant of a model that has its norms put together."""
 TF32_BY_DEFAULT: frozenset[str] = frozenset(("tensorrt", "tensorrt-rtx", "onnxruntime"))
 """Engines that run FP32 products in TF32 unless told otherwise, and so does trtexec. Polygraphy
 turns it off."""
@@ -64,6 +66,10 @@ _KNOWN: Mapping[str, Inside] = {
     # No kernel, so ONNX's function.
     "HardSwish": Inside.STEPS,
     "Mish": Inside.STEPS,
+    # core/providers/cuda/rnn: cuDNN with FP16 as its type of arithmetic (`cudnn_cells`)
+    "LSTM": Inside.STEPS,
+    "GRU": Inside.STEPS,
+    "RNN": Inside.STEPS,
 }
 """What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
 All were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization and Mean have

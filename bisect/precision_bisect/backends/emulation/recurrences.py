@@ -3,7 +3,7 @@
 LSTM, GRU, RNN, CumSum, CumProd and scatters with a reduction are one operator of many steps.
 Rounding only their outputs would miss what a low state does: in FP16 a sum of halves stalls at
 1024. So their low form becomes a Scan or Loop of single steps. Engines may keep some of a state in
-FP32 between steps: they have the last word.
+FP32 between steps: they have the last word. ONNX Runtime on CUDA stores more (`cudnn_cells`).
 
 On GPUs a ScatterElements or ScatterND that adds or multiplies does so by atomic operations in the
 type of the data: 8,000 times 0.4 come to 1024 in FP16. TensorRT's open plug-in does so
@@ -19,12 +19,14 @@ from collections.abc import Sequence
 
 import onnx
 
+from precision_bisect.backends.emulation import cudnn_cells
 from precision_bisect.backends.emulation.snippets import parsed
 from precision_bisect.errors import first_of
 from precision_bisect.graphs.graph import attribute, opset, subgraphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
 from precision_bisect.graphs.node_views import View
+from precision_bisect.settings.targets import TargetName
 
 _OPERATIONS = {b"add": "Add", b"mul": "Mul"}
 _SCATTERS = ("ScatterElements", "ScatterND")
@@ -249,9 +251,10 @@ def is_recurrence(node: onnx.NodeProto) -> bool:
 class Recurrences:
     """Finds the recurrences of a model's main graph whose steps can be written one by one."""
 
-    def __init__(self, view: View, opset: int) -> None:
+    def __init__(self, view: View, opset: int, target: TargetName = "tensorrt") -> None:
         self._view = view
         self._opset = opset
+        self._target = target
 
     def has_steps(self, node: onnx.NodeProto) -> bool:
         """Tell whether a node is a recurrence that `written` can write."""
@@ -270,7 +273,9 @@ class Recurrences:
         if scatters(node):
             return parsed(scattered(node, self._view, low), renamed)
         if node.op_type not in _CUMULATIVE:
-            nodes = parsed(_cells(node, low, self._opset), renamed)
+            cudnn = self._target == "onnxruntime" and cudnn_cells.in_cudnn(node)
+            text = _cells(node, low, self._opset, cudnn=cudnn and low.name == "fp16")
+            nodes = parsed(text, renamed)
             (scan,) = (inner for inner in nodes if inner.op_type == "Scan")
             for step in (inner for graph in subgraphs(scan) for inner in graph.node):
                 if step.op_type == node.op_type:
@@ -288,20 +293,30 @@ class Recurrences:
         return parsed(text, renamed)
 
 
-def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
-    """Return an LSTM, GRU or RNN as a Scan over the operator itself, one step at a time."""
+def _cells(node: onnx.NodeProto, low: LowType, opset: int, *, cudnn: bool) -> str:
+    """Return an LSTM, GRU or RNN as a Scan over the operator itself, one step at a time.
+
+    Each step is the operator, unless it is taken apart as `cudnn` has it.
+    """
     states = range(_STATES[node.op_type])
     kind = attribute(node, "direction")
     directions = {b"reverse": [1], b"bidirectional": [0, 1]}.get(kind.s if kind else b"", [0])
     ways = range(len(directions))
     inputs = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
     inputs += [""] * (_FIRST_STATE + len(states) - len(inputs))
-    inside = _step(node.op_type, inputs, ways, low, opset)
+    # Axes became an input at opset 13.
+    axes = ("<axes = [0]>", "") if opset < 13 else ("", ", place_0")
+    inside = [f"row_{way} = Unsqueeze{axes[0]}(value_{way}{axes[1]})" for way in ways]
+    if cudnn:
+        inside.append(f"values = Concat<axis = 0>({', '.join(f'row_{way}' for way in ways)})")
+        inside += cudnn_cells.step(node, low)
+    else:
+        inside += _step(node.op_type, inputs, ways, low)
     reads = [f"float before_{i}" for i in states]
     gives = [f"float new_{i}" for i in states]
     begins = [inputs[_FIRST_STATE + i] or "zeros" for i in states]
     ends = [f"y{1 + i}" for i in states]
-    outside, step_output = "", "new_0"
+    outside, step_output = cudnn_cells.outside(node) if cudnn else "", "new_0"
     if inputs[_LENGTHS]:
         valid = ", ".join(f"valid_{way}" for way in directions)
         inside += [
@@ -310,7 +325,7 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
             "told = Where(valid, new_0, nought)",
             *(f"after_{i} = Where(valid, new_{i}, before_{i})" for i in states),
         ]
-        outside, step_output = _LENGTHS_OUTSIDE, "told"
+        outside, step_output = outside + _LENGTHS_OUTSIDE, "told"
         reads.append("int32 count")
         gives = [*(f"float after_{i}" for i in states), "int32 next"]
         begins.append("begin")
@@ -331,21 +346,16 @@ def _cells(node: onnx.NodeProto, low: LowType, opset: int) -> str:
     )
 
 
-def _step(
-    op_type: str, inputs: Sequence[str], ways: Sequence[int], low: LowType, opset: int
-) -> list[str]:
+def _step(op_type: str, inputs: Sequence[str], ways: Sequence[int], low: LowType) -> list[str]:
     """Return the lines that make the states `new_0`, `new_1` of `before_0`, `before_1`."""
     states = range(_STATES[op_type])
     before = [f"before_{i}" for i in states]
-    # Axes became an input at opset 13.
-    axes = ("<axes = [0]>", "") if opset < 13 else ("", ", place_0")
     lines = []
     for way in ways:
         after_states = inputs[_FIRST_STATE + len(states) :]
         read = [f"row_{way}", *inputs[1:_LENGTHS], "", *before, *after_states]
         state_names = ", ".join(f"state_{i}_{way}" for i in states)
         lines += [
-            f"row_{way} = Unsqueeze{axes[0]}(value_{way}{axes[1]})",
             f"all_{way}, {state_names} = {op_type}({', '.join(read)})",
             *(f"own_{i}_{way} = Gather<axis = 0>(state_{i}_{way}, place_{way})" for i in states),
         ]

@@ -6,12 +6,14 @@ parser's (`parser_steps.json`), step by step and in their order. An operator wit
 steps of ONNX's own function for it, which ONNX Runtime inlines where it has no kernel.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx
 from onnx import helper
 from onnx.inliner import inline_selected_functions
 
+from precision_bisect.backends.emulation.cudnn_cells import in_cudnn
+from precision_bisect.backends.emulation.recurrences import is_recurrence
 from precision_bisect.graphs.graph import attribute, copied, has_function, opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LowType
@@ -26,15 +28,18 @@ _OWN = "own"
 
 
 class Typed:
-    """A node whose steps are written, and the number of the low type, 0 if nobody asks for it."""
+    """A node whose steps are written, and the number of the low type, 0 if nobody asks for it.
 
-    def __init__(self, node: onnx.NodeProto, model: Model, view: View, low: int) -> None:
+    `constants` are the tensors of its model that are known before it runs.
+    """
+
+    def __init__(
+        self, node: onnx.NodeProto, view: View, low: int, constants: Collection[str]
+    ) -> None:
         self.node = node
         self.view = view
         self.low = low
-        folded = (layer for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT)
-        self._constants = {tensor.name for tensor in model.proto.graph.initializer}
-        self._constants.update(name for layer in folded for name in layer.outputs)
+        self._constants = constants
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute."""
@@ -300,11 +305,16 @@ class StoredSteps:
         self._view = view
         self._opset = opset(model.proto)
         self._texts = TEXTS[target]
+        folded = (layer for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT)
+        self._constants = {tensor.name for tensor in model.proto.graph.initializer}
+        self._constants.update(name for layer in folded for name in layer.outputs)
 
     def stores(self, node: onnx.NodeProto) -> bool:
         """Tell whether the steps of a node are known, for inputs of some shapes at least."""
         if node.op_type in self._texts:
             return self._opset >= _CONDITIONS and self._text(node, 0) != ""
+        if is_recurrence(node):
+            return in_cudnn(node)
         return has_function(node.op_type, self._opset)
 
     def body(self, node: onnx.NodeProto, low: LowType) -> onnx.ModelProto:
@@ -337,7 +347,7 @@ class StoredSteps:
         return inline_selected_functions(body, [("", node.op_type)], inline_schema_functions=True)
 
     def _text(self, node: onnx.NodeProto, low: int) -> str:
-        return self._texts[node.op_type](Typed(node, self._model, self._view, low))
+        return self._texts[node.op_type](Typed(node, self._view, low, self._constants))
 
 
 def _owning(step: onnx.NodeProto, node: onnx.NodeProto) -> onnx.NodeProto:

@@ -124,7 +124,7 @@ class _Builder:
         self._tf32 = tf32
         self._semantics = semantics
         self._view = View(model)
-        self._recurrences = Recurrences(self._view, opset(model.proto))
+        self._recurrences = Recurrences(self._view, opset(model.proto), semantics.target)
         # A layer that is FP32 in both forms rounds nothing: it needs no edges.
         self._forms = {
             name: forms
