@@ -177,6 +177,7 @@ def _caveats(result: Result) -> Iterator[Row]:
             for input_range in result.input_ranges
             if input_range.failed
         ),
+        *(row for row in _interface(result) if row.level == NEWS),
         Row("inputs", made_up(result.inputs)),
         Row("predicted", predicted_alone(result), EVIDENCE),
     ]
@@ -196,6 +197,13 @@ def _as_deployed(result: Result) -> Iterator[Row]:
         yield Row("defaults", by_defaults(defaults, result), level)
 
 
+def _interface(result: Result) -> Iterator[Row]:
+    """Yield what 16-bit inputs and outputs cost alone: news where values are lost."""
+    if result.interface is not None and result.status not in WITHOUT_ANSWER:
+        level = NEWS if result.interface.lost else EVIDENCE
+        yield Row("interface", printable(result.interface.words), level)
+
+
 def _leading(result: Result) -> Iterator[Row]:
     """Yield the plan to deploy, the error with its limit, and the kept layers with the proof."""
     if words := to_deploy(result):
@@ -211,8 +219,7 @@ def _rows(result: Result) -> Iterator[Row]:
     """Yield the other rows in the order of the screen."""
     if not result.unanswered:
         yield from _judged(result)
-    if result.interface is not None and result.status not in WITHOUT_ANSWER:
-        yield Row("interface", printable(result.interface.words))
+    yield from (row for row in _interface(result) if row.level != NEWS)
     if result.fp32_form is not None:
         yield Row("searched", searched_as(result))
     if result.asked:

@@ -1,11 +1,16 @@
 """One page of a result: the golden screen, and the same facts in the report and in notebooks."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from final_screens import screen
+from final_screens import RESULT, screen
 from golden_screens import cases, golden
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.answer import answer_section
@@ -53,6 +58,24 @@ def test_the_screen_is_read_at_one_glance(name: str, shown: str) -> None:
     lines = shown.splitlines()
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
+
+
+NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), min_size=1, max_size=90)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=12, unique=True), st.integers(40, 120))
+def test_names_are_shortened_and_not_broken(names: Sequence[str], width: int) -> None:
+    """Whatever layers are called: lines fit, and of a name that does not, both ends are there."""
+    result = replace(RESULT, kept=[f"/{name}" for name in names], rungs=())
+    facts = screen(result, width=width).partition("\n\n")[0].splitlines()
+    assert max(map(cell_len, facts)) <= width
+    shown = {word.rstrip(",:") for line in facts for word in line.split()}
+    for word in (word for word in shown if word.startswith("/")):
+        head, mark, tail = word.partition("…")
+        assert any(
+            f"/{name}".startswith(head) and (not mark or name.endswith(tail.rstrip(",:")))
+            for name in names
+        ) or "…" in "".join(names)
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])
