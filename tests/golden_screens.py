@@ -165,6 +165,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
             inputs=Inputs(synthetic=True, samples=1),
         ),
     )
+    yield "outputs below their tolerance", replace(RESULT, overlooked=["scores", "boxes"])
     yield "made-up inputs", replace(RESULT, inputs=Inputs(synthetic=True, samples=4))
     yield "given inputs", replace(RESULT, inputs=Inputs(synthetic=False, samples=4))
     honours = [*[Honour.HONOURED] * 3, Honour.NOT_OBSERVABLE]

@@ -287,6 +287,7 @@ def _subject(run: _Ended) -> SubjectSection:
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
+        overlooked=prepared.loaded.overlooked,
         fingerprint=prepared.fingerprint,
         options=told_options(prepared.loaded.request),
     )

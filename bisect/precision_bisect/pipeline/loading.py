@@ -28,6 +28,7 @@ from precision_bisect.judging.comparators.choose_comparator import (
 )
 from precision_bisect.judging.comparators.comparison_remarks import (
     exact_remark,
+    overlooked_outputs,
     overlooked_remarks,
     wide_remark,
 )
@@ -80,7 +81,8 @@ class Loaded:
     `request` are the options as they were asked for, of a ladder the whole; those of the `case`
     are those of this search. `remarks` are sentences for the report. One plain inference takes
     `seconds` on all cores. `runs` is False where ONNX Runtime cannot run the model, so that
-    nothing can forecast. The plan to start from keeps `begun_with`.
+    nothing can forecast. The plan to start from keeps `begun_with`. Outputs are `overlooked` that
+    are smaller than their tolerance.
     """
 
     request: Options
@@ -90,6 +92,7 @@ class Loaded:
     seconds: float = 0.0
     begun_with: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
+    overlooked: Sequence[str] = ()
 
     @property
     def weighs_speed(self) -> bool:
@@ -236,6 +239,7 @@ def load_run(
         seconds=seconds,
         begun_with=known_model.start,
         remarks=[*remarks, *inside],
+        overlooked=overlooked_outputs(comparator, expected),
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
 
