@@ -82,9 +82,7 @@ def scope_of(name: str, mark: str = "/") -> str:
 
 def with_module(layer: str, module: str) -> str:
     """Return a layer's name, with its module where the name does not tell it: `node_add_12`."""
-    scope = scope_of(layer)
-    told = module in ("", scope, scope.strip("/").replace("/", "."))
-    return layer if told else f"{layer} ({module})"
+    return layer if not module or scope_of(layer) else f"{layer} ({module})"
 
 
 def modules_around(module: str) -> list[str]:
