@@ -42,6 +42,11 @@ from precision_bisect.settings.reading import named_path
         (["m.onnx", "--timingCacheFile=a"], "each run folder has a timing cache"),
         (["m.onnx", "--batch-size", "8"], "write --input-shapes NAME:8x3x224x224"),
         (["m.onnx", "--check-error-stat", "mean"], "write --metric max, mean or quantile"),
+        (["m.onnx", "--trt-outputs", "y"], "no flag: the outputs of the model are judged"),
+        (["m.onnx", "--device=1", "--mode=bisect"], "write --workers gpu:N, --strategy NAME"),
+        (["--onnx_path=a", "--output_path=b"], "write the model without a flag, --out DIR"),
+        (["m.onnx", "--low_precision_type=bf16"], "write --low fp16 or bf16"),
+        (["m.onnx", "--keep_io_types"], "keep their types but for --io-types fp16"),
         (["m.onnx", "-v", "-q"], "-q and -v exclude each other; choose one"),
         (["show", "run", "--loadInputs=x:a.bin"], "see precision-bisect show --help"),
         (["m.onnx", "--backend", "trt"], "did you mean tensorrt?"),
@@ -125,10 +130,7 @@ def test_help_is_of_everyday_flags(
     ("command", "everyday"),
     [
         ("explain", "--worst --inputs --check --target --low"),
-        (
-            "verify",
-            "--plan --backend --compute-capability --plugins --build-timeout --build-memory",
-        ),
+        ("verify", "--plan --backend --compute-capability --plugins --build-timeout"),
         ("export", "--plan --out --export-point --io-types --typing"),
         ("target", "--write --read --check --typing"),
     ],

@@ -207,6 +207,8 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
     """Yield what is odd about the values of samples, and what to do."""
     first = samples[0]
     for entry, spec in zip(read.inputs, model.inputs, strict=True):
+        if "mask" in entry.name.lower():
+            yield from _alike(entry, [sample[entry.name] for sample in samples[: read.looked_at]])
         if entry.lowest is None or entry.highest is None or not entry.dtype.startswith("float"):
             continue
         if entry.lowest == entry.highest:
@@ -223,6 +225,22 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
                 entry.highest,
                 by_flags=bool(read.images),
             )
+
+
+def _alike(entry: InputRead, masks: Sequence[NDArray[Any]]) -> Iterator[str]:
+    """Yield that all rows of masks of 0 and 1 are equal: what padding changes shows in none."""
+    if not all(mask.ndim > 1 and np.isin(mask, (0, 1)).all() for mask in masks):
+        return
+    if entry.lowest == 1:
+        how = "hides nothing in any sample"
+    elif len({row.tobytes() for mask in masks for row in mask}) == 1:
+        how = "is the same in all samples"
+    else:
+        return
+    yield (
+        f"input {entry.name!r} {how}: give padded and unpadded samples, for a plan may fail on "
+        "one kind alone"
+    )
 
 
 def _takes_images(spec: TensorSpec) -> bool:
