@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from paced import Clock, Clocked
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.execution.executor import Placed, TrialTask
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -30,14 +30,10 @@ from precision_bisect.trial import Kind
 
 @dataclass
 class Engines:
-    """An executor of engines that compute what the emulator does; `base_ms` are a model's.
-
-    `placed` are the models that it was asked to place.
-    """
+    """An executor of engines that compute what the emulator does; `base_ms` are a model's."""
 
     model: Model
     base_ms: tuple[float, float]
-    placed: list[Model] = field(default_factory=list)
 
     def backend(self, spec: EvaluatorSpec, model: Model) -> Clocked:
         """Return the engine for a model, the file's or another."""
@@ -51,22 +47,14 @@ class Engines:
         return backend
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
-        """Take any model."""
-        self.placed.append(model)
-        return Placed(
-            name="tensorrt",
-            why="",
-            backend=self.backend(spec, model),
-            model=model,
-            workers=1,
-            here=None,
-        )
+        """Refuse: the run is placed."""
+        raise AssertionError(f"{work} is placed")
 
     @contextmanager
     def workers(self, task: TrialTask, work: Path) -> Iterator[Workers]:
         """Yield threads that evaluate the model of the spec."""
-        own = [model for model in self.placed if model.digest == task.spec.digest]
-        model = own[0] if own else self.model
+        own = task.spec.digest == self.model.digest
+        model = self.model if own else load_model(task.spec.options.model)
         made = Made(model, self.backend(task.spec, model))
         yield threads(task.spec.evaluator(work, made), 1)
 
