@@ -186,23 +186,28 @@ class FusedCase:
         """Return a plan that holds on copies, with few layers; None where none does."""
         low = yield from one(Plan.of(()), Phase.SPEED, "every layer low, norms whole")
         kept = rivals.answer
-        plans = [Plan.of(())] * low.passed
-        if kept:
-            fewer = kept if fused.problem.builds else (yield from _dropped(kept, rivals.errors))
-            plans += dict.fromkeys((fewer, kept))
-        for plan in plans:
-            check = StabilityCheck(
-                problem=fused.problem,
-                copies=fused.copies is not None,
-                rebuilds=fused.problem.builds,
-                drawn=FIRST_DRAW,
-            )
-            reason = "norms whole, on copies"
-            outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
-            self.best = plan, outcome
-            if outcome.passed:
+        for plan in [Plan.of(())] * low.passed + [kept] * bool(kept):
+            if (yield from self._holds(fused, plan)):
+                if plan and not fused.problem.builds:
+                    standing, fewer = self.best, (yield from _dropped(plan, rivals.errors))
+                    if fewer != plan and not (yield from self._holds(fused, fewer)):
+                        self.best = standing
                 return self.best
         return None
+
+    def _holds(self, fused: Prepared, plan: Plan) -> Search[bool]:
+        """Judge a plan on copies, and take it for the best."""
+        builds = fused.problem.builds
+        check = StabilityCheck(
+            problem=fused.problem,
+            copies=fused.copies is not None,
+            rebuilds=builds,
+            drawn=FIRST_DRAW,
+        )
+        reason = "norms whole, on copies"
+        outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
+        self.best = plan, outcome
+        return outcome.passed
 
     def _by_estimate(
         self, fused: Prepared, rivals: Rivals, floor: float
