@@ -298,19 +298,27 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 
 def _in_tf32(prepared: Prepared) -> Evaluate:
-    backend, copies = _emulator(prepared, prepared.case.options, tf32=True), prepared.copies
-    deciding = beside = evaluator(prepared, backend)
-    if copies is not None:
+    options, copies, heavy = prepared.case.options, prepared.copies, prepared.heavy
+    # One that is heavy is opened once the search asks for it.
+    deciding = evaluator(prepared, _emulator(prepared, options, tf32=True, late=heavy))
+
+    def beside(judge: Evaluator) -> Evaluator:
+        if copies is None:
+            return judge
         # What decides nothing is to cost little.
         count, allowed = fewer(copies, CURVE_COPIES)
-        beside = replace(deciding, copies=replace(copies, count=count, allowed=allowed))
+        return replace(judge, copies=replace(copies, count=count, allowed=allowed))
 
     def evaluate(proposal: Proposal) -> Outcome:
         if proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
             return deciding(proposal)
-        outcome = beside(proposal)
-        if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
+        if not heavy:
+            return beside(deciding)(proposal)
+        # A graph of this plan alone takes less memory and time than that of all.
+        backend = _emulator(prepared, options, tf32=True, few=True)
+        try:
+            return beside(evaluator(prepared, backend))(proposal)
+        finally:
             backend.rest()
-        return outcome
 
     return evaluate
