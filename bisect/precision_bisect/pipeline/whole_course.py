@@ -133,6 +133,8 @@ def _with_fastest(
     # The answer stands, as in `_charted`.
     with driver.standing():
         if prepared.backend.emulated:
+            # What computes TF32 takes as much memory again.
+            prepared.rest()
             deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
