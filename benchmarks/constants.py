@@ -51,7 +51,7 @@ CONSTANTS: Sequence[tuple[str, str, str]] = [
     (f"{CORE}.search.curve_points", "course models", "FILLED_BY_BUILDS WIDE_RATIO FAR_DOWN FEW"),
     (f"{CORE}.search.certificate.confirmed_forecasts", "search course", "RISK WRONG FLOOR"),
     (f"{CORE}.search.speed.moves", "speed", "LARGEST_GAP LARGEST_ISLAND HALF LONGER"),
-    (f"{CORE}.search.speed.improve", "speed", "MOST_BUILDS PATIENCE SWAPPED"),
+    (f"{CORE}.search.speed.meet_limits", "speed", "MOST_BUILDS PATIENCE SWAPPED"),
     (f"{CORE}.search.evaluation", "models", "CURVE_COPIES"),
     (f"{CORE}.search.sample_sets", "models", "RANKING_SAMPLES"),
     (f"{CORE}.pipeline.stability", "course", "SPARE"),

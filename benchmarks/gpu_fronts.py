@@ -6,36 +6,33 @@
     python gpu_fronts.py draw results/gpu_fronts.json --out ../docs/images/fronts.svg
 
 `pack` needs no GPU. It runs what `python -m peers` has not left in the cache, searches with ours
-for ONNX Runtime, and writes 60 random plans, the share of layers in FP32 drawn first, then the
-layers. It draws 16 fresh samples, computes the references, and writes one file. `measure` needs
-ONNX Runtime CUDA and that file alone. It measures each network with its samples as they are, and
+for ONNX Runtime, and writes random plans, the share of layers in FP32 drawn first, then the
+layers. It draws 64 fresh samples, computes the references, and writes one file. `measure` needs
+ONNX Runtime CUDA and such files alone. It measures each network with its samples as they are, and
 at a batch that fills a GPU. Every model is opened with the library's own options, so TF32 is on,
 ours with those that its run recommends, and runs as a CUDA graph where all of it runs on the
-device. `--without-tf32` was used for `results/gpu_fronts.json`. Each model is timed in turns with
-FP32 as the library runs it. The error is the worst over judged and fresh samples, at the full
-batch over one. Tools come first, random plans while there is time; what `--out` has already is not
-measured again. `table` writes `peers.md` anew, with the latencies of `gpu_deployed.json`.
-`draw` needs Matplotlib.
+device. Each model is timed in turns with FP32 as the library runs it, and judged on the samples
+that the tools had and on fresh ones. Tools come first, random plans while there is time; what
+`--out` has already is not measured again. `table` writes `peers.md` anew, with the latencies of
+`gpu_deployed.json`. `draw` needs Matplotlib; its figures are of models that ran without TF32.
 """
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_turns import Bound, in_turns, opened_for
+from gpu_bench import RANDOM_LABEL, measure
+from gpu_fronts_runs import WITHOUT_TF32, fp32_instead, opening, plans_of, products_of
 
 RANDOM, SEED = 60, 7
-FRESH, FRESH_SEED = 16, 3
+SAMPLES, FRESH, FRESH_SEED = 16, 64, 3
 BATCHES = {"ppocr_det": 16, "ppocr_rec": 16, "pitch": 16}
 FULL_BATCH = 32
 """A batch that fills a GPU, of networks that `BATCHES` has not."""
@@ -48,7 +45,8 @@ TOOLS = (
     *("Polygraphy bisect, forward", "Polygraphy bisect, reverse", "norms and softmax", "nothing"),
 )
 """Tools beside ours, as `python -m peers` calls them."""
-OURS, FP32, RANDOM_LABEL = "precision-bisect", "fp32", "random"
+OURS, FP32 = "precision-bisect", "fp32"
+PLAIN_FP32 = "fp32 without TF32"
 COLUMNS = 3
 LEAST, WORST = 1e-7, 10.0
 """Errors beyond are drawn at these; infinity is one."""
@@ -69,7 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     packing = commands.add_parser("pack")
     packing.add_argument("--networks", nargs="+", default=NETWORKS)
     packing.add_argument("--cache", type=Path, default=Path("zoo-cache"))
-    packing.add_argument("--samples", type=int, help="for ours, as `python -m peers` has it")
+    packing.add_argument("--tools", nargs="*", choices=TOOLS, default=TOOLS)
+    packing.add_argument("--samples", type=int, default=SAMPLES, help="that the tools are given")
+    packing.add_argument("--fresh", type=int, default=FRESH, help="how many samples judge beside")
+    packing.add_argument("--random", type=int, default=RANDOM, help="how many random plans")
+    packing.add_argument("--as-they-are", action="store_true", help="at no full batch")
     packing.add_argument("--limit-s", type=float, default=600.0, help="seconds for each tool")
     packing.add_argument("--out", type=Path, required=True)
     packing.set_defaults(call=pack)
@@ -77,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("packed", type=Path, nargs="+")
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--seconds", type=float, default=480.0, help="no model begins later")
-    measuring.add_argument("--without-tf32", action="store_true")
+    measuring.add_argument("--search", nargs="*", default=(), help="networks to run ours on first")
+    measuring.add_argument("--search-s", type=float, default=100.0, help="seconds of such a run")
+    measuring.add_argument("--backend", default="onnxruntime", help="of such a run")
     measuring.add_argument("--provider", default="CUDAExecutionProvider")
     measuring.set_defaults(call=measure)
     listing = commands.add_parser("table")
@@ -98,19 +102,17 @@ def pack(given: argparse.Namespace) -> None:
     from peers.__main__ import samples_of
     from peers.tools import Job
 
+    from precision_bisect.graphs.batching import batch_of
     from zoo.judge import load
     from zoo.networks import NETWORKS as ZOO
-    from zoo.networks import prepare, save
+    from zoo.networks import prepare
 
     folder = Path(f"{given.out}.making")
     for name in given.networks:
         network, bound = ZOO[name], ZOO[name].limits[0]
         prepared = prepare(name, given.cache.resolve())
-        fresh = prepared / f"fresh-{FRESH}"
-        if not fresh.exists():
-            rng = np.random.default_rng(FRESH_SEED)
-            save(network.draw(rng, prepared / "model.onnx", FRESH), fresh)
-        inputs = samples_of(name, prepared, given.samples)
+        # The example's other pictures are what is fresh.
+        inputs = "judged" if name == "nafnet" else samples_of(name, prepared, given.samples)
         job = Job(
             folder=prepared,
             inputs=inputs,
@@ -118,53 +120,81 @@ def pack(given: argparse.Namespace) -> None:
             bound=bound,
             out=given.cache.resolve() / "peers",
         )
-        models = {FP32: (job.model, {}), **_ours(job, prepared / f"ours-{inputs}")}
-        models |= _peers(name, job, given.limit_s)
-        models |= _random(job, prepared / "random")
+        models = {FP32: (job.model, {}), PLAIN_FP32: (job.model, WITHOUT_TF32)}
+        models |= _ours(job, prepared / f"ours-{inputs}")
+        models |= _peers(name, job, given)
+        models |= _random(job, prepared / "random", given.random)
+        judged = load(job.samples)
         batch = BATCHES.get(name, FULL_BATCH)
+        if given.as_they_are:
+            batch = batch_of(judged[0])
         spec = {"network": name, "limit": network.limit, "bound": bound, "batch": batch}
-        samples = [*load(job.samples), *load(fresh)]
-        pack_network(job.model, models, samples, spec, folder / name)
+        samples = [*judged, *_fresh(name, job.model, judged)[: given.fresh]]
+        pack_network(job.model, models, samples, {**spec, "judged": len(judged)}, folder / name)
         print(f"{name}: {len(models)} models", flush=True)
     archived(folder, given.out)
     print(f"{given.out}: {given.out.stat().st_size / 1e6:.1f} MB")
 
 
+def _fresh(name: str, model: Path, judged: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return samples that no tool was given; the example's are all of its pictures, turned."""
+    from zoo.judge import load
+    from zoo.networks import NAFNET
+    from zoo.networks import NETWORKS as ZOO
+
+    if name != "nafnet":
+        return ZOO[name].draw(np.random.default_rng(FRESH_SEED), model, FRESH)
+    turned = [
+        {"image": np.ascontiguousarray(np.rot90(image[:, :, ::way], quarters, (2, 3)))}
+        for image in (sample["image"] for sample in load(NAFNET / "inputs"))
+        for way, quarters in product((1, -1), range(4))
+    ]
+    seen = {sample["image"].tobytes() for sample in judged}
+    return [sample for sample in turned if sample["image"].tobytes() not in seen]
+
+
 def _ours(job: Any, run: Path) -> dict[str, Any]:
-    """Search for ONNX Runtime; return the points of the curve with how a session is opened."""
+    """Search for ONNX Runtime; return the plans with how a session is opened for each.
+
+    The answer is FP32 where the run says so, else the plan to deploy.
+    """
     command = [sys.executable, "-m", "precision_bisect"]
     if not (run / "result.json").exists():
         words = [str(job.model), f"--{job.limit}", f"{job.bound:g}", "--target", "onnxruntime"]
         words += ["--inputs", str(job.samples), "--out", str(run), "--overwrite"]
         subprocess.run([*command, *words], stdout=subprocess.DEVNULL, check=False)
-    options = json.loads((run / "result.json").read_text())["deployment"] or {}
+    result = json.loads((run / "result.json").read_text())
+    multiplied = products_of(job.model)
     models = {}
-    for point in ("deploy", "fewest", "culprits", "margin"):
+    for point, kept in plans_of(result).items():
         out = run / point
         export = [*command, "export", str(run), "--export-point", point, "--out", str(out)]
         done = subprocess.run(export, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode == 0:
+        if done.returncode == 0 and kept is not None:
+            options = opening(result, kept, multiplied)
             models[f"{OURS}: {point}"] = (out / "model.mixed.onnx", options)
-    return models
+    fp32 = fp32_instead(run)
+    answer = models.get(f"{OURS}: deploy") if fp32 is None else (job.model, fp32)
+    return models if answer is None else {**models, f"{OURS}: answer": answer}
 
 
-def _peers(name: str, job: Any, limit_s: float) -> dict[str, Any]:
+def _peers(name: str, job: Any, given: argparse.Namespace) -> dict[str, Any]:
     """Return the models of the other tools, by tool; run those that the cache has not."""
     from peers.__main__ import ANSWER, answer_folder, answered
 
     models: dict[str, Any] = {}
-    for tool in TOOLS:
+    for tool in given.tools:
         there = answer_folder(tool, name, job) / ANSWER
         answer = json.loads(there.read_text()) if there.exists() else None
         if answer is None:
-            took, answer = answered(tool, name, job, limit_s)
+            took, answer = answered(tool, name, job, given.limit_s)
             print(f"{name}: {tool}: {took.wall_s:.0f} s {took.failed}", flush=True)
         for path in answer.get("models", {}).values():
             models[tool] = Path(path), {}
     return models
 
 
-def _random(job: Any, there: Path) -> dict[str, Any]:
+def _random(job: Any, there: Path, count: int) -> dict[str, Any]:
     """Write random plans as the answers of tools that give a list are written."""
     from peers.tools import written
 
@@ -173,127 +203,13 @@ def _random(job: Any, there: Path) -> dict[str, Any]:
     names = load_model(job.model).table.names
     rng = np.random.default_rng(SEED)
     models: dict[str, Any] = {}
-    for number in range(RANDOM):
+    for number in range(count):
         kept = [str(name) for name in np.array(names)[rng.random(len(names)) < rng.random()]]
         out = there / str(number)
         out.mkdir(parents=True, exist_ok=True)
         (path,) = written(replace(job, out=out), kept).models.values()
         models[f"{RANDOM_LABEL} {number}"] = path, {}
     return models
-
-
-def measure(given: argparse.Namespace) -> None:
-    """Judge and time every packed model at both batches; write after each network."""
-    import onnxruntime as ort
-    from gpu_packing import unpacked
-
-    if hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()
-    deadline = time.monotonic() + given.seconds
-    rows: list[dict[str, Any]] = []
-    if given.out.exists():
-        rows = json.loads(given.out.read_text())["rows"]
-    with tempfile.TemporaryDirectory() as temporary:
-        folders = [
-            folder
-            for archive in given.packed
-            for folder in unpacked(archive, Path(temporary) / archive.name)
-        ]
-        for random in (False, True):
-            rounds = [(folder, full) for folder in folders for full in (False, True)]
-            for place, (folder, full) in enumerate(rounds):
-                now = time.monotonic()
-                # Of what is left each has its share, which the next ones get if it needs less.
-                until = now + max(deadline - now, 0.0) / (len(rounds) - place)
-                bench = Bench(folder, full=full, given=given, until=until if random else deadline)
-                rows += bench.measured(rows, random=random)
-                told = {"machine": _machine(), "onnxruntime": ort.__version__, "rows": rows}
-                given.out.write_text(json.dumps(told, indent=1) + "\n")
-                print(f"{bench.title}: {len(rows)} rows, {deadline - now:.0f} s left", flush=True)
-
-
-class Bench:
-    """A network's models with its samples as they are, or at a `full` batch."""
-
-    def __init__(
-        self, folder: Path, *, full: bool, given: argparse.Namespace, until: float
-    ) -> None:
-        from gpu_packing import SPEC
-
-        from zoo.judge import load
-
-        spec = json.loads((folder / SPEC).read_text())
-        self._folder, self._full, self._until = folder, full, until
-        self._models, batch = spec.pop("models"), spec.pop("batch")
-        self._samples = load(folder / "samples")
-        self._wanted = [list(outputs.values()) for outputs in load(folder / "references")]
-        self._provider, self._tf32 = given.provider, not given.without_tf32
-        own = next(len(array) for array in self._samples[0].values() if array.ndim)
-        if full:
-            self._samples, self._wanted = self._stacked(batch // own)
-        self._shared = {**spec, "batch": batch if full else own}
-        self.title = f"{spec['network']}, batch {self._shared['batch']}"
-
-    def _stacked(self, count: int) -> tuple[list[Any], list[Any]]:
-        """Return one sample of many, and what is wanted of it."""
-        samples = list(islice(cycle(self._samples), count))
-        wanted = list(islice(cycle(self._wanted), count))
-        one = {
-            name: np.concatenate([sample[name] for sample in samples]) if array.ndim else array
-            for name, array in samples[0].items()
-        }
-        return [one], [[np.concatenate(outputs) for outputs in zip(*wanted, strict=True)]]
-
-    def measured(self, known: Sequence[Mapping[str, Any]], *, random: bool) -> list[Any]:
-        """Return rows of the tools' models, or of random plans, without those that are known."""
-        done = {
-            row["label"]
-            for row in known
-            if all(row[key] == value for key, value in self._shared.items())
-        }
-        models = [
-            model
-            for model in self._models
-            if model["label"] not in done and model["label"].startswith(RANDOM_LABEL) is random
-        ]
-        if not models or time.monotonic() > self._until:
-            return []
-        rows: list[dict[str, Any]] = []
-        figures: dict[tuple[int, str], dict[str, Any]] = {}
-        baseline = self._opened(self._models[0])
-        for model in models:
-            if time.monotonic() > self._until:
-                break
-            same = model["model"], json.dumps(model["options"])
-            if same not in figures:
-                figures[same] = self._figures(model, baseline)
-            rows.append({**self._shared, "label": model["label"], **figures[same]})
-        return rows
-
-    def _figures(self, model: Mapping[str, Any], baseline: "Bound") -> dict[str, Any]:
-        try:
-            bound = self._opened(model)
-            error = bound.judged(self._shared["limit"])
-            latency = in_turns(bound, baseline)
-        except Exception as problem:  # Whatever the library says of a tool's model.
-            return {"failed": f"{type(problem).__name__}: {problem}"[:300]}
-        return {"graph": bound.graph, "error": error, "latency": latency}
-
-    def _opened(self, model: Mapping[str, Any]) -> "Bound":
-        path = self._folder / f"{model['model']}.batch.onnx"
-        if not (self._full and path.exists()):
-            path = self._folder / f"{model['model']}.onnx"
-        options = model["options"]
-        if not self._tf32:
-            options = options or {"provider_options": {"use_tf32": "0"}}
-        return opened_for(path, options, self._samples, self._wanted, self._provider)
-
-
-def _machine() -> Mapping[str, Any]:
-    from gpu_job import gpu_query
-
-    gpus = gpu_query("name", "driver_version") or []
-    return {"gpus": gpus, "python": platform.python_version()}
 
 
 def table(given: argparse.Namespace) -> None:

@@ -55,11 +55,11 @@ class Bound:
         for each, held in zip(self.session.get_outputs(), self.outputs, strict=True):
             self.binding.bind_ortvalue_output(each.name, held)
 
-    def judged(self, limit: Any) -> float | str:
-        """Return the worst error over the samples; infinity as a string, as JSON has none."""
+    def errors(self, limit: Any, parts: int = 1) -> list[float]:
+        """Return the error of each sample, of each of its `parts` where it is several."""
         from zoo.judge import error
 
-        worst = 0.0
+        errors: list[float] = []
         for sample, want in zip(self.samples, self.wanted, strict=True):
             if self.graph:
                 for name, value in self.inputs.items():
@@ -67,8 +67,15 @@ class Bound:
             else:
                 self.bind(sample, want)
             self.run()
-            worst = max(worst, error([each.numpy() for each in self.outputs], want, limit))
-        return worst if np.isfinite(worst) else str(worst)
+            split = [
+                (np.split(output.numpy(), parts), np.split(wanted, parts))
+                for output, wanted in zip(self.outputs, want, strict=True)
+            ]
+            errors += [
+                error([outputs[part] for outputs, _ in split], [w[part] for _, w in split], limit)
+                for part in range(parts)
+            ]
+        return errors
 
 
 def opened_for(

@@ -1,6 +1,7 @@
 """The final screen of a run, as text."""
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Result, Rung
 from precision_bisect.trial import TrialStatus
-from precision_bisect_reports.summary import final_screen
+from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 
 KEPT = ("/a/norm/Pow", "/a/norm/Mean", "/b/Sqrt", "Top")
 RESULT = Result(
@@ -57,18 +58,20 @@ DEPLOYMENT = Deployment(
 )
 
 
-def screen(result: Result, model: str = "my model.onnx") -> str:
+def screen(
+    result: Result, model: str = "my model.onnx", width: int = WIDTH, most: float = MOST_LINES
+) -> str:
     """Return the screen as plain text."""
     stream = io.StringIO()
     console = Console(file=stream, soft_wrap=True, highlight=False)
-    for part in final_screen(result, Path(model)):
+    for part in final_screen(result, Path(model), width, most=most):
         console.print(part)
     return stream.getvalue()
 
 
 def words(result: Result) -> str:
-    """Return the words of the screen, however they are folded."""
-    return " ".join(screen(result).split())
+    """Return the words of the whole screen, as -v has it, however they are folded."""
+    return " ".join(screen(result, most=math.inf).split())
 
 
 def need(

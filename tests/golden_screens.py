@@ -58,6 +58,21 @@ def tf32(passed: bool, fp32_passed: bool) -> WithTf32:
     return WithTf32(fp32_passed=fp32_passed, fp32_error=1.4e-4, passed=passed, error=0.0097)
 
 
+PLAN = PlanToDeploy(
+    kept=[*KEPT, "Sub"],
+    error=0.00077,
+    time=0.6,
+    answer_time=0.62,
+    fp32_tf32_time=0.7,
+    full_batch_time=0.4,
+    casts=4,
+    weight_bytes=5_000_000,
+    answer_weight_bytes=5_000_000,
+    high_weight_bytes=9_000_000,
+    estimated=True,
+)
+
+
 def deployed(recheck: Recheck) -> Result:
     """Return an engine's answer whose files have been judged so."""
     return replace(ENGINE, deployment=replace(DEPLOYMENT, recheck=recheck))
@@ -170,27 +185,14 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     )
     slow = {"all_high": 2.05, "all_low": 2.34, "kept": 2.3}
     yield "no faster", replace(ENGINE, latency_ms=slow)
-    plan = PlanToDeploy(
-        kept=[*KEPT, "Sub"],
-        error=0.00077,
-        time=0.6,
-        answer_time=0.62,
-        fp32_tf32_time=0.7,
-        full_batch_time=0.4,
-        casts=4,
-        weight_bytes=5_000_000,
-        answer_weight_bytes=5_000_000,
-        high_weight_bytes=9_000_000,
-        estimated=True,
-    )
     both = tf32(True, True)
-    faster = replace(RESULT, deploy=plan, tf32=both, export_point="deploy", promises_of="deploy")
+    faster = replace(RESULT, deploy=PLAN, tf32=both, export_point="deploy", promises_of="deploy")
     yield "a plan to deploy", faster
     yield (
         "a plan to deploy, the fewest exported",
         replace(faster, export_point="fewest", promises_of="fewest"),
     )
-    slower = replace(plan, time=1.02, answer_time=1.1, fp32_tf32_time=0.8)
+    slower = replace(PLAN, time=1.02, answer_time=1.1, fp32_tf32_time=0.8)
     yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
     yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))
     yield "FP32 is faster, where TF32 changes nothing", replace(faster, deploy=slower, tf32=None)
@@ -198,12 +200,12 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         latency = Latency(
             median_ms=1.4, spread_ms=0.01, runs=60, baseline_ms=1.4 * speedup, speedup=speedup
         )
-        timed_plan = replace(plan, estimated=False, latency=latency, tf32=True)
+        timed_plan = replace(PLAN, estimated=False, latency=latency, tf32=True)
         compared = replace(both, fp32_ms=1.4 * speedup, speedup=speedup)
         yield name, replace(faster, emulated=False, deploy=timed_plan, tf32=compared)
     yield (
         "the answer is deployed",
-        replace(RESULT, deploy=replace(plan, kept=KEPT, answer_time=0.6)),
+        replace(RESULT, deploy=replace(PLAN, kept=KEPT, answer_time=0.6)),
     )
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))

@@ -15,7 +15,7 @@ import pytest
 
 from precision_bisect.backends.backend_plugin import Availability, BackendTask, MakeBackend
 from precision_bisect.backends.cuda.building import TypedSessions
-from precision_bisect.backends.cuda.node_times import times_of
+from precision_bisect.backends.cuda.cuda_backend import times_of
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.emulator_plugin import EMULATOR
 from precision_bisect.graphs.load import Model

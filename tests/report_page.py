@@ -11,8 +11,8 @@ from precision_bisect.explaining.diagnosis.findings import (
     Findings,
     Histogram,
     Hurt,
+    Signs,
 )
-from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS
 from precision_bisect_reports.html.page import write_report

@@ -199,7 +199,7 @@ def result_of(layers: Sequence[str], kept: Sequence[int], **changed: Any) -> Res
     return Result(**(values | changed))
 
 
-def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Path:
+def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int], **about: Any) -> Path:
     """Give a run its curve: every kept layer is a culprit, one point more is far below."""
     points: tuple[tuple[int, float, float, PointName], ...] = (
         (0, float("inf"), float("inf"), "all_low"),
@@ -230,6 +230,7 @@ def write_curve(folder: Path, layers: Sequence[str], kept: Sequence[int]) -> Pat
             )
             for count, median, worst, name in points
         ],
+        **about,
     )
     (folder / RESULT).write_text(result.to_text(), encoding="utf-8")
     return folder

@@ -1,56 +1,77 @@
-"""Latencies of all tools' plans on a GPU, as they are deployed, as a table in Markdown."""
+"""Latencies of all tools' plans on a GPU, as they are deployed, as tables in Markdown."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
-RANDOM = "random"
+Row: TypeAlias = Mapping[str, Any]
+
+RANDOM, FP32 = "random", "fp32"
 COLUMNS = {
-    "FP32": ("fp32",),
+    "FP32": (FP32,),
+    "FP32 without TF32": ("fp32 without TF32",),
     "all low": ("nothing",),
     "norms and softmax": ("norms and softmax",),
-    "AutoCast": ("AutoCast",),
-    "AutoCast, 65504": ("AutoCast, data_max 65504",),
+    "AutoCast": ("AutoCast", "AutoCast, data_max 65504"),
     "onnxconverter-common": ("onnxconverter-common",),
     "Polygraphy": ("Polygraphy bisect, forward", "Polygraphy bisect, reverse"),
     "random": (RANDOM,),
     "ours, fewest": ("precision-bisect: fewest",),
     "ours, to deploy": ("precision-bisect: deploy",),
+    "ours, run there": ("precision-bisect, run there: deploy",),
 }
 """The labels that a column has the best of."""
+ANSWERS = ("precision-bisect, run there: answer", "precision-bisect: answer")
+"""What ours says to deploy, FP32 or a plan: where it ran on the GPU, else where it did not."""
+NEAR = 0.02
+"""What a plan may be slower and still count as the fastest; sessions of one file differ so."""
 
 
 def deployed(figures: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a table with a row for each network and batch."""
+    """Return the lines of tables with a row for each network and batch."""
+    rounds = _rounds(figures["rows"])
     gpus = ", ".join(figures["machine"]["gpus"])
-    lines = [
+    return [
         "## Latency as deployed",
         "",
         f"{gpus}, ONNX Runtime {figures['onnxruntime']} with its own options, TF32 among them: "
-        "milliseconds, of several plans those of the fastest that holds on judged and 16 fresh "
+        "milliseconds, of several plans those of the fastest that holds on judged and fresh "
         "samples. In brackets what is over the limit, or of several the fastest where none holds. "
         "Of random plans there are as many as the number says.",
         "",
-        f"| network, batch | {' | '.join(COLUMNS)} |",
-        f"|---|{'---:|' * len(COLUMNS)}",
+        *_table(("network, batch", *COLUMNS), map(_latencies, rounds)),
+        "",
+        *_answers(rounds),
+        *_runs(figures.get("runs", ())),
     ]
-    for (network, batch), rows in groupby(
-        sorted(figures["rows"], key=_place), key=lambda row: (row["network"], row["batch"])
-    ):
-        measured = list(rows)
-        cells = [_cell(measured, labels) for labels in COLUMNS.values()]
-        lines.append(f"| {network}, {batch} | {' | '.join(cells)} |")
-    return [*lines, ""]
 
 
-def _place(row: Mapping[str, Any]) -> tuple[str, int]:
-    return row["network"], row["batch"]
+def _rounds(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each network and batch."""
+
+    def place(row: Row) -> tuple[str, int]:
+        return row["network"], row["batch"]
+
+    return [list(of) for _, of in groupby(sorted(rows, key=place), key=place)]
 
 
-def _cell(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
+def _table(head: Sequence[str], lines: Any) -> list[str]:
+    rows = [f"| {' | '.join(cells)} |" for cells in lines]
+    return [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}", *rows]
+
+
+def _latencies(rows: Sequence[Row]) -> list[str]:
+    return [_place(rows), *(_cell(rows, labels) for labels in COLUMNS.values())]
+
+
+def _place(rows: Sequence[Row]) -> str:
+    return f"{rows[0]['network']}, {rows[0]['batch']}"
+
+
+def _cell(rows: Sequence[Row], labels: Sequence[str]) -> str:
     """Return the latency of the fastest that holds, else of the fastest, in brackets."""
     own = [row for row in rows if any(_is(row, label) for label in labels)]
-    times = sorted((not holds(row), row["latency"]["median"]) for row in own if "latency" in row)
+    times = sorted((not holds(row), _ms(row)) for row in own if "latency" in row)
     if not times:
         return "refused" if own else ""
     over, ms = times[0]
@@ -58,10 +79,84 @@ def _cell(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
     return f"({ms:.3g}){many}" if over else f"{ms:.3g}{many}"
 
 
-def _is(row: Mapping[str, Any], label: str) -> bool:
+def _answers(rounds: Sequence[Sequence[Row]]) -> list[str]:
+    """Return what ours says to deploy beside the fastest plan that holds, and counts of it."""
+    measured = [(rows, answer) for rows in rounds if (answer := _answer(rows)) is not None]
+    if not measured:
+        return []
+    lines, losses, unseen = [], list[float](), dict[str, int]()
+    slower = 0
+    for rows, answer in measured:
+        holding = [row for row in rows if "latency" in row and holds(row)]
+        fastest = min(holding, key=_ms, default=None)
+        loss = _ms(answer) / _ms(fastest) - 1 if fastest and holds(answer) else None
+        losses += [] if loss is None else [loss]
+        fp32 = next((row for row in holding if row["label"] == FP32), None)
+        slower += fp32 is not None and _ms(answer) > (1 + NEAR) * _ms(fp32)
+        network, over = answer["network"], answer["fresh_over"]
+        unseen[network] = unseen.get(network, 0) + over
+        share = float(answer["error"]) / answer["bound"]
+        lines.append(
+            [
+                _place(rows),
+                _what(rows, answer),
+                f"{_ms(answer):.3g}",
+                f"{_ms(fastest):.3g} ({fastest['label']})" if fastest else "none",
+                "over the limit" if loss is None else f"{loss:.0%}",
+                f"{share:.2g}",
+                f"{over} of {answer['fresh']}",
+            ]
+        )
+    near, clean = sum(loss <= NEAR for loss in losses), sum(not n for n in unseen.values())
+    head = ("network, batch", "the answer", "ms", "fastest that holds", "slower by")
+    return [
+        "What ours says to deploy, FP32 or a plan, beside the fastest of all of these that holds; "
+        f"its error on judged samples is a share of the limit. Within {NEAR:.0%} of the fastest "
+        f"it is in {near} of {len(measured)} rows, slower than FP32 that holds in {slower}; "
+        f"no fresh sample is over in {clean} of {len(unseen)} networks.",
+        "",
+        *_table((*head, "error", "fresh over"), lines),
+        "",
+    ]
+
+
+def _answer(rows: Sequence[Row]) -> Row | None:
+    """Return the row of what ours says to deploy, None where it was not measured."""
+    timed = {row["label"]: row for row in rows if "latency" in row and "fresh_over" in row}
+    return next((timed[label] for label in ANSWERS if label in timed), None)
+
+
+def _what(rows: Sequence[Row], answer: Row) -> str:
+    """Return whether an answer is FP32, with TF32 or without, or a plan, and where ours ran."""
+    same = [row["label"] for row in rows if row.get("latency") == answer["latency"]]
+    fp32 = next((name for name in ("FP32", "FP32 without TF32") if COLUMNS[name][0] in same), None)
+    return f"{fp32 or 'a plan'}{', run there' if answer['label'] == ANSWERS[0] else ''}"
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what runs of ours on the GPU took."""
+    lines = [
+        [
+            run["network"],
+            f"{run['wall_s']:.0f}",
+            *(str(run.get(key, run.get("error", ""))) for key in ("builds", "evaluations")),
+            *(str(run.get("layers", {}).get(point, "")) for point in ("fewest", "deploy")),
+            str(run.get("candidates", "")),
+        ]
+        for run in runs
+    ]
+    head = ("run on the GPU", "seconds", "builds", "evaluations", "fewest", "to deploy", "of")
+    return [*_table(head, lines), ""] if lines else []
+
+
+def _is(row: Row, label: str) -> bool:
     return bool(row["label"] == label or (label == RANDOM and row["label"].startswith(RANDOM)))
 
 
-def holds(row: Mapping[str, Any]) -> bool:
-    """Whether a plan's worst error is within the limit."""
-    return float(row["error"]) <= float(row["bound"])
+def _ms(row: Row) -> float:
+    return float(row["latency"]["median"])
+
+
+def holds(row: Row) -> bool:
+    """Whether a plan is within the limit on judged samples, and on all fresh ones."""
+    return float(row["error"]) <= row["bound"] and not row.get("fresh_over", 0)

@@ -33,22 +33,22 @@ LENGTH, VOCABULARY = 32, 1000
 
 def text_lines(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return single lines of text, 48 pixels high: `x` of shape (1, 3, 48, 320)."""
-    return [{"x": _written(rng, height=48, width=320, lines=1)[None]} for _ in range(count)]
+    return [{"x": written_text(rng, height=48, width=320, lines=1)[None]} for _ in range(count)]
 
 
 def text_crops(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return crops of a page: `x` of shape (1, 3, 160, 160)."""
-    return [{"x": _written(rng, height=160, width=160, lines=4)[None]} for _ in range(count)]
+    return [{"x": written_text(rng, height=160, width=160, lines=4)[None]} for _ in range(count)]
 
 
 def text_pages(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return pages of text: `x` of shape (1, 3, 640, 640)."""
-    return [{"x": _written(rng, height=640, width=640, lines=12)[None]} for _ in range(count)]
+    return [{"x": written_text(rng, height=640, width=640, lines=12)[None]} for _ in range(count)]
 
 
 def text_directions(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return lines of text, every other one upside down: `x` of shape (1, 3, 48, 192)."""
-    lines = [_written(rng, height=48, width=192, lines=1) for _ in range(count)]
+    lines = [written_text(rng, height=48, width=192, lines=1) for _ in range(count)]
     return [
         {"x": np.ascontiguousarray(line[:, ::-1, ::-1] if place % 2 else line)[None]}
         for place, line in enumerate(lines)
@@ -62,7 +62,7 @@ def pictures(rng: Rng, model: Path, count: int) -> list[Sample]:
 
 def speech(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return chunks of speech-like sound, each with the state that the model is in by then."""
-    sound = _sound(rng, seconds=4)
+    sound = made_sound(rng, seconds=4)
     run, state = plain(model), np.zeros((2, 1, 128), np.float32)
     samples: list[Sample] = []
     for begin in range(CONTEXT, len(sound) - CHUNK, CHUNK):
@@ -75,7 +75,7 @@ def speech(rng: Rng, model: Path, count: int) -> list[Sample]:
 
 def loud_speech(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return two seconds of sound in 16-bit steps: `input` of shape (1, 32000)."""
-    return [{"input": _sound(rng, seconds=2)[None] * 32767} for _ in range(count)]
+    return [{"input": made_sound(rng, seconds=2)[None] * 32767} for _ in range(count)]
 
 
 def mel_windows(rng: Rng, model: Path, count: int) -> list[Sample]:
@@ -89,14 +89,15 @@ def waveforms(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return two seconds of sound: `waveforms` of shape (1, 32000) and their lengths."""
     length = np.array([2 * RATE], np.int64)
     return [
-        {"waveforms": _sound(rng, seconds=2)[None], "waveforms_lens": length} for _ in range(count)
+        {"waveforms": made_sound(rng, seconds=2)[None], "waveforms_lens": length}
+        for _ in range(count)
     ]
 
 
 def log_mel(rng: Rng, model: Path, count: int) -> list[Sample]:
     """Return eight seconds as Whisper's features: `input_features` of shape (1, 80, 800)."""
     run, length = plain(model.with_name(BEFORE)), np.array([8 * RATE], np.int64)
-    sounds = [_sound(rng, seconds=8)[None] for _ in range(count)]
+    sounds = [made_sound(rng, seconds=8)[None] for _ in range(count)]
     found = [run({"waveforms": each, "waveforms_lens": length})[0] for each in sounds]
     return [{"input_features": np.ascontiguousarray(each[:, :, :800])} for each in found]
 
@@ -245,7 +246,7 @@ def reordered(rng: Rng, samples: list[Sample], count: int) -> list[Sample]:
     return made
 
 
-def _written(rng: Rng, *, height: int, width: int, lines: int) -> Floats:
+def written_text(rng: Rng, *, height: int, width: int, lines: int) -> Floats:
     """Return text on paper with some noise, in [-1, 1], shape (3, height, width)."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -267,7 +268,7 @@ def _written(rng: Rng, *, height: int, width: int, lines: int) -> Floats:
 
 def _page(rng: Rng, height: int, width: int, *, lines: int) -> Floats:
     """Return a page, normalized as for ImageNet, shape (3, height, width)."""
-    page = _written(rng, height=height, width=width, lines=lines)
+    page = written_text(rng, height=height, width=width, lines=lines)
     return np.ascontiguousarray((page / 2 + 0.5 - MEAN) / SPREAD)
 
 
@@ -286,7 +287,7 @@ def _picture(rng: Rng, side: int) -> Floats:
     return picture.clip(0, 1).astype(np.float32)
 
 
-def _sound(rng: Rng, *, seconds: int) -> Floats:
+def made_sound(rng: Rng, *, seconds: int) -> Floats:
     """Return a voice of gliding pitch and formants, in syllables, over noise."""
     time = np.arange(seconds * RATE) / RATE
     pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6)) + rng.uniform(-20, 60)

@@ -63,15 +63,15 @@ class Network:
     fresh: int = 10
 
 
-def prepare(name: str, cache: Path) -> Path:
-    """Return the folder of a network, made if it is not there.
+def prepare(name: str, cache: Path, network: Network | None = None) -> Path:
+    """Return the folder of a network of the zoo or another one, made if it is not there.
 
     Raises SkippedError.
     """
     folder = cache / name
     if (folder / "fresh").exists():
         return folder
-    network, making = NETWORKS[name], cache / f"{name}.making"
+    network, making = network or NETWORKS[name], cache / f"{name}.making"
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)
     try:

@@ -96,7 +96,7 @@ class FindOptions(TypedDict, total=False):
     disk_cap: str
     engine: EngineSettings
     until: Until
-    fuse_norms: bool
+    fuse_norms: bool | None
     take_branches: bool
     low: LowName
     high: HighName
@@ -158,8 +158,8 @@ def find(
     `engine`, an EngineSettings with the flags of engines.
 
     Raises a PrecisionBisectError for bad input; `str` of it says what to do, too. Ctrl-C during
-    the search raises SearchInterrupted, a KeyboardInterrupt with the `result` so far; before it a
-    plain one. Once the answer is found, Ctrl-C ends what explains it, and the answer is returned.
+    the search, and while its answer is explained, raises SearchInterrupted, a KeyboardInterrupt
+    with the `result` so far; before it a plain one.
     """
     from precision_bisect import plugins
 
@@ -187,9 +187,12 @@ def find(
             **texts,
         )
         result = run(run_options, notify, None if named else model)
-        if trouble := plugins.leave_page(run_options.folder):
-            notify(Warned(message=trouble))
-        if result.status is Status.INTERRUPTED:
+        try:
+            if trouble := plugins.leave_page(run_options.folder):
+                notify(Warned(message=trouble))
+        except KeyboardInterrupt as interrupt:
+            raise SearchInterrupted(result) from interrupt
+        if result.cut_short or result.status is Status.INTERRUPTED:
             raise SearchInterrupted(result)
         return result
 
@@ -326,8 +329,8 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
 
     A `proto`, an `onnx.ModelProto`, is searched instead of the options' model, which then only
     names the folder. Raises a PrecisionBisectError for bad input, with nothing lost, and for a
-    folder that another process is at work in. A spent budget and Ctrl-C during the search end it
-    with the best plan so far.
+    folder that another process is at work in. A spent budget and Ctrl-C end the search with the
+    best plan so far, and cut short what explains an answer.
     """
     # What is imported next takes seconds on a machine with other work.
     begun = time.monotonic()

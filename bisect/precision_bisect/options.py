@@ -83,11 +83,11 @@ class Options(WorkerOptions, SampleOptions):
         name="--culprits-only",
         const="culprits",
     )
-    fuse_norms: bool = _search(
-        False,
-        "first put LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu together that the export took "
-        "apart, check the model in FP32 against the original, and search that one: "
-        "model.fused.onnx in the run folder",
+    fuse_norms: bool | None = _search(
+        None,
+        "search the model with LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu put together that "
+        "the export took apart, checked in FP32: model.fused.onnx in the run folder; without the "
+        "flag it is tried beside the file, and deployed if better",
     )
     take_branches: bool = _search(
         False,

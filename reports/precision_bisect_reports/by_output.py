@@ -7,7 +7,7 @@ from typing import Any
 from precision_bisect.errors import printable
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import OutputError
-from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
+from precision_bisect_reports.rows import EVIDENCE, NEWS, Form, Row
 
 MOST_OUTPUT_ROWS = 3
 _NAME = 18
@@ -61,16 +61,16 @@ def by_output(result: Result) -> Iterator[Row]:
     rows.sort(key=lambda row: row.used, reverse=True)
     which = f"worst {MOST_OUTPUT_ROWS} of {len(rows)}" * (len(rows) > MOST_OUTPUT_ROWS)
     titles = f"{which:<{_NAME}}{'max':>9}{'mean':>9}{'99%':>9} {'limit':>{_LIMIT}}"
-    yield Row("by output", titles, ALWAYS, Form.CHART)
+    yield Row("by output", titles, NEWS, Form.TABLE)
     for row in rows[:MOST_OUTPUT_ROWS]:
-        yield Row("", str(row), ALWAYS, Form.CHART)
+        yield Row("", str(row), NEWS, Form.TABLE)
     worst = rows[0].error
     if not worst.max:
         return
     place = ", ".join(map(str, worst.index))
     where = f"{printable(worst.output)}[{place}] of sample {worst.sample}"
     instead = f"{where}: {worst.got:.5g} instead of {worst.expected:.5g}"
-    yield Row("", instead, EVIDENCE, Form.CHART)
+    yield Row("", instead, EVIDENCE, Form.TABLE)
 
 
 def kind_of_limit(result: Result) -> str:

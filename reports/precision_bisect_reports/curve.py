@@ -11,8 +11,9 @@ from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.chosen_point import find_point
 from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
 from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
-from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, Form, Row
+from precision_bisect_reports.rows import EVIDENCE, MORE, NEWS, Form, Row
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -26,15 +27,15 @@ def curve(result: Result) -> Iterator[Row]:
     if not result.curve:
         return
     if unfinished := _unfinished(result):
-        yield Row("unfinished", unfinished, ALWAYS, Form.CHART)
+        yield Row("unfinished", unfinished, NEWS, Form.CHART)
     elif not _listed(result):
         label = "culprits" if result.culprits else "cause"
-        yield Row(label, curve_words(result), ALWAYS, Form.CHART)
+        yield Row(label, curve_words(result), NEWS, Form.CHART)
     yield from _table(result.curve, MORE if result.front else EVIDENCE)
     helping = [advice for advice in result.advice if advice.passed]
     if helping:
         instead = f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
-        yield Row("instead", instead, ALWAYS, Form.CHART)
+        yield Row("instead", instead, NEWS, Form.CHART)
 
 
 def _unfinished(result: Result) -> str:
@@ -107,6 +108,7 @@ def exported(result: Result) -> str:
         return "the near miss, which is no answer"
     if point == DEPLOY and result.deploy is not None:
         count = counted(len(result.deploy.kept), "layer")
+        count += f" of {FUSED_MODEL}" * result.deploy.fused
         plan = f"the plan to deploy ({count})"
         if result.fp32_wins:
             plan = f"the fastest mixed plan ({count}), which is no faster than FP32"
@@ -218,7 +220,7 @@ def _table(points: Sequence[CurvePoint], level: int) -> Iterator[Row]:
         rows.append(("ms", [figure_text(point.latency_ms) for point in columns]))
     rows.append(("", [point_name(point) for point in columns]))
     for label, cells in rows:
-        yield Row(label, "".join(f"{cell:>9}" for cell in cells), level, Form.CHART)
+        yield Row(label, "".join(f"{cell:>9}" for cell in cells), level, Form.TABLE)
 
 
 def point_name(point: CurvePoint) -> str:

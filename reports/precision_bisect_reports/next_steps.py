@@ -17,7 +17,7 @@ from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.promise import judging_steps, kept_for_rounding
-from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS
 
 _OPEN = {"darwin": "open", "win32": "start"}
 """What opens a page in the browser, where it is not `xdg-open`."""
@@ -28,6 +28,8 @@ _BUILDS: Mapping[TrtexecMode, TargetName] = {
     "weak": "tensorrt",
 }
 """The ways of the script for trtexec, and what each builds for."""
+SYMPTOMS = "docs/symptoms.md"
+"""The page that tells which case a user's is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
     """
     if result.refuted:
         yield _instead_of_file(result.refuted)
+    if result.cut_short and result.status is not Status.STOPPED:
+        yield _go_on(result, model, command, "Next: complete it, what explains it was interrupted")
     if not result.refuted or result.status.cut_off:
         yield from _by_ending(result, model, command)
     if result.out is not None:
@@ -53,6 +57,12 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
         yield NextStep(
             what="Open the report", commands=(f"{_OPEN.get(sys.platform, 'xdg-open')} {page}",)
         )
+        yield NextStep(
+            what="All of it",
+            commands=(f"precision-bisect show {_quoted(result.out)} -v",),
+            level=NEWS,
+        )
+    yield NextStep(what=f"Wrong boxes, NaN, no speed: {SYMPTOMS}")
 
 
 def _instead_of_file(recheck: Recheck) -> NextStep:
@@ -71,10 +81,11 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
             yield _as_it_is(result)
             yield from _explain(result, model)
         case Status.FOUND:
-            yield from _fused(result, command)
-            yield from _apply(result, model)
+            fused = list(_fused(result, command))
+            yield from fused
+            yield from _apply(result, model, MORE if fused else ALWAYS)
         case Status.NOTHING_TO_KEEP:
-            yield from _judge(result)
+            yield from _judge(result, ALWAYS)
             yield from _build(result)
         case Status.BUDGET_EXHAUSTED:
             yield _go_on(result, model, command, "Next: go on, with more time or trials")
@@ -183,7 +194,12 @@ def _as_it_is(result: Result) -> NextStep:
 
 
 def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
-    """Yield the search of the model with its norms put together, where that holds with fewer."""
+    """Yield the search of the model with its norms put together, where that holds with fewer.
+
+    Nothing where the run has tried that itself.
+    """
+    if result.fused is not None:
+        return
     helping = ((a.id, a.tried) for a in result.advice if a.id in WHOLE and a.passed and a.tried)
     kind, tried = next(helping, ("", None))
     if tried is None or tried.kept >= len(result.kept) or not command or result.out is None:
@@ -202,8 +218,8 @@ def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
     )
 
 
-def _apply(result: Result, model: Path) -> Iterator[NextStep]:
-    yield from _judge(result)
+def _apply(result: Result, model: Path, level: int) -> Iterator[NextStep]:
+    yield from _judge(result, level)
     yield from _build(result)
     reason = result.no_command.get("weak", result.layer_precisions_reason)
     if reason is not None:
@@ -229,11 +245,11 @@ def _explain(result: Result, model: Path) -> Iterator[NextStep]:
         yield NextStep(
             what="What to change instead",
             commands=(f"precision-bisect explain {_run(result, model)}",),
-            level=ALWAYS if result.gains_little else MORE,
+            level=NEWS if result.gains_little else MORE,
         )
 
 
-def _judge(result: Result) -> Iterator[NextStep]:
+def _judge(result: Result, level: int) -> Iterator[NextStep]:
     """Yield how to judge a prediction on the target; nothing where an engine has judged."""
     if not result.emulated:
         return
@@ -247,12 +263,12 @@ def _judge(result: Result) -> Iterator[NextStep]:
             other = result.target in LABELS and result.target != target
             verb = "judge it, too, on" if other else "confirm the prediction on"
             what = f"Next: {verb} {LABELS[target]}, {tf32}"
-            yield NextStep(what=what, commands=(command,))
+            yield NextStep(what=what, commands=(command,), level=level)
 
 
 def _build(result: Result) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
-    first = "Then" if any(_judge(result)) else "Next:"
+    judged = any(_judge(result, ALWAYS))
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
     without: set[str] = set(result.no_command)
     if result.kept and result.layer_precisions is None:
@@ -264,7 +280,9 @@ def _build(result: Result) -> Iterator[NextStep]:
     ]
     if ways:
         yield NextStep(
-            what=f"{first} build ({', '.join(ways)})", commands=(f"sh {script} {ways[0]}",)
+            what=f"{'Then' if judged else 'Next:'} build ({', '.join(ways)})",
+            commands=(f"sh {script} {ways[0]}",),
+            level=NEWS if judged else ALWAYS,
         )
 
 

@@ -124,7 +124,7 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     facts = [(row.label, row.text) for row in page.rows if row.form in (Form.FIGURE, Form.FACT)]
     if result.out is not None:
         facts.append(("run folder", str(result.out)))
-    parts = [f"<p><b>{_text(text)}</b></p>" for text in (*page.warnings, page.headline)]
+    parts = [f"<p><b>{_text(text)}</b></p>" for text in (page.headline, page.banner) if text]
     table = "".join(f"<tr><th>{name}</th><td>{_text(text)}</td></tr>" for name, text in facts)
     parts.append(f"<table>{table}</table>")
     if curve:

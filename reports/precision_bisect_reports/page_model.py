@@ -11,27 +11,39 @@ from typing import Literal, TypeAlias
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.endings import CUT_SHORT, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.promise import (
+    by_defaults,
     deployed,
+    fails_elsewhere,
     foreign_to,
     in_range,
-    judging_steps,
     made_up,
     must_not_be_used,
     predicted,
+    predicted_alone,
     proof,
     unseen,
     with_tf32,
 )
-from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, Form, Row
+from precision_bisect_reports.rows import (
+    ALWAYS,
+    DETAIL,
+    EVIDENCE,
+    FULL,
+    MORE,
+    NEWS,
+    Form,
+    Row,
+)
 from precision_bisect_reports.speed import (
     cost,
+    fused_form,
     how_fast,
     no_faster,
     runs,
@@ -74,7 +86,7 @@ class Page:
 
     `ending` has few words, `head` those with what there is all the same, `sentence` goes on
     behind it, "" for nothing: the answer where the run is `answered`, else why it is not.
-    `warnings` stand first.
+    `banner` is the gravest caveat, "" for none: it stands first where the plan is `refuted`.
     """
 
     ending: str
@@ -82,7 +94,8 @@ class Page:
     sentence: str
     answered: bool
     tone: Tone
-    warnings: Sequence[str]
+    banner: str
+    refuted: bool
     rows: Sequence[Row]
 
     @property
@@ -101,14 +114,16 @@ def page_of(result: Result) -> Page:
     ending, head, sentence = _headline(result)
     good = result.status.answers and not result.gains_nothing
     bad = result.status in (*WITHOUT_ANSWER, Status.ABORTED)
+    (label, text, *_), *caveats = [*_caveats(result), Row("", "")]
     return Page(
         ending=ending,
         head=head,
         sentence=sentence,
         answered=result.answered,
         tone="good" if good else "bad" if bad else "open",
-        warnings=[*filter(None, (must_not_be_used(result), no_faster(result)))],
-        rows=list(_rows(result)),
+        banner=f"{label[:1].upper()}{label[1:]}: {text}" if label else text,
+        refuted=result.refuted is not None,
+        rows=[*_leading(result), *caveats[:-1], *_rows(result)],
     )
 
 
@@ -146,12 +161,52 @@ def _by_rung(result: Result) -> str:
     return f"of {of} {', '.join(kept)}, {lowest.count} run {lowest.precision.upper()}"
 
 
+def _caveats(result: Result) -> Iterator[Row]:
+    """Yield what speaks against the answer, or against trusting it, the gravest first."""
+    caveats = [
+        Row("", must_not_be_used(result), form=Form.REMARK),
+        Row("", CUT_SHORT.capitalize() if result.cut_short else "", form=Form.REMARK),
+        Row("no gain", no_faster(result)),
+        Row("unknown", foreign_to(result)),
+        Row("elsewhere", fails_elsewhere(result)),
+        *(row for row in _as_deployed(result) if row.level == NEWS),
+        *(
+            Row("range", in_range(input_range, result.low))
+            for input_range in result.input_ranges
+            if input_range.failed
+        ),
+        Row("inputs", made_up(result.inputs)),
+        Row("predicted", predicted_alone(result), EVIDENCE),
+    ]
+    yield from (row for row in caveats if row.text)
+
+
+def _as_deployed(result: Result) -> Iterator[Row]:
+    """Yield what TF32 and the library's own options make of the answer: news where it suffers."""
+    tf32, recheck = result.tf32, result.rechecked
+    if tf32 is not None:
+        # That FP32 is to be deployed is said where the plan to deploy is.
+        expected = tf32.holds and (result.deploy is not None or not tf32.fp32_wins)
+        yield Row("TF32", with_tf32(result), EVIDENCE if expected else NEWS)
+    if recheck is not None and (defaults := recheck.library_defaults):
+        level = EVIDENCE if defaults.outcome == "pass" else NEWS
+        yield Row("defaults", by_defaults(defaults, result), level)
+
+
+def _leading(result: Result) -> Iterator[Row]:
+    """Yield the plan to deploy, the error with its limit, and the kept layers with the proof."""
+    if words := to_deploy(result):
+        yield Row("deploy", words, ALWAYS, Form.FIGURE)
+    if not result.unanswered:
+        yield from _error(result)
+        if result.kept:
+            yield Row("layers", "", ALWAYS, Form.KEPT)
+            yield Row("certificate", proof(result), NEWS, Form.FIGURE)
+
+
 def _rows(result: Result) -> Iterator[Row]:
-    """Yield all rows in the order of the screen."""
-    answered, unanswered = result.answered, result.unanswered
-    if words := foreign_to(result):
-        yield Row("unknown", words)
-    if not unanswered:
+    """Yield the other rows in the order of the screen."""
+    if not result.unanswered:
         yield from _judged(result)
     if result.interface is not None and result.status not in WITHOUT_ANSWER:
         yield Row("interface", printable(result.interface.words))
@@ -161,9 +216,6 @@ def _rows(result: Result) -> Iterator[Row]:
         by_type = Counter(order.precision.upper() for order in result.asked)
         counts = ", ".join(f"{count} {precision}" for precision, count in by_type.items())
         yield Row("asked for", f"{counts}; what is proven is of the others")
-    if result.kept and not unanswered:
-        level = ALWAYS if result.certificate.spread else EVIDENCE
-        yield Row("certificate", proof(result), level, Form.FIGURE)
     if result.by_modules is not None:
         yield Row("modules", result.by_modules.words, EVIDENCE, Form.CHART)
     yield from curve(result)
@@ -173,33 +225,28 @@ def _rows(result: Result) -> Iterator[Row]:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
+    if words := fused_form(result):
+        better = result.deploy is not None and result.deploy.fused
+        yield Row("fused", words, ALWAYS if better else EVIDENCE)
     if point := exported(result):
         yield Row("exports", point)
-    if words := to_deploy(result):
-        measured = result.deploy is not None and not result.deploy.estimated
-        news = not result.deploys_fewest or (measured and result.fp32_wins)
-        level = ALWAYS if news else EVIDENCE
-        yield Row("deploy", words, level)
-        yield Row("how fast", how_fast(result), MORE if measured else level)
+    if result.deploy is not None:
+        yield Row("how fast", how_fast(result), MORE)
         yield Row("weights", weights(result), FULL)
-    if words := with_tf32(result):
-        expected = result.tf32 and result.tf32.holds and not result.tf32.fp32_wins
-        yield Row("TF32", words, EVIDENCE if expected else ALWAYS)
+    yield from (row for row in _as_deployed(result) if row.text and row.level != NEWS)
     yield from deployed(result)
     yield from _setting(result)
     for input_range in result.input_ranges:
-        level = ALWAYS if input_range.failed else EVIDENCE
-        yield Row("range", in_range(input_range, result.low), level)
-    if answered and (words := unseen(result)):
-        yield Row("unseen", words)
-    if words := made_up(result.inputs):
-        yield Row("inputs", words)
-    if result.message and answered:
-        yield Row("note", printable(result.message), ALWAYS, Form.REMARK)
+        if not input_range.failed:
+            yield Row("range", in_range(input_range, result.low), EVIDENCE)
+    if result.answered and (words := unseen(result)):
+        yield Row("unseen", words, EVIDENCE)
+    if result.message and result.answered:
+        yield Row("note", printable(result.message), NEWS, Form.REMARK)
 
 
-def _judged(result: Result) -> Iterator[Row]:
-    """Yield the error against its limit, and how the answer holds elsewhere."""
+def _error(result: Result) -> Iterator[Row]:
+    """Yield the error against its limit, with its range."""
     if result.error is None:
         if result.answered:
             check = "by the check's own word, without a figure"
@@ -209,14 +256,20 @@ def _judged(result: Result) -> Iterator[Row]:
     if isinstance(result.tolerance, int | float):
         limit = f"{result.tolerance:g}" + (kind and f" ({kind})")
     yield Row("error", f"{result.error_range}, tolerance {limit}", ALWAYS, Form.FIGURE)
+
+
+def _judged(result: Result) -> Iterator[Row]:
+    """Yield how the answer holds elsewhere, and the errors of each output."""
+    if result.error is None:
+        return
     if (stability := result.stability) is not None:
         passed = stability.copies - stability.failed
         checks = f"in {passed} of {stability.copies} checks with slight changes"
         label = "near miss" if result.near_miss else "holds"
         given = "passes on the samples as given, and " * result.near_miss
-        yield Row(label, given + checks)
+        yield Row(label, given + checks, NEWS if result.near_miss else EVIDENCE)
     if words := predicted(result):
-        yield Row("target", words, ALWAYS if result.not_passed else DETAIL)
+        yield Row("target", words, EVIDENCE if result.other_targets else DETAIL)
     if result.loop is not None:
         yield Row("steps", result.loop.words, EVIDENCE)
     yield from by_output(result)
@@ -224,11 +277,7 @@ def _judged(result: Result) -> Iterator[Row]:
 
 def _setting(result: Result) -> Iterator[Row]:
     """Yield what has judged, and by how many samples."""
-    backend, level = printable(result.backend), FULL
-    if result.emulated and result.answered:
-        backend = "emulated: predicted on this machine; confirm on the target"
-        level = FULL if judging_steps(result) else ALWAYS
-    yield Row("backend", backend, level)
+    yield Row("backend", printable(result.backend), FULL)
     keys = ("strategy", "samples", "holdout")
     strategy, samples, holdout = (result.fingerprint.get(key) for key in keys)
     if strategy is not None:
@@ -282,7 +331,7 @@ def _engine(result: Result) -> Iterator[Row]:
             for honour in Honour
             if by_honour[honour]
         ]
-        level = ALWAYS if by_honour[Honour.DEMOTED] else EVIDENCE
+        level = NEWS if by_honour[Honour.DEMOTED] else EVIDENCE
         yield Row("honoured", ", ".join(counts), level, Form.FIGURE)
     if result.pinned:
         names = first_of([printable(pin.layer) for pin in result.pinned], MOST_NAMED)
@@ -290,5 +339,5 @@ def _engine(result: Result) -> Iterator[Row]:
         pinned = f"{names}: cannot run {low}, see {RESULT}"
         yield Row("also high", pinned, MORE)
     for number, note in enumerate(result.notes):
-        level = DETAIL if number else ALWAYS
+        level = DETAIL if number else NEWS
         yield Row("remark", printable(note), level, Form.REMARK)

@@ -14,7 +14,7 @@ from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
-from precision_bisect_reports.rows import DETAIL, Row
+from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
 
 
 def proof(result: Result) -> str:
@@ -184,6 +184,13 @@ def made_up(inputs: Inputs | None) -> str:
     )
 
 
+def predicted_alone(result: Result) -> str:
+    """Say that nothing but the emulator has judged an answer; "" where an engine has."""
+    if not (result.emulated and result.answered):
+        return ""
+    return "by the emulator, on this machine: no engine has run this plan"
+
+
 def in_range(input_range: InputRange, low: str) -> str:
     """Say what an operator makes of an input's size, and what the answer came to at its ends."""
     name = printable(input_range.input)
@@ -228,28 +235,33 @@ def foreign_to(result: Result) -> str:
 
 
 def predicted(result: Result) -> str:
-    """Return what the answer is predicted for, and what becomes of it on other targets.
+    """Return what the answer is predicted for, and on which other targets it passes, too.
 
     "" where an engine has judged, and of runs that do not tell.
     """
     if result.target is None:
         return ""
-    return "; ".join([names_of(result.target), *_elsewhere(result)])
-
-
-def _elsewhere(result: Result) -> Iterator[str]:
+    parts = [names_of(result.target)]
     for outcome in result.other_targets:
         names = _names(outcome.targets)
-        error = "" if outcome.error is None else f": error {outcome.error:.3g}"
         if outcome.passed is None:
-            yield f"not judged on {names}: {printable(outcome.message)}"
+            parts.append(f"not judged on {names}: {printable(outcome.message)}")
         elif outcome.passed:
-            yield f"passes on {names}, too{error}"
-        else:
-            yield f"FAILS on {names}{error}, {_why(result, outcome)}"
-    failing = [outcome.targets[0] for outcome in result.other_targets if outcome.passed is False]
+            error = "" if outcome.error is None else f": error {outcome.error:.3g}"
+            parts.append(f"passes on {names}, too{error}")
+    return "; ".join(parts)
+
+
+def fails_elsewhere(result: Result) -> str:
+    """Say on which other targets the answer fails, and why; "" for none."""
+    failing = [outcome for outcome in result.other_targets if outcome.passed is False]
+    parts = []
+    for outcome in failing:
+        error = "" if outcome.error is None else f": error {outcome.error:.3g}"
+        parts.append(f"FAILS on {_names(outcome.targets)}{error}, {_why(result, outcome)}")
     if failing:
-        yield f"try --target {failing[0]} or all"
+        parts.append(f"try --target {failing[0].targets[0]} or all")
+    return "; ".join(parts)
 
 
 def with_tf32(result: Result) -> str:
@@ -298,17 +310,14 @@ def _why(result: Result, on: OnTargets) -> str:
 
 
 def deployed(result: Result) -> Iterator[Row]:
-    """Yield what the last check of the exported files found; what speaks against them is first."""
-    recheck = result.deployment.recheck if result.deployment else None
+    """Yield what the last check of the exported files found, where it does not refute them."""
+    recheck = result.rechecked
     if recheck is None:
         return
     if recheck.outcome == "not_judged":
         yield Row("files", _outcome(recheck), DETAIL)
     elif not recheck.refutes:
-        yield Row("deployed", _outcome(recheck))
-    if recheck.library_defaults is not None:
-        causes = (diagnosis.cause for diagnosis in result.diagnosis)
-        yield Row("defaults", _by_defaults(recheck.library_defaults, causes))
+        yield Row("deployed", _outcome(recheck), EVIDENCE)
 
 
 def must_not_be_used(result: Result) -> str:
@@ -328,14 +337,15 @@ def _outcome(recheck: Recheck) -> str:
             return printable(recheck.message)
 
 
-def _by_defaults(defaults: ByDefaults, causes: Iterable[Cause]) -> str:
+def by_defaults(defaults: ByDefaults, result: Result) -> str:
     """Say whether ONNX Runtime's own options keep the answer, and which of ours matters."""
     error = "" if defaults.error is None else f": error {defaults.error:.4g}"
     if defaults.outcome == "pass":
         return f"ONNX Runtime's own options pass, too{error}"
     cure = f"; set {' and '.join(map(printable, defaults.options))}" if defaults.options else ""
     tf32 = any(option.startswith("use_tf32=") for option in defaults.options)
-    return f"ONNX Runtime's own options FAIL{error}{cure}{under_tf32(causes) if tf32 else ''}"
+    gains = under_tf32(entry.cause for entry in result.diagnosis) if tf32 else ""
+    return f"ONNX Runtime's own options FAIL{error}{cure}{gains}"
 
 
 def kept_for_rounding(causes: Iterable[Cause]) -> int:

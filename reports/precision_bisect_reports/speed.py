@@ -11,8 +11,9 @@ from precision_bisect.runs.results.speed_report import (
     FrontPoint,
     SpeedReport,
 )
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.runs.saved_options import typing_of
-from precision_bisect_reports.rows import ALWAYS, EVIDENCE, Form, Row
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
 MOST_PLAN_ROWS = 8
 FASTER = 1.05
@@ -26,9 +27,11 @@ def speed(result: Result) -> Iterator[Row]:
         infeasible = result.status is Status.INFEASIBLE
         limits = f"{result.speed.limits()} asked"
         words = limits if infeasible else _against_limits(result.speed, limits)
-        yield Row("speed", words, ALWAYS, Form.FIGURE)
+        yield Row("speed", words, NEWS, Form.FIGURE)
     if result.front and (result.speed is not None or result.front[0].latency_ms is None):
-        yield from _front(result.front)
+        # Where the limits exclude each other it is what there is instead of an answer.
+        infeasible = result.status is Status.INFEASIBLE
+        yield from _front(result.front, ALWAYS if infeasible else EVIDENCE)
 
 
 def no_faster(result: Result) -> str:
@@ -66,7 +69,8 @@ def to_deploy(result: Result) -> str:
         return ""
     own = "the fewest layers"
     if not result.deploys_fewest:
-        own = counted(len(plan.kept), "layer")
+        own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
+        own += f" of {FUSED_MODEL}" * plan.fused
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()
@@ -81,7 +85,8 @@ def to_deploy(result: Result) -> str:
     if result.fp32_wins:
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
-        return f"{fp32}, {how}{times} {own}"
+        mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
+        return f"{fp32}, {how}{times} {mixed}"
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
@@ -93,6 +98,24 @@ def to_deploy(result: Result) -> str:
     gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
     return f"{own}; {how}{faster}{times} times as fast as {_baseline(result)}"
+
+
+def fused_form(result: Result) -> str:
+    """Say what the model with its norms put together came to, "" where that was not judged."""
+    form = result.fused
+    if form is None:
+        return ""
+    what = ", ".join(counted(n, printable(kind)) for kind, n in form.operators.items())
+    if form.kept is None:
+        low = "" if form.all_low is None else f" (every layer low: error {form.all_low:.2g})"
+        return f"{what} put together: no plan was found to hold{low}"
+    error = "" if form.error is None else f" (error {form.error:.2g})"
+    plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
+    deployed = result.deploy is not None and result.deploy.fused
+    use = "is no faster than the plan to deploy"
+    if deployed:
+        use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
+    return f"{what} put together: {plan}{error}, which {use}"
 
 
 def _baseline(result: Result) -> str:
@@ -177,12 +200,12 @@ def _against_limits(report: SpeedReport, limits: str) -> str:
     )
 
 
-def _front(front: Sequence[FrontPoint]) -> Iterator[Row]:
+def _front(front: Sequence[FrontPoint], level: int) -> Iterator[Row]:
     """Yield the front as a table of at most `MOST_PLAN_ROWS`: its ends, others spread evenly."""
     timed = front[0].latency_ms is not None
     head = f"{'kept':>6}  {'error':>9}  {'verdict':<7}"
     head += f"  {'ms':>9}  {'±':>7}  {'speed-up':>8}" if timed else "  cost"
-    yield Row("front", head, EVIDENCE, Form.CHART)
+    yield Row("front", head, level, Form.TABLE)
     for row in _spread(front):
         verdict = "pass" if row.passed else "fail"
         line = f"{row.kept_count:>6}  {_figure(row.error, '.3g'):>9}  {verdict:<7}"
@@ -191,7 +214,7 @@ def _front(front: Sequence[FrontPoint]) -> Iterator[Row]:
             line += f"  {latency:>9}  {spread:>7}  {_figure(row.speedup, '.3g'):>8}"
         else:
             line += f"  {_figure(row.cost, '.3g')} ms, estimated"
-        yield Row("", line, EVIDENCE, Form.CHART)
+        yield Row("", line, level, Form.TABLE)
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -4,31 +4,40 @@ Layer names come from an untrusted file, so they are shown as literal text, neve
 control characters, and commands that contain paths are quoted for the shell.
 """
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
+from typing import NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
 from precision_bisect.errors import counted, printable
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
-from precision_bisect_reports.next_steps import NextStep, next_steps
+from precision_bisect_reports.next_steps import next_steps
 from precision_bisect_reports.page_model import Page, Tone, page_of
-from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, MORE
+from precision_bisect_reports.rows import ALWAYS, DETAIL, FULL, Form
 
 WIDTH = 80
 MOST_LINES = 25
-_SPACED = 4
-_LAYOUTS = (
-    *((4, 3, _SPACED), (4, 3, DETAIL), (2, 3, DETAIL)),
-    *((2, 3, MORE), (1, 3, MORE), (1, 0, MORE), (1, 3, EVIDENCE)),
-    *((0, 1, MORE), (0, 3, EVIDENCE), (0, 0, EVIDENCE), (0, 3, ALWAYS), (0, 0, ALWAYS)),
-)
-"""How many patterns of layers are explained, how many more are named, and which parts the screen
-has, until all of it fits."""
+_MOST_PROSE = 3
+"""Lines of one fact on a screen that is cut: the report and -v have the rest."""
+_MOST_HEADLINE = 6
+_MOST_KEPT = 7
+_PATTERNS = ((4, 3), (2, 3), (1, 3), (1, 0), (0, 3), (0, 1), (0, 0))
+"""How many patterns of layers are explained, and how many more are named, until they fit."""
 _COLOURS: Mapping[Tone, str] = {"good": "green", "open": "yellow", "bad": "red"}
+
+
+class _Block(NamedTuple):
+    """Lines that are shown or left out together, by how much they matter."""
+
+    level: int
+    lines: Sequence[Text]
 
 
 def final_screen(
@@ -42,58 +51,107 @@ def final_screen(
 
     `command` has the words of the command line that began the run, where it is known.
 
-    What does not fit is left to the report, the least important first: warnings always fit in.
-    Only words of commands may be longer than a line.
+    What does not fit is left to the report and to -v, the least important first. A list of kept
+    layers becomes patterns, then a count. Only words of commands may be longer than a line.
     """
-    lines: list[Text] = []
-    page, steps = page_of(result), list(next_steps(result, model, command))
-    for *patterns, level in _LAYOUTS:
-        lines = list(_screen(result, page, steps, width, patterns, level))
-        if len(lines) <= most:
-            break
-    yield from lines
-
-
-def _screen(
-    result: Result,
-    page: Page,
-    steps: Sequence[NextStep],
-    width: int,
-    patterns: Sequence[int],
-    level: int,
-) -> Iterator[Text]:
-    """Yield the lines of a screen: so many patterns of layers, and what is due at this level."""
+    page, cut = page_of(result), most < math.inf
+    top = [Text(""), *_top(page, width, cut=cut)]
+    steps = [
+        _Block(next_step.level, list(step(next_step.what, next_step.commands, width)))
+        for next_step in next_steps(result, model, command)
+    ]
+    blocks = [*steps, *_facts(result, page, width, cut=cut)]
+    shown = _fitting(blocks, most - len(top) - 1)
+    yield from top
+    yield from _lines(shown[len(steps) :])
     yield Text("")
-    if result.refuted:
-        yield from folded(Text(page.warnings[0], style="bold red"), width, 2)
+    yield from _lines(shown[: len(steps)])
+
+
+def _lines(blocks: Iterable[_Block]) -> Iterator[Text]:
+    return chain.from_iterable(block.lines for block in blocks)
+
+
+def _fitting(blocks: Sequence[_Block], room: float) -> Sequence[_Block]:
+    """Return the blocks, without the lines of those that do not fit into so many.
+
+    What matters more comes first, and of what matters as much the first. What is always due is
+    there; of what matters less than a block that was left out nothing is.
+    """
+    shown = [block._replace(lines=()) for block in blocks]
+    last = DETAIL if room < math.inf else FULL
+    for place in sorted(range(len(blocks)), key=lambda place: blocks[place].level):
+        level, lines = blocks[place]
+        if level > last:
+            break
+        if level == ALWAYS or len(lines) <= room:
+            shown[place] = blocks[place]
+            room -= len(lines)
+        else:
+            last = level
+    return shown
+
+
+def _top(page: Page, width: int, *, cut: bool) -> Iterator[Text]:
+    """Yield how the run ended, with the answer, and the gravest caveat."""
     headline = Text(page.head, style=f"bold {_COLOURS[page.tone]}")
     if page.sentence:
         headline.append(f": {page.sentence}", style="default not bold")
-    yield from folded(headline, width, 2)
-    for warning in page.warnings[bool(result.refuted) :]:
-        yield from folded(Text(f"  {warning}", style="bold yellow"), width, 4)
-    if result.kept and not result.unanswered:
-        yield from _layers(result, width, patterns)
-        if level >= _SPACED:
-            yield Text("")
-    for row in page.rows:
-        if row.level <= level:
-            yield from folded(Text.assemble((f"  {row.label:<12}", "dim"), row.text), width, 14)
-    yield Text("")
-    for next_step in steps:
-        if next_step.level <= level:
-            yield from step(next_step.what, next_step.commands, width)
+    lines = list(_first_of(folded(headline, width, 2), _MOST_HEADLINE, cut=cut))
+    style = "bold red" if page.refuted else "bold yellow"
+    hang = 0 if page.refuted else 2
+    banner = Text(" " * hang + page.banner, style=style)
+    warning = list(_first_of(folded(banner, width, hang + 2), _MOST_PROSE, cut=cut))
+    warning = warning if page.banner else []
+    yield from (*warning, *lines) if page.refuted else (*lines, *warning)
 
 
-def _layers(result: Result, width: int, patterns: Sequence[int]) -> Iterator[Text]:
-    """Yield the kept layers by their patterns, for each type of a ladder."""
+def _facts(result: Result, page: Page, width: int, *, cut: bool) -> Iterator[_Block]:
+    """Yield the facts of a page, tables as one block, and the kept layers in their place.
+
+    A table that is wider than the screen is left to the report.
+    """
+    for (form, level), rows in groupby(page.rows, key=lambda row: (row.form, row.level)):
+        lines = [Text.assemble((f"  {row.label:<12}", "dim"), row.text) for row in rows]
+        if form is Form.KEPT:
+            yield _Block(level, _kept(result, width, cut=cut))
+        elif form is Form.TABLE:
+            if max(line.cell_len for line in lines) <= width:
+                yield _Block(level, lines)
+        else:
+            for line in lines:
+                fact = list(_first_of(folded(line, width, 14), _MOST_PROSE, cut=cut))
+                yield _Block(level, fact)
+
+
+def _first_of(lines: Iterable[Text], most: int, *, cut: bool) -> Iterator[Text]:
+    """Yield the lines, on a screen that is cut the first ones of more than `most`."""
+    every = list(lines)
+    if not cut or len(every) <= most:
+        yield from every
+        return
+    *first, last = every[:most]
+    yield from first
+    yield Text.assemble(last[: max(0, last.plain.rfind(" "))], " …")
+
+
+def _kept(result: Result, width: int, *, cut: bool) -> Sequence[Text]:
+    """Return the kept layers by their patterns, as many as fit, for each type of a ladder."""
     several = len(result.rungs) > 2
-    for rung in result.rungs[:-1] if several else ():
-        if rung.layers:
-            yield Text(f"  must be {rung.precision.upper()}", style="bold")
-            yield from _patterns(result, rung.layers, width, patterns)
-    if not several:
-        yield from _patterns(result, result.kept, width, patterns)
+    lists = [
+        (f"  must be {rung.precision.upper()}", rung.layers)
+        for rung in (result.rungs[:-1] if several else ())
+        if rung.layers
+    ]
+    lines: list[Text] = []
+    for patterns in _PATTERNS if cut else [(len(result.kept), 0)]:
+        lines = []
+        for title, layers in lists or [("", result.kept)]:
+            lines += [Text(title, style="bold")] * bool(title)
+            lines += _patterns(result, layers, width, patterns)
+        if len(lines) <= _MOST_KEPT:
+            break
+    return lines
 
 
 def _patterns(
@@ -131,18 +189,31 @@ _WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 def folded(line: Text, width: int, hang: int) -> Iterator[Text]:
     """Yield the line in pieces of at most `width` columns, the later ones further in.
 
-    They begin below the character at `hang`, which is no more than half the width. Words longer
-    than a line are broken.
+    They begin below the character at `hang`, which is no more than half the width. No word is
+    broken: of one that is longer than a line its middle is left out.
     """
     if line.cell_len <= width:
         yield line
         return
     head, body = line.divide([hang])
     indent = head.cell_len
-    for piece in body.wrap(Console(width=width), width - indent, overflow="fold"):
+    for piece in _shortened(body, width - indent).wrap(Console(width=width), width - indent):
         piece.rstrip()
         yield Text.assemble(head, piece)
         head = Text(" " * indent)
+
+
+def _shortened(line: Text, width: int) -> Text:
+    """Return a line without the middle of words that are longer than this."""
+    pieces, end = [], 0
+    for match in re.finditer(r"\S+", line.plain):
+        word = match.group()
+        if cell_len(word) > width:
+            first = len(set_cell_size(word, width // 2).rstrip())
+            last = len(set_cell_size(word[::-1], width - width // 2 - 1).rstrip())
+            pieces += [line[end : match.start() + first], Text("…")]
+            end = match.end() - last
+    return Text.assemble(*pieces, line[end:]) if pieces else line
 
 
 def step(what: str, commands: Sequence[str], width: int) -> Iterator[Text]:

@@ -35,7 +35,7 @@ from precision_bisect.runs.monitoring.run_progress import STEPS, Progress
 from precision_bisect.runs.monitoring.run_watch import spent, spoken
 from precision_bisect.runs.results.result import Result
 from precision_bisect.settings.sample_options import ImageOptions
-from precision_bisect.settings.targets import TF32
+from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import Identity, Outcome, Phase, Proposal, Trial
 from precision_bisect_reports.promise import names_of
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
@@ -92,6 +92,7 @@ def verdict(outcome: Outcome) -> str:
 
 _BAR = 12
 """So many columns are left beside the figures."""
+NARROWEST = 40
 WIDEST = 120
 """Longer lines are hard to read."""
 MOST_INPUTS = 4
@@ -214,13 +215,13 @@ class TerminalReport:
         self._print_screen(result, model)
 
     def _print_screen(self, result: Result, model: Path, command: Sequence[str] = ()) -> None:
-        """Print the final screen, on a wide terminal in up to `WIDEST` columns.
+        """Print the final screen, as wide as a terminal but for `NARROWEST` and `WIDEST`.
 
-        A file or a pipe has room for all of it.
+        With -v it has all that there is to say.
         """
-        width, most = WIDTH, math.inf
+        width, most = WIDTH, math.inf if self._explain else MOST_LINES
         if self._out.is_terminal:
-            width, most = min(WIDEST, max(WIDTH, self._out.width)), MOST_LINES
+            width = min(WIDEST, max(NARROWEST, self._out.width))
         for part in final_screen(result, model, width, command, most):
             self._out.print(part)
 
@@ -234,7 +235,11 @@ class TerminalReport:
             return
         if event.recalled:
             return
-        if event.proposal.phase is Phase.PREFLIGHT and event.proposal.case in ("", TF32):
+        if event.proposal.phase is Phase.PREFLIGHT and {*event.proposal.case.split(",")} <= {
+            "",
+            TF32,
+            FUSED,
+        }:
             self._say(f"  {event.proposal.reason}: {verdict(event.outcome)}")
         elif self._live is None:
             self._tell_news()

@@ -11,7 +11,7 @@ from models import OVERFLOW, parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.explaining.advice.exact_constants import clamped, raised
+from precision_bisect.explaining.advice.advise import clamped, raised
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.findings import read_diagnosis
 from precision_bisect.graphs.load import load_model

@@ -14,8 +14,14 @@ import pytest
 
 from effort import nightly
 from precision_bisect.commandline.main import main
-from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
-from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.explaining.diagnosis.findings import (
+    Advice,
+    Birth,
+    Finding,
+    Findings,
+    Hurt,
+    Signs,
+)
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.causes import Cause

@@ -121,6 +121,31 @@ def test_help_is_of_everyday_flags(
     assert 2 * len(short) < len(whole)
 
 
+@pytest.mark.parametrize(
+    ("command", "everyday"),
+    [
+        ("explain", "--worst --inputs --check --target --low"),
+        ("verify", "--plan --backend --compute-capability --plugins --build-timeout --build-memory"),
+        ("export", "--plan --out --export-point --io-types --typing"),
+        ("target", "--write --read --check --typing"),
+    ],
+)
+def test_help_of_a_command_fits_a_screen(
+    command: str,
+    everyday: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What people use of a long command is read without scrolling, at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    short = capsys.readouterr().out
+    assert all(f"{flag} " in short for flag in everyday.split())
+    assert "--workspace" not in short and "--quantile" not in short and "--help-all" in short
+    assert max(map(len, short.splitlines())) <= 80 and len(short.splitlines()) <= 45
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_all_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Who knows `--help-all` from the search finds it everywhere."""

@@ -9,7 +9,7 @@ import pytest
 import models
 import tiny
 from precision_bisect.commandline.main import main
-from precision_bisect.runs.comparing.gate import Gate
+from precision_bisect.runs.comparing.changes import Gate
 from precision_bisect.runs.runfolder import RESULT
 from run_folders import names, result_of
 

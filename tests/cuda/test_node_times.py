@@ -9,7 +9,7 @@ import pytest
 
 from kernel_sessions import CpuTimes
 from models import keeping, load_text, normal
-from precision_bisect.backends.cuda import node_times
+from precision_bisect.backends.cuda import cuda_backend
 from precision_bisect.backends.timing import WARM_UP_RUNS
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -97,7 +97,7 @@ def test_what_serves_several_layers_belongs_to_none(tmp_path: Path) -> None:
 
 def test_a_large_model_is_told_by_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its optimised graph is not written; what keeps its name, or has it in its own, is found."""
-    monkeypatch.setattr(node_times, "MOST_WRITTEN_BYTES", -1)
+    monkeypatch.setattr(cuda_backend, "MOST_WRITTEN_BYTES", -1)
     model = load_text(CONVOLUTION, tmp_path)
     times = timed(model, Plan.all_high(3), tmp_path, {"x": normal(1, 2, 4, 4)})
     assert ["conv"] in computed(times, ["add", "conv", "relu"])

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import models
+from precision_bisect.backends.cuda.cuda_backend import shown_by_session
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.cuda.session_tensors import shown_by_session
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder

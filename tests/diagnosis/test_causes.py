@@ -12,8 +12,7 @@ from advice_cases import case_for
 from models import CANCELLATION, OVERFLOW, UNDERFLOW, load_text
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Hurt
-from precision_bisect.explaining.diagnosis.signs import Sign
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Hurt, Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.precisions import LowName
 from precision_bisect.protocols import Sample

@@ -16,8 +16,7 @@ from effort import examples
 from models import load_text, normal, parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.explaining.diagnosis.extremes import extremes
-from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
-from precision_bisect.explaining.diagnosis.products import products
+from precision_bisect.explaining.diagnosis.inner_sums import inner_sums, products
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import Session
 from precision_bisect.runs.results.other_targets import InnerSum

@@ -111,3 +111,24 @@ def test_all_that_is_judged_is_told(name: str, tmp_path: Path, built: list[Plan]
         assert getattr(result, field) == getattr(again, field)
     assert result.input_ranges == again.input_ranges
     assert result.status in (Status.FOUND, Status.NOTHING_TO_KEEP, Status.INFEASIBLE)
+
+
+@pytest.mark.parametrize("most", [3, *nightly(5, 13)])
+def test_a_ladder_that_was_stopped_tells_the_trials_of_both_sessions(
+    tmp_path: Path, built: list[Plan], most: int
+) -> None:
+    """The second session repeats nothing, and tells the sum.
+
+    One that ends before the preflight's repeat is no case: that repeats what it is held against.
+    """
+    first = run("ladder", tmp_path, max_trials=most)
+    assert first.status is Status.BUDGET_EXHAUSTED
+    assert len(built) == len(recorded_trials(tmp_path / "run"))
+    assert len(built) == first.builds + first.evaluations
+    second = run("ladder", tmp_path, resume=True)
+    assert len(built) == len(recorded_trials(tmp_path / "run"))
+    assert len(built) == second.builds + second.evaluations
+    (tmp_path / "whole").mkdir()
+    whole = run("ladder", tmp_path / "whole")
+    for field in ("status", "kept", "error", "certificate", "other_targets", "rungs"):
+        assert getattr(whole, field) == getattr(second, field)

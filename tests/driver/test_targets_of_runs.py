@@ -13,8 +13,8 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.script import judge_outputs
 from precision_bisect.judging.inputs.input_files import read_samples
-from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.evaluators import reopened

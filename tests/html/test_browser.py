@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect
 
 import run_folders
 from effort import nightly
-from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings
-from precision_bisect.explaining.diagnosis.signs import Signs
+from golden_screens import PLAN, tf32
+from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Signs
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
@@ -52,6 +52,21 @@ def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> No
     expect(page.locator("#spread")).to_contain_text("Op_3 → Op_4")
 
 
+def test_the_plan_to_deploy_stands_beside_the_curve_and_fp32(opened: Open, tmp_path: Path) -> None:
+    """It need not hold the plans of the curve, and FP32 as libraries run it may be as fast."""
+    about = {"deploy": PLAN, "tf32": tf32(passed=True, fp32_passed=True), "tolerance": 0.01}
+    folder = run_folders.write_run(tmp_path, NAMES, KEPT)
+    page = opened(write_report(run_folders.write_curve(folder, NAMES, KEPT, **about)))
+    see_everything(page)
+    (mark,) = page.evaluate(f"{CURVE}.getOption()")["series"][-1]["data"]
+    assert {"kept_count": len(PLAN.kept), "error": PLAN.error} == mark["deploy"]
+    page.get_by_text("Error by time: 4 plans as a table").click()
+    rows = page.locator("#curve details").nth(1).locator("tbody tr")
+    expect(rows).to_have_text(
+        ["to deploy0.000770.6", "fewest0.0080.62", "FP32, TF320.000140.7", "FP32, no TF3201"]
+    )
+
+
 @pytest.mark.parametrize("scheme", ["light", *nightly("dark")])
 def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str) -> None:
     """Each point tells its figures, named ones their name; the tolerance is a line."""
@@ -62,7 +77,9 @@ def test_the_curve_is_the_first_chart(opened: Open, tmp_path: Path, scheme: str)
     options = page.evaluate(f"{CURVE}.getOption()")
     names = [options[each][0]["name"] for each in ("xAxis", "yAxis")]
     assert ["layers kept (log)", "error (log)"] == names
-    worst, median, named = options["series"]
+    worst, median, named, deployed = options["series"]
+    assert [] == deployed["data"]
+    assert 1 == page.locator("#curve .chart").count()
     assert [0, 2, 3, 5] == [each["point"]["kept_count"] for each in median["data"]]
     assert 4 == len(worst["data"])
     # Samples that did not choose a plan count in its worst error, too.

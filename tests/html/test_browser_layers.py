@@ -9,8 +9,13 @@ from playwright.sync_api import Page, expect
 
 import run_folders
 import tiny
-from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings, Histogram
-from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.explaining.diagnosis.findings import (
+    Advice,
+    Finding,
+    Findings,
+    Histogram,
+    Signs,
+)
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate

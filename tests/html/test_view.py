@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram
-from precision_bisect.explaining.diagnosis.signs import Signs
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Signs
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.results.causes import Cause
@@ -83,7 +82,11 @@ def test_sensitivity_is_the_error_of_a_layer_alone(tmp_path: Path) -> None:
 def test_the_curve_has_its_points_culprits_and_words(tmp_path: Path) -> None:
     """The view has what result.json has, and the screen's words; a run without is empty."""
     folder = run_folders.write_run(tmp_path, LAYERS_10, [2, 5])
-    assert {"words": "", "points": [], "culprits": []} == view(folder)["curve"]
+    without = view(folder)["curve"]
+    assert ("", [], [], None) == tuple(
+        without[key] for key in ("words", "points", "culprits", "deploy")
+    )
+    assert not without["times"].plans
     curve = view(run_folders.write_curve(folder, LAYERS_10, [2, 5]))["curve"]
     assert [0, 1, 2, 4] == [point["kept_count"] for point in curve["points"]]
     assert "inf" == curve["points"][0]["error_median"]

@@ -23,9 +23,8 @@ from precision_bisect.backends.inspection.shown_tensors import (
 )
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RefusedError, UsageError
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Signs
 from precision_bisect.explaining.diagnosis.instrument import Instrument
-from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.node_views import computed

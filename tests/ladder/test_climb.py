@@ -21,10 +21,9 @@ from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
-from precision_bisect.pipeline.ladder.ladder_answer import forecasts_of
 from precision_bisect.precisions import PrecisionName, parse_ladder
 from precision_bisect.runs.monitoring.events import Event, RunStarted, TrialFinished, Warned
-from precision_bisect.runs.results.certificates import Certificate, Forecasts
+from precision_bisect.runs.results.certificates import Certificate, Forecasts, forecasts_of
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from typed_graphs import simulated

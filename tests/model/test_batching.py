@@ -10,7 +10,7 @@ import pytest
 from models import load_text, normal
 from precision_bisect.graphs.batching import CannotBatchError, rebatched, samples_apart, stacked
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
-from precision_bisect.judging.inputs.batches import try_batch
+from precision_bisect.judging.inputs.reference import try_batch
 
 FIXED = """(float[1,4,6] x) => (float[1,6,4] y) <float[1,2,6] token = {TOKEN},
   int64[3] heads = {1, 6, 6}, int64[3] back = {1, 6, -1}, float[6,4] w = {WEIGHTS}> {

@@ -82,6 +82,7 @@ CASES: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "opset of another domain": (with_opset(2**40, "ai.onnx.ml"), "of ai.onnx.ml"),
     "no inputs": (with_node(), "has 0 inputs"),
     "no outputs": (with_node("x", outputs=()), "has 0 outputs"),
+    "no outputs at all": (lambda model: model.graph.ClearField("output"), "has no outputs"),
     "too many inputs": (with_node("x", "x"), "has 2 inputs"),
     "segment": (with_segment, "is a segment"),
     "segment in a constant": (with_segmented_constant, "is a segment"),

@@ -17,7 +17,7 @@ from beginning import PROCESS, STARTED
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.ledger.store import SqliteLedger
-from precision_bisect.runs.monitoring.event_log import EventLog, record
+from precision_bisect.runs.monitoring.attend import EventLog, record
 from precision_bisect.runs.monitoring.events import (
     Event,
     PhaseStarted,
@@ -120,7 +120,7 @@ def test_a_full_disk_costs_lines_and_says_how_many(tmp_path: Path) -> None:
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from precision_bisect.runs.monitoring.events import Warned\n"
-        "from precision_bisect.runs.monitoring.event_log import EventLog\n"
+        "from precision_bisect.runs.monitoring.attend import EventLog\n"
         "from test_event_log import PROCESS, STARTED\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "log = EventLog(Path(sys.argv[1]), PROCESS)\n"

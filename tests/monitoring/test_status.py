@@ -23,8 +23,8 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
 from precision_bisect.runs import locking
 from precision_bisect.runs.locking import Owner, RunLock, now
-from precision_bisect.runs.monitoring import live_status
-from precision_bisect.runs.monitoring.attend import Attended
+from precision_bisect.runs.monitoring import attend
+from precision_bisect.runs.monitoring.attend import INTERVAL_S, Attended, LiveStatus
 from precision_bisect.runs.monitoring.events import (
     Event,
     RunStarted,
@@ -32,7 +32,6 @@ from precision_bisect.runs.monitoring.events import (
     TrialStarted,
     ignore,
 )
-from precision_bisect.runs.monitoring.live_status import INTERVAL_S, LiveStatus
 from precision_bisect.runs.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.runs.monitoring.run_watch import look, spoken, status_text
 from precision_bisect.runs.runfolder import EVENTS, OWNER, STATUS
@@ -244,7 +243,7 @@ def test_a_clock_that_goes_back_changes_nothing(
     told = [f"2030-01-01T{hour:02}:00:00.000Z" for hour in (12, 11, 10, 9, 8, 7, 6)]
     times = iter(told)
     monkeypatch.setattr(locking, "now", lambda: next(times))
-    monkeypatch.setattr(live_status, "now", lambda: next(times))
+    monkeypatch.setattr(attend, "now", lambda: next(times))
     with RunLock(tmp_path / "run") as lock:
         lock.open(overwrite=False, rungs=False)
         live = LiveStatus(tmp_path / "run" / STATUS, PROCESS)

@@ -132,7 +132,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     page = page_of(result)
     assert {"div", "p", "b", "table", "tr", "th", "td"} == set(page.tags) - DRAWN
     shown = HOSTILE.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
-    assert 3 == page.cells.count(shown)
+    assert 4 == page.cells.count(shown)
     assert f"{shown}: {shown}" in page.cells
     message = page_of(replace(result, status=Status.INFEASIBLE, rungs=(), message=HOSTILE))
     assert f"No plan satisfies the limits: {shown}" in message.cells

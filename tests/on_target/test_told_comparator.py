@@ -66,6 +66,7 @@ def model_of(folder: Path) -> Model:
 def reopened(options: Options, comparator: object) -> Reopened:
     """Return a finished run of which nothing is known but what was asked, and what judged it."""
     told = plain_json.parse(plain_json.dumps(told_options(options)))
+    model = load_model(options.model)
     finished = Finished(
         kept=(),
         fixed={},
@@ -77,8 +78,8 @@ def reopened(options: Options, comparator: object) -> Reopened:
         path=Path("run/result.json"),
         options=options_of_result(told, options.model),
         code={},
+        model=model,
     )
-    model = load_model(options.model)
     return Reopened(model=model, finished=finished, options=finished.options, unlike=())
 
 

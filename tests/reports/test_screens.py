@@ -1,5 +1,6 @@
 """One page of a result: the golden screen, and the same facts in the report and in notebooks."""
 
+import math
 from html import escape
 
 import pytest
@@ -12,6 +13,7 @@ from precision_bisect_reports.html.source import Source
 from precision_bisect_reports.notebook import as_html
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
+from precision_bisect_reports.summary import MOST_LINES, WIDTH
 
 CASES = {str(name): result for name, result in cases()}
 
@@ -33,7 +35,7 @@ def test_every_page_has_the_same_facts(result: Result) -> None:
     page, notebook = page_of(result), as_html(result)
     answer = answer_section(Source(searches=(), result=result))
     report = [*(text for _, text in answer["facts"]), *answer["remarks"]]
-    report += [answer["message"], answer["inputs"]]
+    report += [answer["message"]]
     assert page.title == answer["title"]
     assert escape(page.headline) in notebook
     for row in page.rows:
@@ -41,6 +43,24 @@ def test_every_page_has_the_same_facts(result: Result) -> None:
             assert row.text in report
         if row.form in (Form.FACT, Form.FIGURE):
             assert f"<th>{row.label}</th><td>{escape(row.text)}</td>" in notebook
-    for warning in page.warnings:
-        assert warning in report
-        assert escape(warning) in notebook
+    assert page.banner == answer["banner"]
+    assert escape(page.banner) in notebook
+
+
+@pytest.mark.parametrize(("name", "shown"), golden().items(), ids=golden())
+def test_the_screen_is_read_at_one_glance(name: str, shown: str) -> None:
+    """At most 25 lines of 80 columns: a long list of kept layers becomes patterns and a count."""
+    lines = shown.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= WIDTH
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+@pytest.mark.parametrize("result", CASES.values(), ids=CASES)
+def test_no_word_is_broken(result: Result, width: int) -> None:
+    """Each word of a narrow screen is one of the wide screen, and can be copied."""
+    wide = "".join(screen(result, width=500, most=most) for most in (math.inf, MOST_LINES))
+    narrow = screen(result, width=width)
+    words = (word for word in narrow.split() if not word.isdigit())
+    assert {*words} <= {*wide.split(), "\\", "…", "more"}
+    assert len(narrow.splitlines()) <= MOST_LINES or width < 60

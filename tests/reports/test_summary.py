@@ -45,7 +45,7 @@ def test_a_run_goes_on_by_its_own_command() -> None:
 
 @pytest.mark.parametrize("status", Status)
 def test_the_screen_is_small(status: Status) -> None:
-    """With everything that can be said it has 26 lines of 80 columns; warnings are among them."""
+    """With everything that can be said it has 25 lines of 80 columns; the caveat is there."""
     kept = tuple(f"/{'block/' * 12}m{i}/layer{'abcdefghij' * (i + 1)}" for i in range(20))
     full = replace(
         RESULT,
@@ -73,20 +73,20 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_pipe_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the screen is cut to 25 lines, evidence first; a file has room for it."""
+def test_all_of_it_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen is cut to 25 lines, on a terminal and in a pipe alike; with -v it is not."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     kept = tuple(f"m{i}/layer{chr(97 + i)}" for i in range(20))
     causes = [Diagnosis(layer=each, cause=Cause.OVERFLOW, evidence="reaches 1e5") for each in kept]
     found = replace(RESULT, kept=kept, diagnosis=causes, notes=["word " * 40] * 9)
     shown = []
-    for stream in (_Terminal(), io.StringIO()):
-        TerminalReport(stream, io.StringIO()).show(found, Path("model.onnx"))
+    for stream, explain in ((_Terminal(), False), (io.StringIO(), False), (io.StringIO(), True)):
+        TerminalReport(stream, io.StringIO(), explain=explain).show(found, Path("model.onnx"))
         shown.append(stream.getvalue())
-    terminal, pipe = shown
-    assert len(terminal.splitlines()) <= MOST_LINES < len(pipe.splitlines())
-    assert terminal.count("reaches 1e5") < pipe.count("reaches 1e5")
+    terminal, pipe, everything = (len(text.splitlines()) for text in shown)
+    assert terminal == pipe <= MOST_LINES < everything
+    assert shown[1].count("reaches 1e5") < shown[2].count("reaches 1e5") == len(kept)
 
 
 def test_commands_can_be_pasted() -> None:

@@ -18,7 +18,7 @@ from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.cheapest import cheapest
-from precision_bisect.search.speed.improve import MOST_BUILDS
+from precision_bisect.search.speed.meet_limits import MOST_BUILDS
 from precision_bisect.trial import Kind, Outcome, Phase, Trial
 from simulated import by
 

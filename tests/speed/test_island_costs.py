@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models import save
-from precision_bisect.backends.cuda.node_times import times_on
+from precision_bisect.backends.cuda.cuda_backend import times_on
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName

@@ -29,6 +29,7 @@ from precision_bisect.runs.results.speed_report import (
 )
 from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, RESULT, TRTEXEC
 from precision_bisect.runs.typed_json import typed
+from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.settings.engine_settings import EngineSettings, Tf32
 from precision_bisect.settings.targets import TF32
@@ -119,6 +120,20 @@ def test_fp32_as_libraries_run_it_is_judged_before_the_search(result: Result) ->
     assert "--tf32" in result.deployment.polygraphy
     assert "noTF32" not in (result.out / TRTEXEC).read_text()
     assert "TF32 on" in words(result)
+
+
+def test_what_decides_passes_on_all_copies(result: Result) -> None:
+    """FP32 in TF32 is a rival, and the ground on which plans are judged so: no fewer for it."""
+    assert result.out is not None
+    copies = {
+        (trial.proposal.case, trial.proposal.phase): stability.copies
+        for trial in read_ledger(result.out / LEDGER).trials
+        if trial.proposal.phase not in FEW_COPIES
+        and trial.outcome.passed
+        and (stability := trial.outcome.evidence.stability)
+    }
+    assert {(TF32, Phase.PREFLIGHT), (TF32, Phase.SPEED), ("", Phase.RECHECK)} <= copies.keys()
+    assert {16} == {*copies.values()}
 
 
 def test_the_fewest_of_the_same_run_have_it_off(result: Result, model: Path) -> None:

@@ -259,7 +259,8 @@ def show_command(parsed: Namespace) -> int:
         sys.stdout.write(saved.result.to_text())
     else:
         trials = recorded_trials(saved.path.parent) if parsed.explain_search else ()
-        load(REPORTS, "terminal")(sys.stdout, sys.stderr).show(saved.result, saved.model, trials)
+        report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
+        report.show(saved.result, saved.model, trials)
     return ExitCode.OK
 
 

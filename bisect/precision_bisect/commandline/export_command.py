@@ -87,7 +87,7 @@ def export(
     case = reopen(path, plan, flags, point)
     run = case.finished.path.parent
     refuse_links(run)
-    wanted = case.finished.to_export(case.model, case.options.engine)
+    wanted = case.finished.to_export(case.options.engine)
     where = out or (run if _holds(case.finished) else point_folder(run, case.finished.point))
     with RunLock(where, EXPORTED):
         folder = RunFolder(where)

@@ -13,11 +13,11 @@ from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.machine.stopping import turn_away
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
-from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.endings import CUT_SHORT, Status
 from precision_bisect.runs.runfolder import RESULT
 
 if TYPE_CHECKING:
-    from precision_bisect.runs.comparing.gate import Gate
+    from precision_bisect.runs.comparing.changes import Gate
     from precision_bisect.runs.results.result import Result
 
 from os import _exit  # a script that is being run has another one
@@ -76,7 +76,7 @@ def search(parsed: Namespace, options: Options) -> int:
         report_to_services,
     )
     from precision_bisect.plugins import REPORTS, leave_page, load
-    from precision_bisect.runs.comparing.gate import read_gate
+    from precision_bisect.runs.comparing.changes import read_gate
 
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
     if parsed.junit is not None:
@@ -138,6 +138,8 @@ def _held_against(gate: "Gate", result: "Result") -> tuple[ExitCode, Sequence[st
 
     A curve that was asked for is all that there is to be.
     """
+    if result.cut_short:
+        return result.exit_code, (f"the answer is written; {CUT_SHORT}",)
     if result.curve and not result.rungs and result.status is Status.STOPPED:
         return ExitCode.OK, ()
     if result.exit_code is not ExitCode.OK:

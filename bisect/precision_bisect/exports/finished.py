@@ -12,7 +12,7 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError, UsageError, shortened
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.recheck import Unfit, stored_samples
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.types import shape_inputs
@@ -23,8 +23,9 @@ from precision_bisect.options import Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import kept_at, kept_in_files
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Asked, Result, Rung
+from precision_bisect.runs.results.result import Asked, Pinned, Result, Rung
 from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.runs.saved_options import code_of_builds, options_of_result, typing_of
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
@@ -43,7 +44,8 @@ class Finished:
     form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
     `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
     answer. `options` are what was asked, without files that hold code: `code` has the names of
-    those that builds had, by flag.
+    those that builds had, by flag. The plan is of `model`: the one that was searched, or its fused
+    form in the run folder.
     """
 
     kept: tuple[LayerName, ...]
@@ -56,6 +58,7 @@ class Finished:
     path: Path
     options: Options
     code: Mapping[str, Sequence[str]]
+    model: Model
     point: str = FEWEST
     modules: Sequence[str] = ()
 
@@ -66,13 +69,14 @@ class Finished:
         """
         return read_scales(self.path.parent) if self.pair.low in QUANTIZED_NAMES else Scales()
 
-    def in_fp32(self, model: Model) -> "Finished":
+    def in_fp32(self) -> "Finished":
         """Return the plan of the same model with every layer in FP32."""
-        every = model.table.names
+        every = self.model.table.names
         return replace(self, kept=every, fixed={}, asked={}, pinned={}, pair=_PLAIN, point="fp32")
 
-    def to_export(self, model: Model, settings: EngineSettings) -> Export:
+    def to_export(self, settings: EngineSettings) -> Export:
         """Return what is to be written of this; outputs have the shapes that the run stored."""
+        model = self.model
         # The end of a loop may have other shapes than one run.
         with suppress(Unfit), quiet(), without_torch():
             _, outputs = stored_samples(self.path.parent)
@@ -137,9 +141,12 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         point, kept = kept_in_files(result)
     else:
         point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
+    is_fused = point == DEPLOY and result.deploy is not None and result.deploy.fused
+    if is_fused:
+        model, pinned = _fused_form(file, result)
     _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)
     # A search that was cut off before any plan passed has kept nothing, which is no answer.
-    nothing = not kept and result.status is not Status.NOTHING_TO_KEEP
+    nothing = not (kept or is_fused or result.status is Status.NOTHING_TO_KEEP)
     if point in (DEPLOY, FEWEST) and (result.status in WITHOUT_ANSWER or nothing):
         raise RunFolderError(
             f"{file} has no answer: its status is {result.status.value!r}",
@@ -161,9 +168,25 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         path=file,
         options=options,
         code=code,
+        model=model,
         point=point,
-        modules=_modules(file, result, model) if point in (DEPLOY, FEWEST) else (),
+        modules=(
+            _modules(file, result, model) if point in (DEPLOY, FEWEST) and not is_fused else ()
+        ),
     )
+
+
+def _fused_form(file: Path, result: Result) -> tuple[Model, Sequence[Pinned]]:
+    """Return the fused form that a plan to deploy is of, and its pinned layers."""
+    if result.fused is None:
+        raise damaged(file, "its plan to deploy is of a fused form that it does not tell of")
+    model = load_model(file.parent / FUSED_MODEL)
+    if model.digest != result.fused.model:
+        raise RunFolderError(
+            f"{model.path} is not the model that {file.name} beside it is of",
+            "run the search again",
+        )
+    return model, [Pinned(layer=name, reason=why) for name, why in result.fused.pinned.items()]
 
 
 def _options(

@@ -200,23 +200,17 @@ class Check:
         self._held.close()
 
     def ended(self) -> Recheck:
-        """Wait for the verdict; what cannot be checked is an outcome, never an error.
-
-        So is Ctrl-C, for the answer stands.
-        """
+        """Wait for the verdict; what cannot be checked is an outcome, never an error."""
         if self._begun is None:
             return Recheck(outcome="not_judged", message="the check could not be started")
-        try:
-            recheck = self._begun.ended()
-            # What judges the files opens them, too: one process is enough where it has a verdict.
-            if not self._judges or recheck.outcome != "not_judged":
-                return recheck
-            with suppress(OSError):
-                opened = self._held.enter_context(self._fitting()).ended()
-                recheck = opened if opened.refutes else recheck
+        recheck = self._begun.ended()
+        # What judges the files opens them, too: one process is enough where it has a verdict.
+        if not self._judges or recheck.outcome != "not_judged":
             return recheck
-        except KeyboardInterrupt:
-            return Recheck(outcome="not_judged", message="interrupted")
+        with suppress(OSError):
+            opened = self._held.enter_context(self._fitting()).ended()
+            recheck = opened if opened.refutes else recheck
+        return recheck
 
 
 class _Beside:

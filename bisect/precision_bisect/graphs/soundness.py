@@ -74,7 +74,12 @@ def check_expansion(proto: onnx.ModelProto) -> None:
 
 
 def check_nodes(proto: onnx.ModelProto) -> None:
-    """Raise ModelError for a standard operator with too few or too many inputs or outputs."""
+    """Raise ModelError for a standard operator with too few or too many inputs or outputs.
+
+    The same for a graph that has no outputs: there is nothing to compare.
+    """
+    if not proto.graph.output:
+        raise ModelError("the model has no outputs", "name what it computes as outputs")
     version = opset(proto)
     bounds: dict[str, tuple[int, int, int, int] | None] = {}
     for graph in all_graphs(proto.graph):

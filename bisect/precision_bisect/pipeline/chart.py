@@ -159,18 +159,18 @@ def charted(
 
 
 def caused(
-    prepared: Prepared, drawn: CurveSection, explained: Explained, ending: Ending, *, late: bool
+    prepared: Prepared, drawn: CurveSection, explained: Explained, *, seek: bool, late: bool
 ) -> CurveSection:
     """Return the curve with the causes of its culprits.
 
-    Those that are not told are looked for, unless the run was interrupted; if it is `late` they
-    are read off values alone.
+    Those that are not told are looked for if they are to `seek`; if it is `late` they are read off
+    values alone.
     """
     findings = {
         finding.layer: finding for finding in (*explained.findings.layers, *explained.culprits)
     }
     missing = [culprit.layer for culprit in drawn.culprits if culprit.layer not in findings]
-    if missing and ending.status is not Status.INTERRUPTED:
+    if missing and seek:
         findings |= {
             finding.layer: finding for finding in explain_layers(prepared, missing, late=late)
         }

@@ -22,16 +22,18 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     exported_plan,
     judge_of,
+    judged_as,
     within_limits,
     without_other_engine,
 )
-from precision_bisect.pipeline.elsewhere import deployed_in_tf32, judged_elsewhere
+from precision_bisect.pipeline.elsewhere import judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
     allowance,
     explained_in_time,
 )
+from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (
     born_inside,
@@ -82,7 +84,6 @@ from precision_bisect.search.certificate.monotone import remarks
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
-from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase
 
 
@@ -91,7 +92,7 @@ class _Ended:
     """A run whose search is over: what its trials say of the answer, and what is found out after.
 
     That is its explanation, and what became of its exports. What other targets, TF32, ranges and
-    sums come to is of the `leaving` plan.
+    sums come to is of the `leaving` plan, `deployed` as it was judged.
     """
 
     prepared: Prepared
@@ -102,6 +103,8 @@ class _Ended:
     answer: JudgedAnswer
     findings: Findings
     written: Written
+    deployed: Prepared
+    fused: FusedCase | None
     leaving: Plan | None = None
     promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: CurveSection = field(default_factory=CurveSection)
@@ -119,13 +122,12 @@ def conclude(
     ending: Ending,
     budget: Budget,
     folder: RunFolder,
-    *,
-    part: bool = False,
+    fused: FusedCase | None,
 ) -> Search[Result]:
     """Return the result of a run with this ending, and write the run folder's files.
 
-    What is judged beside it explains the answer, and tells what it comes to elsewhere. If it is a
-    `part` of a larger run, nothing is written and nothing explained.
+    What is judged beside it explains the answer, and tells what it comes to elsewhere. Of a part
+    of a larger run, which has no `fused` form, nothing is written and nothing explained.
     """
     case = prepared.case
     answer = judged_answer(prepared, driver, ending)
@@ -139,8 +141,10 @@ def conclude(
         answer=answer,
         findings=Findings(low=case.options.low),
         written=Written(layer_precisions_reason="", deployment=Deployment.by(options)),
+        deployed=prepared,
+        fused=fused,
     )
-    if part:
+    if fused is None:
         return _result(run, None)
     yield from _explain(run)
     plan, deployed = run.leaving or answer.plan, run.promises_of == DEPLOY
@@ -159,21 +163,22 @@ def _explain(run: _Ended) -> Search[None]:
     chart = run.chart
     exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
     run.leaving = answer = plan if ending.status.answers else None
-    opening, deploy, deployed, in_tf32 = run.answer.final.opening, ending.deploy, prepared, None
+    opening, deploy, in_tf32 = run.answer.final.opening, ending.deploy, None
+    as_deployed = judged_as(prepared, run.fused, deploy, run.folder)
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         run.leaving, run.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        if deploy.case == TF32:
-            deployed, in_tf32 = deployed_in_tf32(prepared), deploy.outcome
-    leaving, engine = run.leaving, deployed.case.options.engine
+        in_tf32 = deploy.outcome if deploy.record.tf32 else None
+        run.deployed = as_deployed
+    leaving, deployed, engine = run.leaving, run.deployed, run.deployed.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(run.findings)
-    check = ending.status is not Status.INTERRUPTED
+    check = not run.driver.interrupted
     latencies = run.answer.timed.latency_ms or {}
     with (
-        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as completed,
+        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as files,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -182,33 +187,41 @@ def _explain(run: _Ended) -> Search[None]:
                 trials=run.driver.trials,
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
+                fused=None if run.fused is None else run.fused.record(run.driver),
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
-            explaining = explained_in_time(prepared, run.driver, subject, budget)
-            explained = yield from run.driver.to_end(explaining)
-            run.findings = explained.findings
-        run.findings = run.findings.of_answer(run.answer.kept, answered=plan is not None)
-        with until(budget.overdue):
-            if leaving is not None:
+            with run.driver.standing():
+                explaining = explained_in_time(prepared, run.driver, subject, budget)
+                explained = yield from run.driver.to_end(explaining)
+        run.findings = explained.findings.of_answer(run.answer.kept, answered=plan is not None)
+        with until(budget.overdue), run.driver.standing():
+            if leaving is not None and not run.driver.interrupted:
                 judged = judged_elsewhere(
-                    prepared, run.driver, leaving, run.answer.samples, in_tf32
+                    prepared, run.driver, leaving, run.answer.samples, deployed, in_tf32
                 )
                 run.elsewhere = yield from run.driver.to_end(judged)
-                prepared.rest()
-                run.born = born_inside(prepared, leaving, late=budget.late)
+                deployed.rest()
+                run.born = born_inside(deployed, leaving, late=budget.late)
                 run.inner = InnerSection(
-                    inner_sums=sums_inside(prepared, leaving, late=budget.late),
-                    hidden_rows=hidden_rows(prepared),
+                    inner_sums=sums_inside(deployed, leaving, late=budget.late),
+                    hidden_rows=hidden_rows(deployed),
                 )
-            run.chart = caused(prepared, run.chart, explained, ending, late=budget.late)
-        # The files are checked by now, mostly: what is timed has the device to itself.
-        run.costs = costs()
-        run.written = completed(run.findings.kept)
+            seek = not run.driver.interrupted
+            run.chart = caused(prepared, run.chart, explained, seek=seek, late=budget.late)
+        recheck = None
+        if not run.driver.interrupted:
+            with run.driver.standing():
+                # The files are checked by now, mostly: what is timed has the device to itself.
+                run.costs = costs()
+                recheck = files.checked()
+        run.written = files.completed(run.findings.kept, recheck)
 
 
 def _explainable(run: _Ended) -> bool:
-    """Whether the answer can be explained, or why there is none."""
+    """Whether to explain the answer, or why there is none: after an interrupt nobody waits."""
     match run.ending.status:
+        case _ if run.driver.interrupted:
+            return False
         case Status.FOUND | Status.STOPPED:
             return run.answer.plan is not None
         case status:
@@ -223,7 +236,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
     first = None if ending.found is None else kept_names(prepared, ending.found)
     interface = interface_cost(prepared, driver)
     found_out = (run.chart, run.elsewhere, run.inner, run.written)
-    sections = (_subject(prepared, ending.status), answer, answer.timed, *found_out, _effort(run))
+    sections = (_subject(run), answer, answer.timed, *found_out, _effort(run))
     return Result(
         **recorded(*sections),
         promises_of=run.promises_of,
@@ -235,6 +248,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
         modules=_modules(run),
         by_modules=ending.by_modules,
         deploy=_deploy(run),
+        fused=None if run.fused is None else run.fused.record(driver),
         costs=run.costs,
         speed=speed.report(options.speed, answer.timed.own, first),
         front=speed.front(names),
@@ -246,12 +260,14 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
     )
 
 
-def _subject(prepared: Prepared, status: Status) -> SubjectSection:
-    """Return what was searched, for what, by what."""
+def _subject(run: _Ended) -> SubjectSection:
+    """Return what was searched, for what, by what, and how that ended."""
+    prepared, status = run.prepared, run.ending.status
     case, backend = prepared.case, prepared.backend
     options, table = case.options, case.model.table
     return SubjectSection(
         status=status,
+        cut_short=run.driver.interrupted and status is not Status.INTERRUPTED,
         backend=backend.name,
         emulated=backend.emulated,
         target=options.target if backend.emulated else None,
@@ -298,7 +314,8 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
     deploy = run.ending.deploy
     if deploy is None:
         return None
-    return replace(deploy.record, low_share=_low_share(run.prepared, deploy.plan))
+    form = run.fused.prepared if deploy.record.fused and run.fused is not None else None
+    return replace(deploy.record, low_share=_low_share(form or run.prepared, deploy.plan))
 
 
 def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
@@ -322,9 +339,9 @@ def _notes(run: _Ended) -> list[str]:
     decided = decided_remark(run.prepared.case.comparator, trials)
     return [
         # First what a verdict may rest on.
-        *unfelt(run.prepared, leaving, run.chart.curve, run.born),
+        *unfelt(run.deployed, leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
-        *hidden_remarks(run.inner.hidden_rows, run.prepared.case.model),
+        *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
         *run.prepared.loaded.remarks,
         *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,

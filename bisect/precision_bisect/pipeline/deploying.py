@@ -8,7 +8,7 @@ bounded time. Whatever goes wrong there costs the figures alone.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.cuda.opening import opening_without
@@ -35,14 +35,17 @@ from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
+from precision_bisect.pipeline.elsewhere import deployed_in_tf32
+from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
+from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
-from precision_bisect.runs.results.endings import Ending, Status
+from precision_bisect.runs.results.endings import Deployable, Ending, Status
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.runs.results.result import Diagnosis, FilesSection
 from precision_bisect.runs.runfolder import (
@@ -87,9 +90,22 @@ def exported_plan(
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:
         return None, missing
-    whole = ending.by_modules
+    whole = None if point == DEPLOY and deploy is not None and deploy.fused else ending.by_modules
     modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
+
+
+def judged_as(
+    prepared: Prepared, fused: FusedCase | None, deploy: Deployable | None, folder: RunFolder
+) -> Prepared:
+    """Return the run as the plan to deploy was judged; a model that was made for it is kept."""
+    if deploy is None:
+        return prepared
+    form = None if fused is None else fused.prepared
+    if deploy.record.fused and form is not None:
+        loaded = keep_made(form.loaded, form.work, folder)
+        return replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
+    return deployed_in_tf32(prepared) if deploy.record.tf32 else prepared
 
 
 def within_limits(
@@ -129,11 +145,25 @@ def without_other_engine(
     last = next(passed, None)
     if exported is None or last is None or not path.exists():
         return []
-    case = deploy.case if deploy is not None and exported.point == DEPLOY else ""
-    if (last.plan, last.case) == (prepared.case.model.table.plan_of(exported.kept), case):
+    if deploy is not None and exported.point == DEPLOY:
+        wanted = deploy.plan, deploy.case
+    else:
+        wanted = prepared.case.model.table.plan_of(exported.kept), ""
+    if (last.plan, last.case) == wanted:
         return []
     path.unlink()
     return [f"no {ENGINE}: the exported files hold another plan than was built last"]
+
+
+class Deploying(NamedTuple):
+    """What is left to do for files: to wait for their check, and to complete them.
+
+    `checked` returns the verdict, None where nothing is checked; `completed` takes the diagnosis
+    and that verdict.
+    """
+
+    checked: Callable[[], Recheck | None]
+    completed: Callable[[Sequence[Diagnosis], Recheck | None], Written]
 
 
 @contextmanager
@@ -145,8 +175,8 @@ def deploying(
     *,
     check: bool,
     passed: bool,
-) -> Iterator[Callable[[Sequence[Diagnosis]], Written]]:
-    """Write the model of an answer; yield what completes the files, given the diagnosis.
+) -> Iterator[Deploying]:
+    """Write the model of an answer; yield what checks and completes the files.
 
     With `check` a fresh process judges the model meanwhile; that of a plan that has `passed` must
     pass there. `answer` is None where there is no plan to export. Raises RunFolderError.
@@ -154,7 +184,7 @@ def deploying(
     case = prepared.case
     if answer is None:
         remove_exports(folder)
-        yield lambda diagnosis: Written(layer_precisions_reason="the run has no answer")
+        yield _unchecked(Written(layer_precisions_reason="the run has no answer"))
         return
     export = Export(
         model=case.model,
@@ -171,7 +201,7 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield lambda diagnosis: Written(layer_precisions_reason=reason)
+        yield _unchecked(Written(layer_precisions_reason=reason))
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -183,13 +213,16 @@ def deploying(
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
-        def ended(diagnosis: Sequence[Diagnosis]) -> Written:
+        def completed(diagnosis: Sequence[Diagnosis], verdict: Recheck | None) -> Written:
             full_export = replace(export, diagnosis=diagnosis)
             reasons = write_told(folder, full_export, deployed)
-            verdict = None if checking is None else checking.ended()
             return _written(full_export, reasons, deployed.deployment, verdict)
 
-        yield ended
+        yield Deploying(lambda: None if checking is None else checking.ended(), completed)
+
+
+def _unchecked(written: Written) -> Deploying:
+    return Deploying(lambda: None, lambda *_: written)
 
 
 def _written(
@@ -310,8 +343,6 @@ def costing(
                     return Costs(left_out="the time was spent")
                 try:
                     return profiled(plan, latencies.get("kept"), limit_s)
-                except KeyboardInterrupt:
-                    return Costs(left_out="interrupted")
                 except Exception as error:  # whatever an engine's library raises
                     return Costs(left_out=shortened(first_line(error)))
 

@@ -16,7 +16,7 @@ from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
-from precision_bisect.judging.inputs.copies import can_change, fewer
+from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.chart import outcome_of_answer
@@ -32,7 +32,7 @@ from precision_bisect.runs.results.other_targets import (
     WithTf32,
 )
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.evaluation import CURVE_COPIES, Evaluator
+from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate
@@ -57,12 +57,13 @@ def judged_elsewhere(
     driver: Driver,
     answer: Plan,
     samples: SampleSet,
+    own: Prepared,
     in_tf32: Outcome | None = None,
 ) -> Search[ElsewhereSection]:
-    """Judge an answer in all cases beside the run's own; with TF32 if its outcome there is it."""
-    own = prepared if in_tf32 is None else deployed_in_tf32(prepared)
+    """Judge an answer in all cases beside its `own`; with TF32 if its outcome there is it."""
     targets = yield from other_targets(own, driver.cases, answer, samples)
-    tf32 = yield from with_tf32(prepared, driver, answer, samples, in_tf32)
+    beside = own if in_tf32 is None else prepared
+    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
@@ -101,7 +102,8 @@ def other_targets(
             groups.append((effects, [target]))
     proposals = []
     for _, targets in groups:
-        name = f"target:{targets[0]}" + f",{TF32}" * prepared.case.options.engine.in_tf32
+        in_tf32 = prepared.case.options.engine.in_tf32
+        name = prepared.case.named(f"target:{targets[0]}" + f",{TF32}" * in_tf32)
         proposals.append(_beside(prepared, name, plan, samples, "the answer"))
         cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
     outcomes = (yield tuple(proposals)) if proposals else ()
@@ -182,6 +184,14 @@ def products(model: Model) -> frozenset[int]:
     return frozenset(numbers[name] for node in nodes if (name := LayerName(node.name)) in numbers)
 
 
+def keeps_no_product(model: Model, plan: Plan) -> bool:
+    """Whether no product is left in FP32: none is kept, and none is outside the candidates."""
+    candidates = products(model)
+    view = View(model)
+    every = sum(is_product(node, view) for node in model.proto.graph.node)
+    return len(candidates) == every and candidates.isdisjoint(plan.kept)
+
+
 @contextmanager
 def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
     """Have trials of the case `TF32` evaluated; what does is made with the first, then kept.
@@ -201,7 +211,8 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
             return stack.enter_context(evaluators(deployed, options.folder)).evaluate
 
         emulated = prepared.backend.emulated
-        cases.add(TF32, partial(_in_tf32, prepared) if emulated else on_engine)
+        made = partial(_in_tf32, prepared) if emulated else on_engine
+        cases.add(prepared.case.named(TF32), made)
         try:
             yield
         finally:
@@ -212,7 +223,13 @@ def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
     """Return the trial of every layer high with TF32, as deployed where an engine is built."""
     return as_deployed(
         prepared,
-        _beside(prepared, TF32, prepared.everything, samples, "FP32 in TF32, as deployed"),
+        _beside(
+            prepared,
+            prepared.case.named(TF32),
+            prepared.everything,
+            samples,
+            "FP32 in TF32, as deployed",
+        ),
     )
 
 
@@ -243,13 +260,17 @@ def with_tf32(
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
     where it keeps all products, and its error without TF32 and that of FP32 with it add up to a
-    failure. Its `own` outcome there is taken, if it has one.
+    failure. Its `own` outcome there is taken, if it has one. The emulator computes an answer
+    that keeps no product as without TF32.
     """
     if not has_tf32(prepared):
         return None
     everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
     proposal = replace(everything, plan=answer, reason="the answer")
-    plain = outcome_of_answer(driver, answer, samples)
+    # Of a variant no trial without a case tells.
+    plain = None if prepared.case.variant else outcome_of_answer(driver, answer, samples)
+    if prepared.backend.emulated and keeps_no_product(prepared.case.model, answer):
+        own = own or plain
     with in_tf32(prepared, driver.cases):
         (fp32,) = yield (everything,)
         if own is not None:
@@ -287,17 +308,12 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 
 def _in_tf32(prepared: Prepared) -> Evaluate:
-    backend, copies = _emulator(prepared, prepared.case.options, tf32=True), prepared.copies
-    deciding = beside = evaluator(prepared, backend)
-    if copies is not None:
-        # What decides nothing is to cost little.
-        count, allowed = fewer(copies, CURVE_COPIES)
-        beside = replace(deciding, copies=replace(copies, count=count, allowed=allowed))
+    backend = _emulator(prepared, prepared.case.options, tf32=True)
+    judge = evaluator(prepared, backend)
 
     def evaluate(proposal: Proposal) -> Outcome:
-        if proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
-            return deciding(proposal)
-        outcome = beside(proposal)
+        outcome = judge(proposal)
+        # A large model's session is not to stay open during the search that follows.
         if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
             backend.rest()
         return outcome

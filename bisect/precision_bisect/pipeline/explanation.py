@@ -20,15 +20,15 @@ from precision_bisect.explaining.advice.advise import advised
 from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign
 from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
-from precision_bisect.explaining.diagnosis.signs import Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import one
 from precision_bisect.protocols import Search
+from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.result import AnswerSection
 from precision_bisect.runs.results.tensor_errors import TensorErrors, read_tensor_errors
 from precision_bisect.search.budget import Budget
@@ -154,7 +154,7 @@ class Answer:
 
     `culprits` are explained, too, and in place of near misses where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take the `allowance`.
+    nothing is tried. Advice may take the `allowance`. What the `fused` form came to is known.
     """
 
     record: AnswerSection
@@ -163,6 +163,7 @@ class Answer:
     found: bool = True
     late: bool = False
     allowance: Allowance | None = None
+    fused: FusedForm | None = None
 
 
 class Explained(NamedTuple):
@@ -238,9 +239,7 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
         findings, watched = diagnose(request)
     except Stopped:
         raise
-    except (KeyboardInterrupt, Exception) as error:  # whatever it is, the search is done
-        if isinstance(error, KeyboardInterrupt):
-            driver.interrupt()
+    except Exception:  # whatever it is, the search is done
         return Explained(Findings(low=case.options.low))
     if not answer.found:
         own_findings, others = list(findings.layers), []
@@ -255,7 +254,7 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
         return Explained(findings, others)
     with suppress(Exception), driver.standing():
         findings = yield from with_advice(
-            prepared, driver, findings, watched, answer.trials, answer.allowance
+            prepared, driver, findings, watched, answer.trials, answer.allowance, answer.fused
         )
     return Explained(findings, others)
 
@@ -268,7 +267,7 @@ def explain_layers(prepared: Prepared, layers: Sequence[str], *, late: bool) -> 
     try:
         request = replace(question(prepared, layers), brief=late, choices=not late)
         findings, _ = diagnose(request)
-    except (KeyboardInterrupt, Exception):  # as above
+    except Exception:  # as above
         return ()
     return findings.layers
 
@@ -296,6 +295,7 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     allowance: Allowance | None = None,
+    fused: FusedForm | None = None,
 ) -> Search[Findings]:
     """Return the findings with advice. Raises as loading and running models do."""
     case = prepared.case
@@ -309,6 +309,7 @@ def with_advice(
                 work=Path(work),
                 cases=driver.cases,
                 own=prepared.emulator,
+                fused=fused,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
                 variants=Variants(

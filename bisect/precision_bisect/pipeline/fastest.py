@@ -15,7 +15,7 @@ from functools import partial
 from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
-from precision_bisect.options import Objective
+from precision_bisect.options import DEFAULT_STRATEGY, Objective
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
@@ -28,6 +28,7 @@ from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest, with_room
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.moves import filled
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Latency, Outcome, Phase
 
 JUDGED = 5
@@ -53,7 +54,8 @@ class Estimates:
 
     def of(self, case: CaseName) -> tuple[CostGraph, CostGraph]:
         """Return the costs for the samples' batch and a full one, as a case computes."""
-        return (self.tf32, self.full_batch_tf32) if case else (self.plain, self.full_batch)
+        in_tf32 = case.startswith(TF32)
+        return (self.tf32, self.full_batch_tf32) if in_tf32 else (self.plain, self.full_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,8 @@ class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
     `names` are those of the candidates. `starts` are further plans that may hold, such as the
-    margin. What was `refuted` is not proposed again.
+    margin. What was `refuted` is not proposed again. Plans of a variant stand beside those of the
+    file, which are `beside` them, else None.
     """
 
     names: Sequence[LayerName]
@@ -71,6 +74,7 @@ class Rivals:
     starts: Sequence[Plan] = ()
     estimates: Estimates
     refuted: frozenset[Plan] = field(default_factory=frozenset)
+    beside: "Rivals | None" = None
 
     @property
     def errors(self) -> list[float]:
@@ -84,24 +88,28 @@ class Rivals:
         """Return a plan that holds, by this outcome, with its time beside those of others."""
         costs, full = self.estimates.of(case)
         plain, tf32 = self.estimates.plain, self.estimates.tf32
-        everything, weights = range(plain.size), self.estimates.instead["smallest"]
-        high_ms = costs.time(everything) or 1.0
+        weights, of_file = self.estimates.instead["smallest"], self.beside or self
+        file, fewest = of_file.estimates, of_file.answer.kept
+        everything, file_weights = range(file.plain.size), file.instead["smallest"]
+        high_ms, full_ms = (graph.time(everything) or 1.0 for graph in file.of(case))
+        plain_ms = file.plain.time(everything) or 1.0
         record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
             stability=outcome.evidence.stability,
             time=costs.time(plan.kept) / high_ms,
-            answer_time=costs.time(self.answer.kept) / high_ms,
-            fp32_tf32_time=tf32.time(everything) / (plain.time(everything) or 1.0),
-            tf32_time=tf32.time(plan.kept) / (plain.time(everything) or 1.0),
-            full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
+            answer_time=file.of(case)[0].time(fewest) / high_ms,
+            fp32_tf32_time=file.tf32.time(everything) / plain_ms,
+            tf32_time=tf32.time(plan.kept) / plain_ms,
+            full_batch_time=full.time(plan.kept) / full_ms,
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
             weight_bytes=round(weights.time(plan.kept)),
-            answer_weight_bytes=round(weights.time(self.answer.kept)),
-            high_weight_bytes=round(weights.time(everything)),
+            answer_weight_bytes=round(file_weights.time(fewest)),
+            high_weight_bytes=round(file_weights.time(everything)),
             estimated=latency is None,
             latency=latency,
-            tf32=bool(case),
+            tf32=case.startswith(TF32),
+            fused=self.beside is not None,
         )
         return Deployable(plan=plan, outcome=outcome, case=case, record=record)
 
@@ -124,6 +132,22 @@ def estimates_of(prepared: Prepared) -> Estimates:
         full_batch_tf32=graph(kernel_ms=0.0, tf32=True),
         instead={"smallest": weight_graph(case.model)},
     )
+
+
+def seeks_fastest(prepared: Prepared) -> bool:
+    """Whether a fast plan is looked for: where the answer is no end in itself.
+
+    A strategy that is asked for by its name, whole modules, a share of unseen inputs and speed
+    limits are such ends.
+    """
+    options = prepared.case.options
+    is_end = (
+        prepared.loaded.strategy.name != DEFAULT_STRATEGY
+        or options.by == "module"
+        or options.risk is not None
+        or options.speed.given
+    )
+    return options.objective != "fewest" and options.until == "answer" and not is_end
 
 
 def fastest(

@@ -97,7 +97,7 @@ def deployable_on_engine(
         limit=limit,
         trial=trial,
         multiplying=products(prepared.case.model),
-        spent_s=_spent_s(driver.every_trial, trial.case),
+        spent_s=spent_s(driver.every_trial, trial.case),
         floor=floor,
     )
     deployable = yield from fastest_on_engine(contest, prepared.case.options.objective)
@@ -128,7 +128,7 @@ def beside_fp32(
     return deployable.timed(replace(latency, baseline_ms=high_ms, speedup=speedup))
 
 
-def _spent_s(trials: Sequence[Trial], case: CaseName) -> float:
+def spent_s(trials: Sequence[Trial], case: CaseName) -> float:
     """Return what trials took before the first of a contest, in seconds."""
 
     def before(trial: Trial) -> bool:

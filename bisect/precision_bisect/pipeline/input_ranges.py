@@ -134,7 +134,7 @@ _ALWAYS = ("GridSample",)
 class _RangedInput(NamedTuple):
     """An input, what its size reaches, and samples moved to the ends of its range, if it has one.
 
-    `tensors` tell its size. Plans are judged with TF32 or without.
+    `tensors` tell its size. Plans are judged at its ends in a `case`.
     """
 
     name: str
@@ -143,11 +143,7 @@ class _RangedInput(NamedTuple):
     ends: tuple[float, float] | None
     end_samples: Sequence[Sample]
     tensors: Sequence[str]
-    in_tf32: bool
-
-    @property
-    def case(self) -> CaseName:
-        return f"range:{self.name}" + f",{TF32}" * self.in_tf32
+    case: CaseName
 
 
 def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[InputRange]]:
@@ -158,7 +154,7 @@ def input_ranges(prepared: Prepared, cases: Cases, plan: Plan) -> Search[list[In
     try:
         inputs = list(_looked_at(prepared))
         largest = _largest(prepared, inputs)
-    except (KeyboardInterrupt, Exception):  # whatever is wrong in here, the search is done
+    except Exception:  # whatever is wrong in here, the search is done
         return []
     range_by_case = {
         ranged.case: input_range
@@ -199,8 +195,8 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
         moved = case.samples[:MOST_MOVED_SAMPLES]
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
-        in_tf32 = case.options.engine.in_tf32
-        yield _RangedInput(name, values, some, ends, end_samples, tensors, in_tf32)
+        beside = case.named(f"range:{name}" + f",{TF32}" * case.options.engine.in_tf32)
+        yield _RangedInput(name, values, some, ends, end_samples, tensors, beside)
 
 
 _Largest: TypeAlias = Mapping[tuple[str, str], float]

@@ -34,10 +34,8 @@ from precision_bisect.judging.comparators.comparison_remarks import (
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
 from precision_bisect.judging.comparators.task_heads import head_remarks
 from precision_bisect.judging.comparators.tried_out import try_out
-from precision_bisect.judging.inputs.batches import try_batch
 from precision_bisect.judging.inputs.choose_loop import choose_loop, fed_inputs
 from precision_bisect.judging.inputs.distinct import distinct
-from precision_bisect.judging.inputs.fitting_sizes import with_fitting_size
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.judging.inputs.loops import Loop, feeds_of
 from precision_bisect.judging.inputs.reference import (
@@ -45,6 +43,8 @@ from precision_bisect.judging.inputs.reference import (
     find_reference,
     given_reference,
     read_outputs,
+    try_batch,
+    with_fitting_size,
 )
 from precision_bisect.layer_table import Exclusion, Layer, LayerName
 from precision_bisect.machine.forked import in_copy

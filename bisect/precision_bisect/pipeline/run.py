@@ -1,8 +1,6 @@
 """One run over a pair of types: the place that brings all rooms together."""
 
-import filecmp
 import shlex
-import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +9,14 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.execution.executor import Executor
 from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
-from precision_bisect.machine.plain_files import whole
 from precision_bisect.machine.stopping import past_deadline, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import LOW_ONLY, AskedLow
 from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.evaluators import evaluators
-from precision_bisect.pipeline.loading import Loaded, load_run
+from precision_bisect.pipeline.fused_case import FusedCase
+from precision_bisect.pipeline.loading import load_run
+from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.whole_course import searched_in, whole_course
@@ -35,51 +34,13 @@ from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result, result_file
-from precision_bisect.runs.runfolder import REFERENCE, RunFolder
+from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.runs.saved_options import options_to_json
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import Outcome
-
-
-def keep_made(loaded: Loaded, work: Path, folder: RunFolder) -> Loaded:
-    """Copy the model that was made in `work`, if one was, and return the same over the copy.
-
-    An engine's outputs that are the reference are copied, too. Raises RunFolderError where the run
-    folder cannot be written, or has another such file: that of a run which is there already.
-    """
-    case = loaded.case
-    model_path = case.options.model
-    ours = work in model_path.parents
-    models: tuple[Path, ...] = (
-        (model_path.with_name(f"{model_path.name}.data"), model_path) if ours else ()
-    )
-    for source in (work / REFERENCE, *models):
-        if source.exists():
-            with folder.writing(source.name) as path:
-                _copy(source, path)
-    if not ours:
-        return loaded
-    path = folder.path / model_path.name
-    request = loaded.request
-    if work in request.model.parents:
-        request = replace(request, model=path)
-    options, model = replace(case.options, model=path), replace(case.model, path=path)
-    return replace(loaded, request=request, case=replace(case, options=options, model=model))
-
-
-def _copy(source: Path, path: Path) -> None:
-    """Copy a file, unless it is there already; nothing that differs is replaced."""
-    if not path.exists():
-        with whole(path) as stream, source.open("rb") as original:
-            shutil.copyfileobj(original, stream)
-    elif not filecmp.cmp(source, path, shallow=False):
-        raise RunFolderError(
-            f"{path} is of another run",
-            "replace that run with --overwrite, or choose another --out",
-        )
 
 
 def run_pair(
@@ -137,13 +98,14 @@ def run_prepared(
         budget.space = prepared.space
         store = Store(folder.path, options.disk_cap_mib * 2**20)
         driver = Driver(workers, ledger, budget, tell_all(observer, store))
+        fused = None if part else FusedCase(given=prepared)
         if not part:
             write_layers(prepared.case.model, folder)
         observer(_started(prepared, len(recorded)))
 
         def course() -> Search[Result]:
             with until(budget.overdue):
-                ending = yield from whole_course(prepared, driver, part=part)
+                ending = yield from whole_course(prepared, driver, fused)
             # Workers end before the explanation begins, which needs their memory.
             at_work.close()
             may_blame = ending.status is Status.NOT_PRECISION and driver.trials
@@ -159,10 +121,19 @@ def run_prepared(
             if ending.status is Status.ABORTED:
                 for trial in driver.lost:
                     ledger.reopen(trial.proposal)
+            if ending.status is Status.INTERRUPTED:
+                driver.interrupt()
             if not part:
                 observer(TrialsEnded())
             with past_deadline():
-                return (yield from conclude(prepared, driver, ending, budget, folder, part=part))
+                try:
+                    return (yield from conclude(prepared, driver, ending, budget, folder, fused))
+                except KeyboardInterrupt:
+                    if part:
+                        raise
+                    driver.interrupt()
+                # It came where nothing answers it: the answer is written without what explains it.
+                return (yield from conclude(prepared, driver, ending, budget, folder, fused))
 
         result = driver.run(course())
         ledger.note_wall(budget.wall_s() - began_s)

@@ -18,9 +18,17 @@ from precision_bisect.pipeline.elsewhere import (
     fp32_in_tf32,
     has_tf32,
     in_tf32,
+    keeps_no_product,
 )
-from precision_bisect.pipeline.fastest import ROOM, Rivals, estimates_of, fastest
+from precision_bisect.pipeline.fastest import (
+    ROOM,
+    Rivals,
+    estimates_of,
+    fastest,
+    seeks_fastest,
+)
 from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
+from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import selecting
@@ -31,21 +39,25 @@ from precision_bisect.protocols import Search, T
 from precision_bisect.runs.results.endings import Deployable, Ending, Status
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
-from precision_bisect.search.combinators import mapped
+from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
+from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Phase, SampleSet
 
 
-def whole_course(prepared: Prepared, driver: Driver, *, part: bool) -> Search[Ending]:
-    """Search, and complete what is told of an answer, unless the run is `part` of another."""
+def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) -> Search[Ending]:
+    """Search, and complete what is told of an answer; with no `fused` form of a part of a run."""
     with in_tf32(prepared, driver.cases):
-        ending = yield from searched_in(prepared, part=part)
-        if not part:
+        if fused is None:
+            return (yield from searched_in(prepared, part=True))
+        with fused.beside(driver):
+            ending = yield from searched_in(prepared, part=False, fused=fused)
             ending = yield from _charted(prepared, driver, ending)
             ending = yield from _by_modules(prepared, driver, ending)
-            ending = yield from _with_fastest(prepared, driver, ending)
+            ending = yield from _with_fastest(prepared, driver, ending, fused)
+            yield from _answer_in_tf32(prepared, driver, ending)
         return ending
 
 
@@ -94,9 +106,11 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
     return ending
 
 
-def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
+def _with_fastest(
+    prepared: Prepared, driver: Driver, ending: Ending, fused: FusedCase
+) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
-    answer, options, samples = ending.plan, prepared.case.options, ending.samples
+    answer, samples = ending.plan, ending.samples
     if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
@@ -119,16 +133,47 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
             deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
-        if deployable is None or (deployable.plan, deployable.case) == (answer, ""):
-            return replace(ending, deploy=deployable)
-        holds = _passes_others(prepared, deployable.plan, ending)
-        if not (yield from _in_case(deployable.case, holds)):
-            return replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
-        if options.holdout:
-            held_out = judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
-            yield from _in_case(deployable.case, held_out)
-        return replace(ending, deploy=deployable)
+        own = deployable is None or (deployable.plan, deployable.case) == (answer, "")
+        if not own and not (yield from _passes_elsewhere(prepared, deployable, ending)):
+            deployable = answer_to_deploy(prepared, driver, rivals, samples)
+        ending = replace(ending, deploy=deployable)
+        better = yield from fused.fastest(driver, ending, rivals)
+        form = fused.prepared or prepared
+        if (yield from _passes_elsewhere(form, better, ending)):
+            ending = replace(ending, deploy=better)
     return ending
+
+
+def _answer_in_tf32(prepared: Prepared, driver: Driver, ending: Ending) -> Search[None]:
+    """Judge the answer of the emulator in TF32, as it is told of, while that is open."""
+    plan, deploy = ending.plan, ending.deploy
+    if deploy is not None and prepared.case.options.export_point == DEPLOY:
+        plan = None if deploy.case else deploy.plan
+    if not ending.status.answers or plan is None or not prepared.backend.emulated:
+        return
+    if keeps_no_product(prepared.case.model, plan):
+        return
+    # One that is heavy has been closed again.
+    if has_tf32(prepared) and not prepared.heavy:
+        fp32 = fp32_in_tf32(prepared, ending.samples)
+        # The answer stands, as in `_charted`.
+        with driver.standing():
+            yield (replace(fp32, plan=plan, reason="the answer"),)
+
+
+def _passes_elsewhere(
+    prepared: Prepared, deployable: Deployable | None, ending: Ending
+) -> Search[bool]:
+    """Judge a plan to deploy by samples that chose nothing; those held out decide nothing."""
+    if deployable is None:
+        return False
+    holds = _passes_others(prepared, deployable.plan, ending)
+    if not (yield from _in_case(deployable.case, holds)):
+        return False
+    if prepared.case.options.holdout:
+        held_out = judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
+        yield from _in_case(deployable.case, held_out)
+    return True
 
 
 def _by_estimate(
@@ -163,22 +208,11 @@ def _in_case(case: CaseName, search: Search[T]) -> Search[T]:
 
 
 def _seeks_fastest(prepared: Prepared, driver: Driver) -> bool:
-    """Whether a fast plan is looked for: where the answer is no end in itself.
-
-    A strategy that is asked for by its name, whole modules, a share of unseen inputs and speed
-    limits are such ends. Of engines, those on this machine that have a clock.
-    """
-    options = prepared.case.options
-    is_end = (
-        prepared.loaded.strategy.name != DEFAULT_STRATEGY
-        or options.by == "module"
-        or options.risk is not None
-        or options.speed.given
-    )
-    wanted = options.objective != "fewest" and options.until == "answer" and not is_end
-    if prepared.backend.emulated or not wanted:
-        return wanted
-    return not options.elsewhere and latency_of(driver, prepared.everything) is not None
+    """Whether a fast plan is looked for: of engines, by those on this machine with a clock."""
+    if prepared.backend.emulated or not seeks_fastest(prepared):
+        return seeks_fastest(prepared)
+    here = not prepared.case.options.elsewhere
+    return here and latency_of(driver, prepared.everything) is not None
 
 
 def _passes_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
@@ -224,8 +258,13 @@ def _better(
     return better
 
 
-def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Search[Ending]:
-    """Search in a case, and return how that ends, whatever ends it."""
+def searched_in(
+    prepared: Prepared, *, part: bool, case: CaseName = "", fused: FusedCase | None = None
+) -> Search[Ending]:
+    """Search in a case, and return how that ends, whatever ends it.
+
+    The `fused` form is judged in the preflight, too.
+    """
     if trouble := reference_trouble(prepared.case):
         return Ending(
             status=Status.NOT_PRECISION,
@@ -239,7 +278,8 @@ def searched_in(prepared: Prepared, *, part: bool, case: CaseName = "") -> Searc
             if prepared.backend.emulated:
                 fp32 = replace(fp32, reason=f"{fp32.reason}{_estimated(prepared)}")
             yield (replace(fp32, phase=Phase.PREFLIGHT),)
-        return (yield from _in_case(case, _course(prepared, part=part)))
+        search = _in_case(case, _course(prepared, part=part))
+        return (yield from (search if fused is None else answered(search, fused.answered)))
     except BudgetSpent as spent:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:

@@ -11,7 +11,7 @@ from precision_bisect.options import Options
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.search.sample_sets import SampleSets
-from precision_bisect.trial import SampleSet
+from precision_bisect.trial import CaseName, SampleSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Case:
     has the samples with their FP32 outputs, which an `optimised` session computes or a plain one.
     `scales` are those of everything that is quantized. `at_once` samples are emulated at the same
     time, which uses the other cores where layers are too small for several threads. A `loop` runs
-    a sample.
+    a sample. A `variant` of the run's own model has its name, which its trials bear.
     """
 
     options: Options
@@ -33,6 +33,11 @@ class Case:
     optimised: bool = True
     at_once: int = 1
     loop: Loop = PLAIN
+    variant: CaseName = ""
+
+    def named(self, case: CaseName) -> CaseName:
+        """Return the name of a case beside this one in which something else differs, too."""
+        return ",".join(filter(None, (case, self.variant)))
 
     @property
     def pair(self) -> Pair:

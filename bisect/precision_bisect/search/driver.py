@@ -79,7 +79,7 @@ class Driver:
         self._flights = InFlight(ledger, workers, self.cases)
         self._phase: Phase | None = None
         self._lost: list[Trial] = []
-        self._interrupted = False
+        self.interrupted = False
         self._told: set[Identity] = set()
         self._repeated = 0
 
@@ -116,6 +116,7 @@ class Driver:
                 if not why:
                     return (yield batch)
             except KeyboardInterrupt:
+                self.interrupt()
                 why = "interrupted"
             except (BudgetSpent, CrashLoop, Stopped) as end:
                 why = "the time was up" if self._budget.late else str(end)
@@ -129,7 +130,7 @@ class Driver:
 
     def interrupt(self) -> None:
         """Have no trial begin any more."""
-        self._interrupted = True
+        self.interrupted = True
 
     @contextmanager
     def standing(self) -> Iterator[None]:
@@ -345,7 +346,7 @@ class Driver:
         # BaseException, since Ctrl-C is one: builds that are nearly done are worth waiting for,
         # and their outcomes are recorded before the error goes on.
         except BaseException as error:
-            self._interrupted |= isinstance(error, KeyboardInterrupt)
+            self.interrupted |= isinstance(error, KeyboardInterrupt)
             try:
                 if isinstance(error, KeyboardInterrupt) and self._flights:
                     flying = len(self._flights)
@@ -358,7 +359,7 @@ class Driver:
             raise
 
     def _launch(self, proposal: Proposal) -> None:
-        if self._interrupted:
+        if self.interrupted:
             raise KeyboardInterrupt
         self._enter(proposal.phase)
         self._budget.admit(counted=not proposal.forecast)

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import in_fp32, non_finite
+from precision_bisect.judging.comparators.script import judge_outputs
 from precision_bisect.judging.inputs.copies import Refers
 from precision_bisect.judging.inputs.loops import CannotFeed, Loop
-from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.threads import side_by_side
 from precision_bisect.protocols import (
     BackendFailure,

@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.judging.comparators.output_errors import output_errors, together
+from precision_bisect.judging.comparators.script import judge_outputs
 from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
 from precision_bisect.judging.inputs.loops import PLAIN, Loop
-from precision_bisect.judging.judge_outputs import judge_outputs
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.threads import side_by_side
 from precision_bisect.plan import Plan

@@ -26,6 +26,8 @@ LABELS: Mapping[TargetName, str] = {
 }
 TF32 = "tf32"
 """The case in which FP32 products round their inputs, as libraries run them unless told."""
+FUSED = "fused"
+"""The variant of a model that has its norms put together."""
 TF32_BY_DEFAULT: frozenset[str] = frozenset(("tensorrt", "tensorrt-rtx", "onnxruntime"))
 """Engines that run FP32 products in TF32 unless told otherwise, and so does trtexec. Polygraphy
 turns it off."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from precision_bisect.api import FindOptions
 from precision_bisect.api import find as find_in_file
-from precision_bisect.errors import InputError, ModelError, PluginError
+from precision_bisect.errors import InputError, ModelError, PluginError, SearchInterrupted
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
 from precision_bisect.settings.sample_options import Limits
@@ -78,7 +78,14 @@ def find(
         place.mkdir(parents=True, exist_ok=True)
         names = _export(module, calls[0], place / MODEL, dynamic_shapes)
         samples = [_sample(call, names) for call in calls]
-        result = find_in_file(place / MODEL, tol=tol, inputs=samples, out=place / RUN, **options)
+        try:
+            result = find_in_file(
+                place / MODEL, tol=tol, inputs=samples, out=place / RUN, **options
+            )
+        except SearchInterrupted as interrupt:
+            if folder is None and isinstance(interrupt.result, Result):
+                interrupt.result = replace(interrupt.result, out=None)
+            raise
         by_modules = result.by_modules
         script = place / RUN / TORCH_AUTOCAST
         return Found(

@@ -8,13 +8,14 @@ from precision_bisect.runs.results.verification import Verification
 from precision_bisect_reports.by_output import kind_of_limit
 from precision_bisect_reports.html.source import Source, best, candidates_of, figure
 from precision_bisect_reports.page_model import NO_ANSWER, page_of
-from precision_bisect_reports.promise import made_up, proof
+from precision_bisect_reports.promise import proof
 from precision_bisect_reports.rows import Form
+from precision_bisect_reports.speed import to_deploy
 
 _BLANK: Mapping[str, Any] = {
     **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance")),
     **dict.fromkeys(("error", "error_max")),
-    **dict.fromkeys(("message", "inputs", "limit_kind", "proof", "seen"), ""),
+    **dict.fromkeys(("message", "banner", "deploy", "limit_kind", "proof", "seen"), ""),
     **{"precisions": [], "remarks": []},
 }
 """What there is not to say."""
@@ -26,9 +27,9 @@ def answer_section(source: Source) -> dict[str, Any]:
     if result is None:
         return _so_far(source)
     tolerance, verification = result.tolerance, source.looked_into
-    page, inputs = page_of(result), made_up(result.inputs)
+    page = page_of(result)
     lead = "" if result.status.answers else printable(result.message)
-    rows = [row for row in page.rows if row.text not in (lead, inputs)]
+    rows = sorted((row for row in page.rows if row.text != lead), key=lambda row: row.level)
     facts = [
         [row.label[:1].upper() + row.label[1:], row.text] for row in rows if row.form is Form.FACT
     ]
@@ -37,7 +38,8 @@ def answer_section(source: Source) -> dict[str, Any]:
         "badge": page.ending,
         "tone": page.tone,
         "message": lead,
-        "inputs": inputs,
+        "banner": page.banner,
+        "deploy": to_deploy(result),
         "answered": page.answered,
         "kept": len(result.kept),
         "candidates": result.candidates,
@@ -55,7 +57,7 @@ def answer_section(source: Source) -> dict[str, Any]:
         "seen": _seen(verification),
         "facts": [*facts, *_on_target(source)],
         "run": _run(source),
-        "remarks": [*page.warnings, *(row.text for row in rows if row.form is Form.REMARK)],
+        "remarks": [row.text for row in rows if row.form is Form.REMARK],
     }
 
 

@@ -15,6 +15,7 @@ from precision_bisect.runs.results.verification import Verification
 from precision_bisect.runs.typed_json import foreign_file
 from precision_bisect_reports.culprit_groups import groups_of
 from precision_bisect_reports.curve import curve_words
+from precision_bisect_reports.error_by_time import error_by_time
 from precision_bisect_reports.html.answer import answer_section
 from precision_bisect_reports.html.source import (
     Source,
@@ -273,7 +274,17 @@ def _curve(result: Result | None) -> dict[str, Any]:
         "words": curve_words(result) if result and points else "",
         "points": [_without_layers(point) for point in points],
         "culprits": result.culprits if result else [],
+        "deploy": _deployed(result) if result and points else None,
+        "times": error_by_time(result) if result else None,
     }
+
+
+def _deployed(result: Result) -> dict[str, Any] | None:
+    """Return where the plan to deploy stands beside the curve; None where it is the answer."""
+    plan = result.deploy
+    if plan is None or plan.error is None or result.deploys_fewest:
+        return None
+    return {"kept_count": len(plan.kept), "error": figure(plan.error)}
 
 
 def _without_layers(point: CurvePoint | FrontPoint) -> dict[str, Any]:

@@ -6,7 +6,7 @@ parser's (`parser_steps.json`), step by step and in their order. An operator wit
 steps of ONNX's own function for it, which ONNX Runtime inlines where it has no kernel.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx
 from onnx import helper
@@ -28,15 +28,18 @@ _OWN = "own"
 
 
 class Typed:
-    """A node whose steps are written, and the number of the low type, 0 if nobody asks for it."""
+    """A node whose steps are written, and the number of the low type, 0 if nobody asks for it.
 
-    def __init__(self, node: onnx.NodeProto, model: Model, view: View, low: int) -> None:
+    `constants` are the tensors of its model that are known before it runs.
+    """
+
+    def __init__(
+        self, node: onnx.NodeProto, view: View, low: int, constants: Collection[str]
+    ) -> None:
         self.node = node
         self.view = view
         self.low = low
-        folded = (layer for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT)
-        self._constants = {tensor.name for tensor in model.proto.graph.initializer}
-        self._constants.update(name for layer in folded for name in layer.outputs)
+        self._constants = constants
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute."""
@@ -302,6 +305,9 @@ class StoredSteps:
         self._view = view
         self._opset = opset(model.proto)
         self._texts = TEXTS[target]
+        folded = (layer for layer in model.table.layers if layer.exclusion is Exclusion.CONSTANT)
+        self._constants = {tensor.name for tensor in model.proto.graph.initializer}
+        self._constants.update(name for layer in folded for name in layer.outputs)
 
     def stores(self, node: onnx.NodeProto) -> bool:
         """Tell whether the steps of a node are known, for inputs of some shapes at least."""
@@ -341,7 +347,7 @@ class StoredSteps:
         return inline_selected_functions(body, [("", node.op_type)], inline_schema_functions=True)
 
     def _text(self, node: onnx.NodeProto, low: int) -> str:
-        return self._texts[node.op_type](Typed(node, self._model, self._view, low))
+        return self._texts[node.op_type](Typed(node, self._view, low, self._constants))
 
 
 def _owning(step: onnx.NodeProto, node: onnx.NodeProto) -> onnx.NodeProto:

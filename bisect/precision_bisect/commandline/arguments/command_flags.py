@@ -43,7 +43,7 @@ class Telling:
     json: bool = _output(
         False,
         "print JSON instead of text; of an answer, its result.json",
-        brief="print result.json instead of text",
+        brief="print JSON instead of text",
     )
     on_finish: Sequence[str] | None = _output(
         None,
@@ -101,6 +101,11 @@ def verify_parser() -> Parser:
         "Where the build fails, every layer in FP32 is built to see what is at fault. The run "
         "folder keeps what was found: verify.json. Flags that are left out are as the run had "
         "them. TensorRT-RTX builds and looks on a machine without a GPU, too.",
+        short_usage="precision-bisect verify MODEL [flags]",
+        everyday=(
+            *("plan", "verbose", "backend", "typing", "compute_capability", "plugins"),
+            *("build_timeout_s", "build_memory"),
+        ),
         epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
         "builder refuses the plan and not every layer in FP32; 2 wrong usage or bad input; 4 the "
         "build fails, and that of every layer in FP32, too, or it ends at a limit or by a crash, "
@@ -135,6 +140,8 @@ def export_parser() -> Parser:
         description="Write the files for deployment again from a finished run: model.mixed.onnx, "
         "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
         "judges the answer stays as the run wrote it.",
+        short_usage="precision-bisect export MODEL [flags]",
+        everyday=("plan", "out", "export_point", "typing", "io_types"),
         epilog="exit codes: 0 written; 2 wrong usage, or there is no plan to write; 6 "
         "model.mixed.onnx must not be used: in a fresh process it does not open",
     )
@@ -160,6 +167,8 @@ def target_parser() -> Parser:
         "samples, and judge.sh, which builds and runs them. --read judges what "
         "came back as the run judges, prints it, and records it in target.json and in the report. "
         "Engine flags that are left out are as the run had them.",
+        short_usage="precision-bisect target RUN (--write DIR | --read DIR) [flags]",
+        everyday=("write", "read", "check", "typing"),
         epilog="exit codes of --read: 0 the answer holds on every sample; 1 it does not, FP32 "
         "itself does not, or not all of it came back; 2 wrong usage, or no folder of this run",
     )
@@ -279,6 +288,9 @@ def explain_parser() -> Parser:
         "not, without a search: the named layers, or those that hurt most when they alone run "
         "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
         "was searched, says what the last run found.",
+        short_usage="precision-bisect explain MODEL [LAYER ...] [flags]",
+        everyday=("layers", "worst", "verbose"),
+        epilog="exit codes: 0 explained; 2 wrong usage or bad input; 70 internal error",
     )
     parser.add_needed("model", "the FP32 ONNX model, or the folder of a run")
     parser.add_argument(

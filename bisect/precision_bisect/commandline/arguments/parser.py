@@ -5,7 +5,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import product
@@ -137,8 +137,8 @@ class Parser(argparse.ArgumentParser):
     """The parser of a command, or of the main job, which has no name.
 
     Flags are written out in full. Wrong usage is an error of this package: one line, exit code 2.
-    With a `short_usage`, `--help` shows the everyday flags, and `--help-all` the rest, too, with
-    the epilog.
+    With a `short_usage`, `--help` shows the everyday flags: those of a short text, and those that
+    are named as `everyday`. `--help-all` shows the rest, too, with the epilog.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class Parser(argparse.ArgumentParser):
         *,
         mixed: bool = False,
         short_usage: str = "",
-        short_epilog: str = "",
+        short_epilog: str = "--help-all shows every flag and the exit codes.",
+        everyday: Collection[str] = (),
         **settings: Any,
     ) -> None:
         prog = f"precision-bisect {command}".rstrip()
@@ -156,6 +157,7 @@ class Parser(argparse.ArgumentParser):
         self._needed: dict[str, tuple[str, Callable[[], str]]] = {}
         self._briefs: dict[str, str] = {}
         self._short = (short_usage, short_epilog)
+        self._everyday = everyday
         if short_usage:
             self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
         text = "show all flags and exit codes" if short_usage else argparse.SUPPRESS
@@ -205,7 +207,7 @@ class Parser(argparse.ArgumentParser):
         formatter.start_section("everyday flags")
         for action in self._actions:
             brief = self._briefs.get(action.dest, "")
-            if brief or action.dest in self._needed:
+            if brief or action.dest in self._needed or action.dest in self._everyday:
                 shown = copy(action)
                 shown.help = brief or action.help
                 name = "".join(action.option_strings[-1:])
@@ -295,7 +297,7 @@ def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
     if kind is bool:
         return {
             **keywords,
-            "action": argparse.BooleanOptionalAction if field.default else "store_true",
+            "action": "store_true" if field.default is False else argparse.BooleanOptionalAction,
         }
     keywords["metavar"] = flag.metavar
     if flag.gather is not None:

@@ -128,7 +128,6 @@ def curve_parser() -> Parser:
         "high type, and the layers that break the low one, in the time of the ranking and about "
         "20 evaluations. A search goes on from there with --resume.",
         short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
-        short_epilog="--help-all shows every flag and the exit codes.",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
         "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 70 internal error; "
         "130 interrupted",

@@ -23,7 +23,9 @@ def holds_another(folder: Path, digest: str) -> bool:
     with suppress(RunFolderError):
         headers = [read_ledger(path).header for path in ledgers(folder)]
         searched = {str(header.fingerprint.get("model")) for header in headers}
-        made = any((folder / name).exists() for name in (FUSED_MODEL, TAKEN_MODEL))
+        # A fused form that was tried beside a file is not what was searched.
+        fused = any(header.options.get("fuse_norms") for header in headers)
+        made = (folder / TAKEN_MODEL).exists() or (fused and (folder / FUSED_MODEL).exists())
         return bool(searched) and digest not in searched and not made
     return False
 

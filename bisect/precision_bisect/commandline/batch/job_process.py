@@ -75,7 +75,7 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     cut_short = _attend(child, left_s, stop)
     ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
     seconds = round(job.seconds + time.monotonic() - begun, 3)
-    return replace(ended, cut_short=cut_short, seconds=seconds)
+    return replace(ended, cut_short=cut_short or ended.cut_short, seconds=seconds)
 
 
 def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
@@ -191,9 +191,10 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
             return replace(
                 record,
                 status=saved.result.status,
-                message=_last_line(_printed(job)) if gated else "",
+                message=_last_line(_printed(job)) if gated or saved.result.cut_short else "",
                 kept=kept,
                 candidates=saved.result.candidates,
+                cut_short=saved.result.cut_short,
             )
     if code == ExitCode.INTERRUPTED:
         return replace(record, status=Status.INTERRUPTED)

@@ -34,6 +34,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Search
 from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.search.case import Case
 from precision_bisect.search.combinators import Batch, Outcomes
 from precision_bisect.search.evaluation import Evaluator
@@ -152,7 +153,7 @@ class DiagnosedModel:
     `cases` evaluate trials; the run's `own` emulator serves those without a change, if there
     is one. `notes` are the builder's remarks, `listed` the names that came with them, `work` an
     empty folder for models that are tried out. A change has to pass on all targets of the case,
-    and on the `variants`, too.
+    and on the `variants`, too. The run has tried the `fused` form itself, if it is there.
     """
 
     case: Case
@@ -161,6 +162,7 @@ class DiagnosedModel:
     work: Path
     cases: Cases
     own: Backend | None = None
+    fused: FusedForm | None = None
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     variants: Variants = field(default_factory=Variants)
@@ -198,9 +200,27 @@ class DiagnosedModel:
         unless the change gives another type to layers that are `low` then.
         """
         outcome = yield from self._emulated(kept, change)
-        if outcome is None:
-            return None
         unchanged = frozenset(kept).difference(low or ())
+        return None if outcome is None else (yield from self._beside_control(outcome, unchanged))
+
+    def fused_by_run(self) -> Search[Tried | None]:
+        """Return what the best plan of the fused form came to, None where none held."""
+        fused = self.fused
+        if fused is None or fused.kept is None:
+            return None
+        stability = fused.stability
+        outcome = Tried(
+            error=fused.error,
+            on_samples=True,
+            kept=len(fused.kept),
+            before=len(self.kept),
+            variants=0 if stability is None else stability.copies,
+            failed=0 if stability is None else stability.failed,
+        )
+        return (yield from self._beside_control(outcome, frozenset(fused.kept)))
+
+    def _beside_control(self, outcome: Tried, unchanged: frozenset[str]) -> Search[Tried | None]:
+        """Return an outcome with that of a plan without any change."""
         if unchanged not in self._controls:
             self._controls[unchanged] = yield from self._emulated(unchanged, UNCHANGED)
         control = self._controls[unchanged]

@@ -39,15 +39,18 @@ def in_pieces(net: DiagnosedModel) -> Advising:
     for decomposed in net.decomposed:
         if net.kept.intersection(decomposed.members):
             hit.setdefault(decomposed.kind, []).append(decomposed)
-    fused, tried = None, None
+    if not hit:
+        return
+    tried = yield from net.fused_by_run()
+    fuses = tried is not None
     # Putting together may be refused.
     with suppress(PrecisionBisectError):
-        if hit:
+        if not fuses:
             fused, _ = fuse(net.case.model, *single_runs(net.case), net.work)
-    if fused is not None:
-        kept_layers = [name for name in net.kept if name in fused.table.names]
-        tried = yield from net.tried(kept_layers, ModelChange(what="pieces", model=fused))
-    flag = ", or search with --fuse-norms, which puts the pieces together" if fused else ""
+            kept_layers = [name for name in net.kept if name in fused.table.names]
+            tried = yield from net.tried(kept_layers, ModelChange(what="pieces", model=fused))
+            fuses = True
+    flag = ", or search with --fuse-norms, which puts the pieces together" if fuses else ""
     measured = tried.clause("put together") if tried else ""
     for kind, every in hit.items():
         layers = [name for decomposed in every for name in decomposed.members if name in net.kept]

@@ -13,7 +13,7 @@ import onnx
 from precision_bisect.errors import shortened
 from precision_bisect.explaining.diagnosis import causes
 from precision_bisect.explaining.diagnosis.causes.observed import Observed, Operand
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign, Signs
 from precision_bisect.explaining.diagnosis.holding import (
     Magnitudes,
     constants_of,
@@ -31,7 +31,6 @@ from precision_bisect.explaining.diagnosis.instrument import (
     watched_under,
 )
 from precision_bisect.explaining.diagnosis.selections import selections
-from precision_bisect.explaining.diagnosis.signs import Sign, Signs
 from precision_bisect.graphs.graph import copied, refill, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES, QUANTIZED

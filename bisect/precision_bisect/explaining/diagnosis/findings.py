@@ -8,14 +8,41 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from precision_bisect.errors import RunFolderError, counted
-from precision_bisect.explaining.diagnosis.signs import Signs
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.advised import Tried
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import DIAGNOSIS
-from precision_bisect.runs.typed_json import Count, read_typed
+from precision_bisect.runs.typed_json import Count, Text, read_typed
 from precision_bisect.trial import Figure
+
+
+class Sign:
+    """One thing that is known of a layer: its `figures` by name, and the words to show them in."""
+
+    def __init__(self, words: str, **figures: Any) -> None:
+        self.words, self.figures = words, figures
+
+    def __str__(self) -> str:
+        return self.words.format(**self.figures)
+
+
+class Signs(Text):
+    """What shows a cause, that first, and what else is known of the layer; a text in files."""
+
+    def __init__(self, *signs: Sign | str) -> None:
+        self.signs = signs
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.signs))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Signs) and str(self) == str(other)
+
+    def also(self, *signs: Sign) -> "Signs":
+        """Return these signs with further ones behind them."""
+        return Signs(*self.signs, *signs)
+
 
 MOST_LISTED = 3
 """Layers that a sentence names."""

@@ -23,7 +23,7 @@ from precision_bisect.machine.user_scripts import (
     running_script,
     script_copy,
 )
-from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.protocols import Comparator, Judgement, Sample, dropping
 from precision_bisect.trial import Verdict
 
 
@@ -181,3 +181,16 @@ def _again(path: Path, source: bytes, name: str, tolerance: float | None) -> Scr
     Raises UsageError where its copy does not run, as without a module beside the script.
     """
     return ScriptComparator(script_copy(path, source, "check"), name, tolerance)
+
+
+def judge_outputs(
+    comparator: Comparator, outputs: Sequence[Sample], reference: Sequence[Sample]
+) -> Judgement:
+    """Judge for a comparator that need not know of NaN; copies may overflow in FP32, too."""
+    trouble = non_finite(outputs) or non_finite(reference)
+    layers = () if trouble else dropping(outputs)
+    if layers:
+        trouble = f"{layers[0]!r} reads NaN that FP32 has not, and drops it here"
+    if trouble:
+        return Judgement(verdict=Verdict.FAIL, error=math.inf, message=trouble, dropped_nan=layers)
+    return numbered(comparator.judge(outputs, reference))

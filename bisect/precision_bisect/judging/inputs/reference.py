@@ -4,7 +4,8 @@ What ONNX Runtime's optimizer does to a graph may change its results. A run comp
 session with one that is not on its first sample, and believes the latter where they differ.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import InputError, PrecisionBisectError, counted
+from precision_bisect.errors import InputError, ModelError, PrecisionBisectError, counted
+from precision_bisect.graphs.batching import (
+    CannotBatchError,
+    batch_of,
+    rebatched,
+    samples_apart,
+    stacked,
+)
 from precision_bisect.graphs.fp32_outputs import (
     MOST_DIFFERENT,
+    ReferenceSession,
     distances,
     judgeable,
     non_finite,
+    reference_outputs,
     timed_outputs,
 )
+from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.ort import CheckedGraph, check
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.copies import moved
@@ -234,3 +246,73 @@ def same_samples(apart: Sequence[tuple[str, float]], limit: float) -> str:
         f"{_FLAG} is far from what ONNX Runtime computes in FP32: output {name!r} of the first "
         f"sample differs by {share:.2g} of its largest value; check the order of the samples"
     )
+
+
+def try_batch(
+    model: Model, batch: int, samples: Sequence[Sample], expected: Sequence[Sample], threads: int
+) -> None:
+    """Run a batch of samples in FP32, and compare with what they come to one by one, `expected`.
+
+    Raises CannotBatchError where that differs, or the model does not run at this batch.
+    """
+    proto = rebatched(model.proto, batch)
+    feed = stacked(samples, batch)
+    try:
+        outputs = ReferenceSession(replace(model, proto=proto), threads)(feed)
+    except (ModelError, RuntimeError) as error:
+        raise CannotBatchError(f"the model does not run at batch {batch}: {error}") from error
+    samples_apart(expected, outputs, batch_of(samples[0]), batch)
+
+
+_HALVING = frozenset(("Conv", "MaxPool", "AveragePool", "LpPool"))
+_ENLARGING = frozenset(("Resize", "Upsample", "ConvTranspose", "DepthToSpace"))
+_LARGEST_STRIDE = 256
+
+
+def with_fitting_size(error: InputError, model: Model, sample: Sample) -> InputError:
+    """Return the error of a run with images, with a size that was tried where others fit."""
+    for name, height, width in _open_images(model, sample):
+        stride = _stride(View(model), name)
+        # Slices may halve an image, too, before the first layer.
+        for multiple in (stride, 2 * stride):
+            high, wide = (math.ceil(side / multiple) * multiple for side in (height, width))
+            if 1 < multiple <= _LARGEST_STRIDE and _runs(model, sample, name, high, wide):
+                return InputError(
+                    error.message,
+                    f"--image-size {wide}x{high} was tried and fits: multiples of {multiple}",
+                )
+    return error
+
+
+def _open_images(model: Model, sample: Sample) -> Iterator[tuple[str, int, int]]:
+    """Yield the inputs whose last two dimensions are open, with their sizes in the sample."""
+    for spec in model.inputs:
+        shape = spec.shape or ()
+        if len(shape) == 4 and not any(isinstance(side, int) for side in shape[-2:]):
+            yield spec.name, *sample[spec.name].shape[-2:]
+
+
+def _stride(view: View, start: str) -> int:
+    """Return how many pixels the smallest map of an image takes for one, as far as is seen."""
+    strides = {start: 1}
+    for node in view.nodes:
+        reached = [strides[name] for name in node.input if name in strides]
+        if not reached:
+            continue
+        steps = attribute(node, "strides")
+        stride, step = max(reached), max(steps.ints if steps is not None else (), default=1)
+        if node.op_type in _HALVING:
+            stride *= step
+        elif node.op_type in _ENLARGING:
+            stride = max(1, stride // max(step, 2))
+        strides.update(dict.fromkeys(node.output, stride))
+    return max(strides.values())
+
+
+def _runs(model: Model, sample: Sample, name: str, height: int, width: int) -> bool:
+    shape = (*sample[name].shape[:2], height, width)
+    try:
+        reference_outputs(model, [{**sample, name: np.zeros(shape, sample[name].dtype)}])
+    except PrecisionBisectError:
+        return False
+    return True

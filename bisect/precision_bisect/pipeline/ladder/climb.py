@@ -36,8 +36,9 @@ from precision_bisect.pipeline.ladder.ladder_answer import (
     conclude_ladder,
 )
 from precision_bisect.pipeline.loading import Loaded, load_run
+from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble
-from precision_bisect.pipeline.run import keep_made, run_prepared
+from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.precisions import Pair, pairs_of
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import (
@@ -88,6 +89,11 @@ def climb(
     climbed.run(folder, budget)
     write_layers(loaded.case.model, folder)
     observer(TrialsEnded())
+    try:
+        return conclude_ladder(climbed, budget, folder, observer)
+    except KeyboardInterrupt:
+        climbed.cut_short = True
+    # It came where nothing answers it: the answer is written without what explains it.
     return conclude_ladder(climbed, budget, folder, observer)
 
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings
-from precision_bisect.explaining.diagnosis.signs import Sign
+from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.layer_table import LayerName, assigned
@@ -22,12 +22,13 @@ from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import Observer
-from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need
+from precision_bisect.runs.results.certificates import Certificate, Need, forecasts_of
 from precision_bisect.runs.results.chosen_point import ExportedPoint
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Pinned, Result, Rung, recorded
 from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
+from precision_bisect.search.driver import Driver
 from precision_bisect.trial import SampleSet
 
 
@@ -107,7 +108,8 @@ class Climbed:
     """What the searches of a ladder have found, in their order: the latest `composition`.
 
     `comparator` judges by the full tolerance. `floors` has the layers that have no form in the
-    lowest type. `interrupted` tells that the run was broken off between two searches.
+    lowest type. `interrupted` tells that the run was broken off between two searches, `cut_short`
+    that it was while its answer was explained.
     """
 
     comparator: Comparator
@@ -115,6 +117,7 @@ class Climbed:
     steps: list[RungSearch] = field(default_factory=list)
     floors: dict[LayerName, Floor] = field(default_factory=dict)
     interrupted: bool = False
+    cut_short: bool = False
 
     @property
     def rungs(self) -> range:
@@ -135,6 +138,15 @@ class Climbed:
             ]
             for level in range(1, len(self.composition.ladder))
         }
+
+    @contextmanager
+    def noting(self, driver: Driver | None = None) -> Iterator[None]:
+        """Note an interrupt, also one that a driver has noted; the block ends early then."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.cut_short = True
+        self.cut_short |= driver is not None and driver.interrupted
 
     def proof_of(self, rung: int) -> RungSearch | None:
         """Return the search that certified a rung in the final composition."""
@@ -162,26 +174,33 @@ def conclude_ladder(
     others, before = [], _effort(climbed)
     plan = last.prepared.case.model.table.plan_of(last.kept)
     whole = last.prepared.with_case(replace(last.prepared.case, comparator=climbed.comparator))
-    check = not climbed.interrupted
-    with deploying(whole, point, folder, judge, check=check, passed=True) as completed:
+    check = not (climbed.interrupted or climbed.cut_short)
+    with deploying(whole, point, folder, judge, check=check, passed=True) as files:
         if last.answered:
             findings = explain_ladder(climbed, budget, observer)
-        if last.answered and last.result.status.answers and not climbed.interrupted:
+        check &= not climbed.cut_short
+        if last.answered and last.result.status.answers and check:
             with (
                 until(budget.overdue),
                 reopened(last.prepared, last.ledger, budget, observer) as driver,
+                climbed.noting(driver),
             ):
                 search = other_targets(whole, driver.cases, plan, SampleSet.JUDGED)
                 others = driver.run(driver.to_end(search))
         diagnosis = [
             finding.short for name, finding in nearest(findings).items() if name in chosen
         ]
-        written = completed(diagnosis)
+        recheck = None
+        if not climbed.cut_short:
+            with climbed.noting():
+                recheck = files.checked()
+        written = files.completed(diagnosis, recheck)
     notes = [*(note for result in results for note in result.notes), *written.notes]
     result = replace(
         last.result,
         **recorded(written),
         status=_status(climbed, kept),
+        cut_short=climbed.cut_short,
         other_targets=others,
         low=climbed.composition.pair(0).low,
         high=climbed.composition.pair(-1).high,
@@ -284,15 +303,6 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
     )
 
 
-def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
-    """Return what the forecasts of all rungs rest on: those of each may be wrong."""
-    forecasts = [certificate.forecasts for certificate in rungs if certificate.forecasts]
-    keys = ("builds", "right", "drawn", "wrong_at_most")
-    sums = {key: sum(getattr(forecast, key) for forecast in forecasts) for key in keys}
-    confidence = 1 - sum(1 - forecast.confidence for forecast in forecasts)
-    return Forecasts(**sums, confidence=confidence) if forecasts else None
-
-
 def _own(latency_ms: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
     """Return the latency of the answer alone; None where it was not measured."""
     kept = None if latency_ms is None else latency_ms["kept"]
@@ -340,7 +350,7 @@ def _of_rung(
 ) -> Iterator[Findings]:
     """Yield what the last search of a rung says of the layers that its answer keeps."""
     step = next((step for step in reversed(climbed.steps) if step.rung == rung), None)
-    if step is None or not step.result.status.answers:
+    if step is None or climbed.cut_short or not step.result.status.answers:
         return
     own = [name for name in climbed.chosen[rung + 1] if name in frozenset(step.kept)]
     above = list(_above(climbed, rung))
@@ -350,7 +360,11 @@ def _of_rung(
         record=replace(step.result, kept=[*own, *above]),
         trials=read_ledger(step.ledger).own,
     )
-    with reopened(step.prepared, step.ledger, budget, observer) as driver:
+    findings = Findings(low=step.prepared.case.options.low)
+    with (
+        reopened(step.prepared, step.ledger, budget, observer) as driver,
+        climbed.noting(driver),
+    ):
         explaining = explained_in_time(step.prepared, driver, answer, budget)
         findings = driver.run(driver.to_end(explaining)).findings
     pair = climbed.composition.pair(rung)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plainly_called
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
-from precision_bisect.exports.finished import Finished, read_finished
+from precision_bisect.exports.finished import read_finished
 from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.exports.trtexec import weak_flags
 from precision_bisect.exports.write import METADATA_PREFIX, gains, mixed_model
@@ -39,7 +39,6 @@ from precision_bisect.runs.results.saved import damaged, quoted
 from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.runs.typed_json import read_typed
 from precision_bisect.settings.check_words import read_check
-from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import FEWEST
 
 MANIFEST = "points.json"
@@ -86,8 +85,8 @@ class Subject:
 
     @property
     def model(self) -> Model:
-        """The model that was searched."""
-        return self.case.model
+        """The model that the answer is of: the one that was searched, or its fused form."""
+        return self.case.finished.model
 
     @property
     def typing(self) -> Literal["strong", "weak"]:
@@ -117,13 +116,13 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
     """
     case = reopen(path, None, flags)
     case.check_code()
-    finished, model = case.finished, case.model
+    finished, model = case.finished, case.finished.model
     if case.options.looped:
         raise UsageError(
             f"{finished.path.parent} judges a loop, and trtexec runs each sample once",
             f"judge it where ONNX Runtime runs, by its {RUN_SCRIPT}",
         )
-    points = dict(_points(finished, model, case.options.engine))
+    points = dict(_points(case))
     run = finished.path.parent
     if not gains(points[ANSWER]):
         raise UsageError(
@@ -156,24 +155,24 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
     )
 
 
-def _points(
-    finished: Finished, model: Model, settings: EngineSettings
-) -> Iterator[tuple[str, Export]]:
+def _points(case: Reopened) -> Iterator[tuple[str, Export]]:
     """Yield the points by name, that which matters most first, each plan once."""
-    yield ANSWER, finished.to_export(model, settings)
-    yield FP32, finished.in_fp32(model).to_export(model, settings)
-    kept_sets = {finished.kept}
+    finished, settings = case.finished, case.options.engine
+    yield ANSWER, finished.to_export(settings)
+    yield FP32, finished.in_fp32().to_export(settings)
+    plans = {(finished.model.path, finished.kept)}
     for point in (FEWEST, "all_low", "culprits", "margin"):
         try:
-            at_point = read_finished(finished.path, model, point)
+            at_point = read_finished(finished.path, case.model, point)
         except UsageError:  # the run has no such point
             continue
-        if at_point.kept not in kept_sets:
-            kept_sets.add(at_point.kept)
+        plan = at_point.model.path, at_point.kept
+        if plan not in plans:
+            plans.add(plan)
             own = settings
             if at_point.options.engine.in_tf32 != finished.options.engine.in_tf32:
                 own = replace(settings, tf32=at_point.options.engine.tf32)
-            yield point, at_point.to_export(model, own)
+            yield point, at_point.to_export(own)
 
 
 def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -182,6 +181,8 @@ def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str,
     left_out: dict[str, str] = {}
     for name, export in points.items():
         try:
+            if export.model.path != points[ANSWER].model.path:
+                raise NotWritable("it is of the file as it stands, the answer of its fused form")
             if export.quantized:
                 raise NotWritable("names cannot say scales")
             if name == FP32:

@@ -16,7 +16,7 @@ from precision_bisect.errors import RunFolderError, UsageError, counted, printab
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.write import save_mixed
 from precision_bisect.graphs.types import TensorSpec
-from precision_bisect.judging.judge_outputs import judge_outputs
+from precision_bisect.judging.comparators.script import judge_outputs
 from precision_bisect.machine.plain_files import plain_size, whole
 from precision_bisect.pipeline.on_target.exchange import (
     MANIFEST,

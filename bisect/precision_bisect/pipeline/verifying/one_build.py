@@ -103,13 +103,14 @@ def build_here(order: Order, work: Path) -> OneBuild:
     that fails is a finding, not an error.
     """
     use_custom_ops(order.settings.ort_custom_ops)
-    model = load_model(order.model).with_io_types(order.settings.io_types)
-    finished = read_finished(order.result, model)
+    searched_model = load_model(order.model).with_io_types(order.settings.io_types)
+    finished = read_finished(order.result, searched_model)
+    model = finished.model
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
-    subject = finished.in_fp32(model) if order.plain else finished
+    subject = finished.in_fp32() if order.plain else finished
     searched = subject.with_pinned(model)
     options = Options(
-        model=order.model,
+        model=model.path,
         backend=builder.name,
         low=subject.pair.low,
         high=subject.pair.high,

@@ -1,21 +1,257 @@
 """What watches a run and writes it down in the run folder."""
 
 import os
+import re
 import shlex
 import socket
 import sys
+import threading
+import time
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+from precision_bisect.machine.plain_files import whole
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.runs.monitoring.event_log import EventLog
-from precision_bisect.runs.monitoring.events import Event, Observer, Warned, tell_all
-from precision_bisect.runs.monitoring.live_status import LiveStatus
+from precision_bisect.runs import plain_json
+from precision_bisect.runs.locking import now, owner_of
+from precision_bisect.runs.monitoring.events import (
+    Event,
+    Observer,
+    PhaseStarted,
+    RunStarted,
+    SamplesRead,
+    TrialFinished,
+    TrialsEnded,
+    TrialStarted,
+    Warned,
+    tell_all,
+)
+from precision_bisect.runs.monitoring.run_progress import Progress
+from precision_bisect.runs.plain_json import to_bytes
 from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.run_status import Process
+from precision_bisect.runs.results.run_status import Asked, Process, RunningTrial, RunStatus, Shown
 from precision_bisect.runs.runfolder import EVENTS, STATUS
+
+INTERVAL_S = 0.5
+"""The file is written no more often than this."""
+HEARTBEAT_S = 10.0
+"""And no less often, so that other machines see that the run goes on."""
+_PATIENCE_S = 30.0
+"""A disk that hangs may not keep the run from its end for longer."""
+
+
+class LiveStatus:
+    """An observer that keeps the file up to date, from the first `RunStarted` on.
+
+    A thread writes, so that the search never waits for the disk. `process` is part of the file.
+    `trouble` says why the first write that failed did.
+    """
+
+    def __init__(self, path: Path, process: Process) -> None:
+        self.trouble: OSError | None = None
+        self._path = path
+        self._process = process
+        self._started = now()
+        self._taken: str | None = None
+        self._progress = Progress()
+        self._begun = time.monotonic()
+        self._changed = threading.Lock()
+        self._news = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, event: Event, /) -> None:
+        """Take one event; never raises."""
+        with self._changed:
+            self._progress.take(event)
+            self._news = True
+        if isinstance(event, RunStarted) and self._thread is None:
+            owner = owner_of(self._path.parent)
+            self._taken = owner.since if owner else None
+            self._write(self._contents())
+            self._thread = threading.Thread(target=self._work, name="live status", daemon=True)
+            self._thread.start()
+
+    def close(self, ending: dict[str, Any] | None) -> None:
+        """End the writing; the last status, if one was begun, is what it held but for `ending`.
+
+        Without an ending the last one stays.
+        """
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join(_PATIENCE_S)
+        if ending is not None:
+            over = {"in_flight": (), "about_left": 0, "done": 1.0, **ending}
+            self._write(replace(self._contents(), **over))
+
+    def _work(self) -> None:
+        written = time.monotonic()
+        while not self._ended.wait(INTERVAL_S):
+            if self._news or time.monotonic() - written >= HEARTBEAT_S:
+                self._write(self._contents())
+                written = time.monotonic()
+
+    def _write(self, status: RunStatus) -> None:
+        try:
+            with whole(self._path) as stream:
+                stream.write(to_bytes(status, indent=2))
+        except OSError as error:
+            self.trouble = self.trouble or error
+
+    def _contents(self) -> RunStatus:
+        """Return what is true now; a run has started."""
+        with self._changed:
+            self._news = False
+            progress = self._progress
+            assert progress.started is not None
+            return RunStatus(
+                **asdict(self._process),
+                started=self._started,
+                taken=self._taken,
+                updated=now(),
+                seconds=round(time.monotonic() - self._begun, 3),
+                run=progress.started,
+                phase=progress.phase,
+                trials=progress.trials,
+                builds=progress.builds,
+                evaluations=progress.evaluations,
+                done=round(progress.done, 3),
+                unresolved=dict(progress.unresolved),
+                best=progress.shown_best,
+                narrowed_to=progress.narrowed_to,
+                about_left=progress.about_left,
+                seconds_left=progress.seconds_left,
+                in_flight=[
+                    RunningTrial.of(proposal, seconds=round(time.monotonic() - begun, 3))
+                    for proposal, begun in progress.in_flight.values()
+                ],
+                last=[Shown.by(trial.proposal, trial.outcome) for trial in progress.last],
+            )
+
+
+_TAIL = 1 << 20
+"""More bytes than any line has."""
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link is followed, and nobody waited for who reads a pipe."""
+
+
+class EventLog:
+    """An observer that appends to a file, from the first `RunStarted` on.
+
+    Until then nothing is written, and what happened is held back. So that each trial is in the log
+    once, those recalled from the ledger are counted in one line, and a phase is named where a
+    trial of it is evaluated. `run_started` tells of the `process`, too.
+
+    A write that fails loses its line and nothing else: `trouble` says why the first one failed,
+    and once writing works again a line says how many are missing.
+    """
+
+    def __init__(self, path: Path, process: Process) -> None:
+        self.trouble: OSError | None = None
+        self._path = path
+        self._process = process
+        self._file: int | None = None
+        self._held: list[bytes] = []
+        self._open = False
+        self._phase: PhaseStarted | None = None
+        self._recalled = 0
+        self._lost = 0
+
+    def __call__(self, event: Event, /) -> None:
+        """Log one event; never raises."""
+        match event:
+            case PhaseStarted():
+                self._phase = event
+            case TrialFinished(recalled=True):
+                self._recalled += 1
+            case SamplesRead():
+                pass  # figures of somebody's data, which no bundle of a run's files may tell
+            case RunStarted():
+                self._open = True
+                self.write({**record(event), **plain_json.plain(self._process)})
+            case TrialStarted() | TrialsEnded():
+                self._catch_up()
+                self.write(record(event))
+            case _:
+                self.write(record(event))
+
+    def write(self, values: dict[str, Any]) -> None:
+        """Append one line with the time; never raises."""
+        line = to_bytes({"time": now(), **values})
+        if not self._open:
+            self._held.append(line)
+            return
+        for entry in (*self._held, line):
+            self._try_append(entry)
+        self._held = []
+
+    def close(self, values: dict[str, Any] | None) -> None:
+        """Append the last line, if there is one and the log was begun, and close the file."""
+        if self._open and values is not None:
+            self._catch_up()
+            self.write(values)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        self._open = False
+
+    def _catch_up(self) -> None:
+        """Log what was held back until a trial is evaluated."""
+        if self._recalled:
+            self.write({"event": "recalled", "trials": self._recalled})
+            self._recalled = 0
+        if self._phase is not None:
+            self.write(record(self._phase))
+            self._phase = None
+
+    def _try_append(self, line: bytes) -> None:
+        lost = {"time": now(), "event": "lost", "lines": self._lost}
+        try:
+            if self._file is None:
+                self._file = _opened(self._path)
+            _append(self._file, to_bytes(lost) + line if self._lost else line)
+            self._lost = 0
+        except OSError as error:
+            self._lost += 1
+            self.trouble = self.trouble or error
+
+
+def _opened(path: Path) -> int:
+    """Return the file, ready to append to; a line that a kill or a full disk cut off goes."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _CAREFULLY, 0o666)
+    size = os.lseek(file, 0, os.SEEK_END)
+    start = os.lseek(file, max(0, size - _TAIL), os.SEEK_SET)
+    whole = os.read(file, _TAIL).rfind(b"\n") + 1 if size else 0
+    if start + whole < size:
+        os.ftruncate(file, start + whole)
+    return file
+
+
+def _append(file: int, data: bytes) -> None:
+    """Append all of it in one write, or none. Raises OSError."""
+    before = os.lseek(file, 0, os.SEEK_END)
+    written = os.write(file, data)
+    if written < len(data):
+        os.ftruncate(file, before)
+        raise OSError(0, "no space is left for a whole line")
+
+
+def record(event: Event) -> dict[str, Any]:
+    """Return the kind of an event and all its fields; what a trial is and showed side by side."""
+    kind = re.sub(r"(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
+    match event:
+        case TrialStarted():
+            values = plain_json.plain(Asked.of(event.proposal))
+        case TrialFinished():
+            values = plain_json.plain(Shown.by(event.proposal, event.outcome))
+            values["recalled"] = event.recalled
+        case _:
+            values = plain_json.plain(event)
+    return {"event": kind, **values}
 
 
 class Attended:

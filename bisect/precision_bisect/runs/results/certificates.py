@@ -121,3 +121,12 @@ class Certificate:
         """The error without each layer that is needed, by a trial or a forecast, by name."""
         needs = (need for need in self.evidence if need.needed or need.how == "predicted")
         return {need.layer: need.error for need in needs}
+
+
+def forecasts_of(rungs: Sequence[Certificate]) -> Forecasts | None:
+    """Return what the forecasts of all rungs rest on: those of each may be wrong."""
+    forecasts = [certificate.forecasts for certificate in rungs if certificate.forecasts]
+    keys = ("builds", "right", "drawn", "wrong_at_most")
+    sums = {key: sum(getattr(forecast, key) for forecast in forecasts) for key in keys}
+    confidence = 1 - sum(1 - forecast.confidence for forecast in forecasts)
+    return Forecasts(**sums, confidence=confidence) if forecasts else None

@@ -38,6 +38,8 @@ class Status(StrEnum):
         return self in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 
 
+CUT_SHORT = "interrupted after the search; --resume completes it"
+"""What is said of an answer that an interrupt met while it was completed."""
 NO_SEARCH = ""
 """What `Ending.spread` says of an answer that the curve gave: its certificate tells the rest."""
 WITHOUT_ANSWER = (Status.NO_BASELINE, Status.NOT_PRECISION, Status.INFEASIBLE)

@@ -23,6 +23,7 @@ from precision_bisect.runs.results.curve_of_result import CurveSection, NonMonot
 from precision_bisect.runs.results.deployment import Deployment, Recheck
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
+from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.layer_costs import Costs
 from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.low_share import LowShare
@@ -43,8 +44,7 @@ from precision_bisect.trial import Figure, LayerHonour, OutputError, Stability
 RESULT_SCHEMA: Literal[1] = 1
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 HARDLY = 0.9
-"""Share of the candidates above which a plan that keeps them gains little: a tenth runs low. Only
-what is said depends on it."""
+"""Share of the candidates above which keeping them gains little: only words depend on it."""
 _EXIT_CODES = {
     Status.FOUND: ExitCode.OK,
     Status.NOTHING_TO_KEEP: ExitCode.OK,
@@ -120,7 +120,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectSection:
-    """What was searched, for what, by what, and how that ended.
+    """What was searched, by what, and how that ended; `cut_short` if interrupted after the search.
 
     With several limits `tolerance` is a mapping per output. `target` is what the emulator
     predicted. `asked` are no candidates. `inputs` is None where a file does not tell.
@@ -128,6 +128,7 @@ class SubjectSection:
 
     schema: Literal[1] = RESULT_SCHEMA
     status: Status
+    cut_short: bool = False
     backend: str
     emulated: bool
     target: TargetChoice | None = None
@@ -211,11 +212,9 @@ class Result(
 
     docs/result.md explains each field. `promises_of` names the plan of which `unseen`, what it
     comes to elsewhere, and what no sample feels inside tell. `deploy` is the fastest plan that
-    holds. `fp32_form` tells of a file with 16-bit floats, `interface` what that of --io-types
-    costs alone. `modules` has the kept layers' modules by PyTorch's names, where the model tells
-    them, `by_modules` the answer as whole ones. `kept_fraction` is the share of the candidates, 0
-    to 1. `costs` are of an engine, `loop` of samples that ran in one. The file has no `message`
-    and `out`.
+    holds, of the file or its `fused` form. `fp32_form` tells of a file with 16-bit floats,
+    `interface` what that of --io-types costs alone. `modules` has the kept layers' modules by
+    PyTorch's names, `by_modules` the answer as whole ones. The file has no `message` and `out`.
     """
 
     promises_of: Literal["fewest", "deploy"] = "fewest"
@@ -227,6 +226,7 @@ class Result(
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     deploy: PlanToDeploy | None = None
+    fused: FusedForm | None = None
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     costs: Costs | None = None
     speed: SpeedReport | None = None
@@ -258,7 +258,8 @@ class Result(
     @property
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
-        return self.deploy is None or {*self.deploy.kept} == {*self.kept}
+        plan = self.deploy
+        return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
 
     @property
     def fp32_wins(self) -> bool:
@@ -322,15 +323,21 @@ class Result(
         return self.not_passed.union(self.unknown_to)
 
     @property
+    def rechecked(self) -> Recheck | None:
+        """What the last check says of the exported model."""
+        return self.deployment.recheck if self.deployment else None
+
+    @property
     def refuted(self) -> Recheck | None:
         """What the last check says of an exported model that must not be deployed."""
-        recheck = self.deployment.recheck if self.deployment else None
+        recheck = self.rechecked
         return recheck if recheck is not None and recheck.refutes else None
 
     @property
     def exit_code(self) -> ExitCode:
         """What a command that ends with this result returns."""
-        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[self.status]
+        ended = Status.INTERRUPTED if self.cut_short else self.status
+        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[ended]
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of `result.json`; infinite figures become the string "inf"."""

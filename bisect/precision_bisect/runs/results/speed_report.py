@@ -92,7 +92,8 @@ class PlanToDeploy:
     `tf32_time` this plan's so.
     They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
     `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
-    `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high.
+    `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high. A `fused`
+    plan is of the model with its norms put together, its shares are of the file's own FP32.
     """
 
     kept: Sequence[str]
@@ -111,6 +112,7 @@ class PlanToDeploy:
     estimated: bool
     latency: Latency | None = None
     tf32: bool = False
+    fused: bool = False
     rank_correlation: Figure | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

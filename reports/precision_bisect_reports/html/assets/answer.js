@@ -18,6 +18,12 @@ function errorTile(answer) {
   return tile("Error", [...new Set(figures)].join(" to "), of, limit && finite ? meter(number(answer.error_max ?? answer.error) / limit) : null);
 }
 
+// What to deploy large, and what it gains below.
+function leading(words) {
+  const [value, ...rest] = words.split(/(?<=[:;,]) /);
+  return [value.replace(/[:;,]$/, ""), rest.join(" ")];
+}
+
 function speedTile(answer) {
   const { latency, speed } = answer;
   if (speed && speed.speedup) {
@@ -74,9 +80,9 @@ function drawAnswer() {
   byId("badge").classList.add(answer.tone);
   byId("message").hidden = !answer.message;
   byId("message").textContent = answer.message;
-  byId("inputs").hidden = !answer.inputs;
-  byId("inputs").textContent = answer.inputs && `Inputs: ${answer.inputs}`;
-  const tiles = [];
+  byId("banner").hidden = !answer.banner;
+  byId("banner").textContent = answer.banner;
+  const tiles = answer.deploy ? [tile("Deploy", ...leading(answer.deploy))] : [];
   if (answer.error !== null || answer.answered) tiles.push(errorTile(answer));
   if (answer.answered) tiles.push(speedTile(answer));
   if (answer.proof) tiles.push(proofTile(answer));
@@ -87,7 +93,7 @@ function drawAnswer() {
   if (answer.precisions.length > 2) byId("precisions").append(table(["Type", "Layers"], answer.precisions, (row) => [row[0].toUpperCase(), String(row[1])]));
   byId("precisions").append(facts(answer.facts));
   const { command, about } = answer.run;
-  if (command) byId("run").append(el("pre", { tabindex: "0" }, command), copyButton(command, "Copy command"));
+  if (command) byId("run").append(commandLine(command), copyButton(command, "Copy command"));
   byId("run").append(el("p", { class: "hint" }, about));
   byId("remarks").append(...answer.remarks.map((text) => el("li", {}, text)));
 }

@@ -84,6 +84,12 @@ function chip(text, pressed, changed, attributes = {}) {
   return made;
 }
 
+// A command may be folded between its words; a browser would do it behind a hyphen, too.
+function commandLine(text) {
+  const words = text.split(" ").flatMap((word, place) => [place ? " " : "", el("span", {}, word)]);
+  return el("pre", { class: "command", tabindex: "0" }, words);
+}
+
 function facts(rows) {
   return el("dl", { class: "facts" }, rows.map(([label, value]) => el("div", {}, el("dt", {}, label), el("dd", {}, value))));
 }

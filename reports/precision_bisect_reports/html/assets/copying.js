@@ -41,7 +41,7 @@ function copyCard(title, about, text, kind = "card") {
 }
 
 function commandCard(title, about, command) {
-  return el("article", { class: "card" }, el("h3", {}, title), el("p", { class: "hint" }, about), el("pre", { tabindex: "0" }, command), copyButton(command));
+  return el("article", { class: "card" }, el("h3", {}, title), el("p", { class: "hint" }, about), commandLine(command), copyButton(command));
 }
 
 // The model itself comes first: it is too large for this page, what opens and judges it is not.

@@ -39,8 +39,35 @@ function curveOptions() {
   const worst = curveLine("worst", "error_max", scale, true);
   return {
     ...plain(), legend: { ...plain().legend, itemWidth: 26, top: 0, right: 8, data: [median.name, worst.name] }, tooltip: tooltip(({ data: { point } }) => curveTip(point)),
-    grid: { ...FRAME, top: 30, bottom: 42 }, xAxis: sizeAxis(sized), yAxis: scale.axis, series: [worst, median, namedPoints(scale, most)],
+    grid: { ...FRAME, top: 30, bottom: 42 }, xAxis: sizeAxis(sized), yAxis: scale.axis, series: [worst, median, namedPoints(scale, most), deployed(scale, most)],
   };
+}
+
+function labelled(text, position, align) {
+  return { show: true, position, align, distance: 6, color: colour("ink"), fontSize: 12, backgroundColor: colour("card"), padding: [1, 3], formatter: () => text };
+}
+
+// The plan to deploy need not hold the plans of the curve: it stands beside the line.
+function deployed(scale, most) {
+  const { deploy } = data.curve;
+  const marks = deploy ? [{ value: [sizePlace(deploy.kept_count), scale.place(deploy.error)], deploy }] : [];
+  return { name: "to deploy", type: "scatter", symbol: "rect", symbolSize: 11, itemStyle: { color: colour("pass") }, z: 5, label: labelled(deploy && `to deploy: ${deploy.kept_count}`, "top", deploy && sizePlace(deploy.kept_count) > 0.5 * sizePlace(most) ? "right" : "left"), data: marks };
+}
+
+function timeOptions() {
+  const { unit, plans } = data.curve.times;
+  const scale = errorScale(plans.map((plan) => plan.error));
+  const points = plans.map((plan, place) => ({ value: [plan.time, scale.place(plan.error)], plan, label: labelled(plan.name, plan.name === "to deploy" ? "bottom" : "top", place < plans.length / 2 ? "left" : "right") }));
+  const x = axis(unit);
+  return {
+    ...plain(), tooltip: tooltip(({ data: { plan } }) => [plan.name, `error ${spell(plan.error)}`, `${spell(plan.time)} ${unit}`]), grid: { ...FRAME, top: 30, right: 60, bottom: 42 },
+    xAxis: { ...x, type: "value", scale: true }, yAxis: scale.axis,
+    series: [{ type: "scatter", symbol: "diamond", symbolSize: 13, itemStyle: { color: colour("low") }, labelLayout: { moveOverlap: "shiftY" }, markLine: toleranceLine(scale, "insideStartTop"), data: points }],
+  };
+}
+
+function timeTable(plans) {
+  return table(["Plan", "Error", `Time, ${data.curve.times.unit}`], plans, (plan) => [plan.name, spell(plan.error), spell(plan.time)]);
 }
 
 function curveTable(points) {
@@ -56,14 +83,24 @@ function culpritTable(culprits) {
   }, 10);
 }
 
+function timeFigure(times) {
+  const holder = el("div", { class: "chart" });
+  const chart = makeChart(holder, `Error by time, ${plural(times.plans.length, "plan")}; the same figures are in the table below`);
+  whenVisible(holder, () => chart.draw(timeOptions));
+  return el("figure", {}, el("figcaption", {}, "Error by time, with FP32 as libraries run it"), holder);
+}
+
 function drawCurve() {
-  const { points, culprits, words } = data.curve;
+  const { points, culprits, words, times } = data.curve;
   if (!points.length) return byId("curve").remove();
   const holder = el("div", { class: "chart" });
   const chart = makeChart(holder, `Error by the number of kept layers, ${plural(points.length, "plan")}; the same figures are in the table below`);
   whenVisible(holder, () => chart.draw(curveOptions));
+  const more = (rows, title, made, kind = "") => (rows.length ? [el("details", { class: `trials ${kind}` }, el("summary", {}, `${title} as a table`), made(rows))] : []);
   byId("curves").append(
-    el("p", { class: "hint" }, words), el("figure", {}, el("figcaption", {}, "Error by the number of kept layers"), holder),
-    el("details", { class: "trials" }, el("summary", {}, `The curve: ${plural(points.length, "plan")} as a table`), curveTable(points)),
-    ...(culprits.length ? [el("details", { class: "trials culprits" }, el("summary", {}, `${plural(culprits.length, "culprit")} as a table`), culpritTable(culprits))] : []));
+    el("p", { class: "hint" }, words),
+    el("div", { class: "charts" }, el("figure", {}, el("figcaption", {}, "Error by the number of kept layers"), holder), times.plans.length ? timeFigure(times) : null),
+    ...more(points, `The curve: ${plural(points.length, "plan")}`, curveTable),
+    ...more(times.plans, `Error by time: ${plural(times.plans.length, "plan")}`, timeTable),
+    ...more(culprits, plural(culprits.length, "culprit"), culpritTable, "culprits"));
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from precision_bisect.explaining.diagnosis.causes.observed import Observed
-from precision_bisect.explaining.diagnosis.signs import Sign
+from precision_bisect.explaining.diagnosis.findings import Sign
 from precision_bisect.graphs.lowtypes import QuantizedType
 
 LOST_BITS = 3.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from precision_bisect.explaining.diagnosis.causes.observed import Observed, channel_of
 from precision_bisect.explaining.diagnosis.causes.underflow import FLUSHED_OPERAND_SHARE
-from precision_bisect.explaining.diagnosis.signs import Sign
+from precision_bisect.explaining.diagnosis.findings import Sign
 from precision_bisect.graphs.lowtypes import QuantizedType
 
 OUTLIER_RATIO = 10.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from precision_bisect.explaining.diagnosis.causes.observed import Observed, largest_of
-from precision_bisect.explaining.diagnosis.signs import Sign
+from precision_bisect.explaining.diagnosis.findings import Sign
 from precision_bisect.graphs.lowtypes import QuantizedType
 
 _EXCEEDS = ", which exceeds {low}'s maximum {limit:.5g}"

@@ -1,0 +1,230 @@
+"""Random signals at random moments of ten kinds of runs, which must end with the same results.
+
+    python benchmarks/signals.py --signals 200 --seed 0 --out benchmarks/results/signals.json
+
+Each run is undisturbed once. Then it is begun afresh again and again, and meets SIGINT, SIGTERM or
+SIGKILL at a moment drawn from its duration; `--resume` goes on, with another signal half of the
+time, until it ends by itself. Its results must then be those of the undisturbed run, but for
+seconds and counts of trials that were cut off. What meets SIGINT or SIGTERM must end by 130 or as
+if nothing had been asked, without a traceback. `remote` needs root, for an sshd of its own.
+Exit code 1 tells that something differed.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+import ladder_model
+import tiny
+from loopback import boards, lacks
+
+COMMAND = (sys.executable, "-m", "precision_bisect")
+QUICK = ("--inputs", "inputs.npz", "--threads", "1", "--tol", "1e-2", "--out", "run")
+EMULATED = (*QUICK, "--backend", "emulated")
+TINY = (*COMMAND, "tiny.onnx", *EMULATED)
+API = """
+import sys
+import precision_bisect
+
+try:
+    result = precision_bisect.find(
+        "tiny.onnx", inputs="inputs.npz", tol=1e-2, threads=1, out="run", resume=True,
+        backend="emulated",
+    )
+except precision_bisect.SearchInterrupted as interrupt:
+    raise SystemExit(130)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+JOBS = """
+[defaults]
+inputs = "inputs.npz"
+threads = 1
+tol = 1e-2
+backend = "emulated"
+[[job]]
+name = "one"
+model = "tiny.onnx"
+[[job]]
+name = "two"
+model = "tiny.onnx"
+strategy = "ddmin"
+"""
+_LADDER = "ladder.onnx --inputs ladder.npz --threads 1 --tol 0.1 --out run --backend emulated"
+_HELD_OUT = (
+    "tiny.onnx --inputs more --holdout 2 --threads 1 --tol 1e-2 --out run --backend emulated"
+)
+KINDS: Mapping[str, Sequence[str]] = {
+    "guided": TINY,
+    "ddmin": (*TINY, "--strategy", "ddmin"),
+    "workers": (*TINY, "--workers", "2"),
+    "children": (*TINY, "--isolate", "always"),
+    "targets": (*TINY, "--target", "all"),
+    "held out": (*COMMAND, *_HELD_OUT.split()),
+    "ladder": (*COMMAND, *_LADDER.split(), "--ladder", "int8,fp16,fp32"),
+    "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
+    "API": (sys.executable, "-c", API),
+    "remote": (*COMMAND, "tiny.onnx", *QUICK),
+}
+LEFT_OUT = frozenset(
+    ("wall_s", "trials", "evaluations", "builds", "unresolved", "fingerprint", "costs", "speed")
+)
+"""Keys of a result that tell of effort or time, or of both."""
+
+
+def prepare(folder: Path) -> None:
+    """Write the models, inputs and jobs of every kind."""
+    tiny.write_with_samples(folder)
+    ladder_model.write(folder).rename(folder / "ladder.onnx")
+    np.savez(folder / "ladder.npz", x=ladder_model.samples()[0]["x"])
+    (folder / "more").mkdir()
+    for number, sample in enumerate(tiny.samples(6)):
+        np.savez(folder / "more" / f"{number}.npz", x=sample["x"])
+    (folder / "jobs.toml").write_text(JOBS)
+
+
+def results(folder: Path) -> Mapping[str, Any]:
+    """Return what the run folders say, without what may differ."""
+    return {
+        str(path.parent.relative_to(folder)): _steady(json.loads(path.read_text()))
+        for path in sorted(folder.rglob("result.json"))
+    }
+
+
+def _steady(value: Any) -> Any:
+    """Return a result without seconds and counts."""
+    if isinstance(value, dict):
+        return {key: _steady(inner) for key, inner in value.items() if key not in LEFT_OUT}
+    if isinstance(value, list):
+        return [_steady(inner) for inner in value]
+    return value
+
+
+def run(
+    words: Sequence[str], folder: Path, number: signal.Signals | None = None, after_s: float = 0.0
+) -> tuple[int, str]:
+    """Run a command, with a signal after so long; return how it ended, and its last words."""
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen(
+            words, cwd=folder, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+        )
+        if number is not None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(after_s)
+            if child.poll() is None:
+                os.kill(child.pid, number)
+        child.wait(600)
+        said.seek(0)
+        return child.returncode, said.read()
+
+
+def disturbed(
+    words: Sequence[str], folder: Path, draw: random.Random, took_s: float
+) -> tuple[Counter[str], list[str]]:
+    """Run a command that signals meet until it ends; count them, and list what was wrong."""
+    met, faults = Counter[str](), list[str]()
+    resumed = [] if words[1] == "-c" else ["--resume"]
+    again: Sequence[str] = words
+    while True:
+        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+        number = draw.choice(kinds) if not met or draw.random() < 0.5 else None
+        code, said = run(again, folder, number, draw.uniform(0.0, took_s))
+        # An API's process has no answer to SIGTERM but its end.
+        ends = {0, 130} | ({-number} if number is not None else set())
+        if number is None:
+            ends = {0}
+        else:
+            met[number.name] += 1
+        if code not in ends or ("Traceback" in said and words[1] != "-c"):
+            faults.append(f"exit code {code}: {said[-400:]}")
+        if number is None or (code == 0):
+            return met, faults
+        again = [*words, *resumed]
+
+
+def differences(one: Any, other: Any, place: str = "") -> list[str]:
+    """Return where two results differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            text
+            for key in one.keys() | other.keys()
+            for text in differences(one.get(key), other.get(key), f"{place}.{key}")
+        ]
+    return [] if one == other else [f"{place}: {str(one)[:150]} then {str(other)[:150]}"]
+
+
+def study(
+    kind: str, words: Sequence[str], signals: int, seed: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Let so many signals meet a kind of run; return counts and faults."""
+    draw, met, faults = random.Random(f"{kind}/{seed}"), Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        prepare(folder)
+        begun = time.monotonic()
+        code, said = run(words, folder)
+        took_s = time.monotonic() - begun
+        if code:
+            return {"signals": 0, "faults": [f"undisturbed: exit code {code}: {said[-400:]}"]}
+        wanted = results(folder)
+    runs = 0
+    while met.total() < signals:
+        with tempfile.TemporaryDirectory() as text:
+            folder = Path(text)
+            prepare(folder)
+            more, wrong = disturbed(words, folder, draw, took_s)
+            wrong += differences(wanted, results(folder))
+            runs, met, faults = runs + 1, met + more, [*faults, *wrong]
+            for line in wrong:
+                say(f"{kind}, run {runs}, {dict(more)}: {line}")
+    return {"runs": runs, "signals": met.total(), **met, "faults": faults}
+
+
+def main() -> int:
+    """Study every kind, write the counts, and tell whether all was well."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--signals", type=int, default=200, help="of all kinds together")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    names = asked.kinds.split(",")
+    counts: dict[str, Any] = {}
+    for kind in names:
+        words, each = KINDS[kind], -(-asked.signals // len(names))
+        with ExitStack() as open_:
+            if kind == "remote":
+                if why := lacks():
+                    counts[kind] = {"signals": 0, "faults": [], "left_out": why}
+                    continue
+                words = [*words, *open_.enter_context(boards("one")).flags()]
+            counts[kind] = study(
+                kind, words, each, asked.seed, lambda text: print(text, flush=True)
+            )
+        print(kind, {key: row for key, row in counts[kind].items() if key != "faults"}, flush=True)
+        if asked.out:
+            asked.out.write_text(
+                json.dumps({"seed": asked.seed, "kinds": counts}, indent=1) + "\n"
+            )
+    faults = sum(len(row["faults"]) for row in counts.values())
+    print(f"{sum(row['signals'] for row in counts.values())} signals, {faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,327 @@
+"""The model with its norms put together: a case of the run beside the file as it stands.
+
+An engine computes a norm that is one operator in FP32 inside, and stores every step of one in
+pieces. So as soon as every layer low of the file fails, that of its fused form is judged. Once
+the file's answer is known, plans of the form compete with the plan to deploy: every layer low if
+that holds, else what the answer keeps beside the pieces, or less, and plans of little cost.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+from precision_bisect.explaining.diagnosis.diagnose import emulates
+from precision_bisect.graphs.fusing.norms import SINCE, find_decomposed
+from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.typed.pinning import pinned_layers
+from precision_bisect.machine.stopping import Stopped
+from precision_bisect.options import Objective
+from precision_bisect.pipeline.choosing import on_samples
+from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, products
+from precision_bisect.pipeline.evaluators import evaluators
+from precision_bisect.pipeline.fastest import (
+    FIRST_DRAW,
+    ROOM,
+    Rivals,
+    estimates_of,
+    fastest,
+    seeks_fastest,
+)
+from precision_bisect.pipeline.fastest_on_engine import (
+    Contest,
+    beside_fp32,
+    fastest_on_engine,
+    spent_s,
+)
+from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.stability import StabilityCheck, one
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search, T
+from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Deployable, Ending
+from precision_bisect.runs.results.fused_form import FusedForm
+from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
+from precision_bisect.search.case import single_runs
+from precision_bisect.search.combinators import Batch, Outcomes, mapped
+from precision_bisect.search.driver import Driver
+from precision_bisect.search.rounding_law import Law, worst
+from precision_bisect.search.workers import Evaluate
+from precision_bisect.settings.targets import FUSED, TF32, Inside, inside, parser_steps
+from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
+
+DROPPED = 16
+"""Trials that drop what the fused form holds without, at most. A bound."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FusedCase:
+    """The fused form of the run that is `given`, made once something asks for it.
+
+    `prepared` is the run over it, None where it is not tried, or cannot be made. The `best` plan
+    was the last to be judged on copies, or is the fastest that holds.
+    """
+
+    given: Prepared
+    prepared: Prepared | None = None
+    best: tuple[Plan, Outcome] | None = None
+    _made: bool = False
+    _at_work: ExitStack = field(default_factory=ExitStack)
+
+    @contextmanager
+    def beside(self, driver: Driver) -> Iterator[None]:
+        """Have its trials evaluated, here or by workers of its own, which end then."""
+        with self._at_work:
+            for case in (FUSED, f"{TF32},{FUSED}"):
+                driver.cases.add(case, self._evaluate)
+            yield
+
+    def answered(self, batch: Batch) -> Search[Outcomes]:
+        """Answer a batch of the run; where every layer low fails, judge that of this form, too."""
+        outcomes = yield batch
+        for proposal, outcome in zip(batch, outcomes, strict=True):
+            ends = proposal.phase is Phase.PREFLIGHT and not proposal.plan and not proposal.case
+            if ends and outcome.failed and not self.given.case.sets.others:
+                fused = yield from self._made_for(proposal.samples)
+                if fused is not None:
+                    yield (self._all_low(proposal.samples),)
+        return outcomes
+
+    def fastest(self, driver: Driver, ending: Ending, rivals: Rivals) -> Search[Deployable | None]:
+        """Return the plan of this form to deploy in place of the file's; None where that stays."""
+        deploy, samples = ending.deploy, ending.samples
+        fused = yield from self._made_for(samples)
+        if fused is None or deploy is None:
+            return None
+        own = _rivals(fused, rivals)
+        best = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
+        if best is None:
+            return None
+        own = replace(own, answer=best[0], outcome=best[1])
+        deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
+        if best[0]:
+            floor = (yield from error_of_fp32(self.given, samples)) if self._in_tf32 else 0.0
+            if fused.backend.emulated:
+                search = self._in_case(self._by_estimate(fused, own, floor))
+                found = yield from on_samples(samples, search)
+            else:
+                found = yield from self._on_engine(fused, driver, own, samples, floor)
+            deployable = found or deployable
+        self.best = deployable.plan, deployable.outcome
+        deployable = beside_fp32(self.given, driver, deployable, samples)
+        better = is_better(deployable.record, deploy.record, self.given.case.options.objective)
+        return deployable if better else None
+
+    def record(self, driver: Driver) -> FusedForm | None:
+        """Return what the result says of this form, None where it was not judged."""
+        fused = self.prepared
+        if fused is None:
+            return None
+        model, names = fused.case.model, {*self.given.case.model.table.names}
+        fresh = (layer for layer in model.table.layers if layer.name not in names)
+        low = driver.recorded(self._all_low(SampleSet.JUDGED))
+        plan, outcome = self.best or (None, None)
+        holds = outcome is not None and outcome.passed
+        names_of = model.table.names
+        return FusedForm(
+            model=model.digest,
+            operators=Counter(layer.op_type for layer in fresh if layer.op_type in SINCE),
+            candidates=len(model.table.candidates),
+            all_low=None if low is None else low.error,
+            kept=[names_of[i] for i in plan.indices] if holds and plan is not None else None,
+            error=None if outcome is None else worst(outcome),
+            stability=None if outcome is None else outcome.evidence.stability,
+            pinned=pinned_layers(model, fused.case.pair.low_form),
+        )
+
+    @property
+    def case(self) -> CaseName:
+        """The case of its trials: in TF32 where FP32 as libraries run it holds with room."""
+        return f"{TF32},{FUSED}" if self._in_tf32 else FUSED
+
+    @property
+    def _in_tf32(self) -> bool:
+        engine = self.given.case.options.engine
+        return self.prepared is not None and self.prepared.case.options.engine != engine
+
+    def _made_for(self, samples: SampleSet) -> Search[Prepared | None]:
+        """Return the run over this form, which is made with the first call."""
+        if not self._made:
+            self._made, limit = True, self.given.problem.tolerance
+            if _is_tried(self.given) and limit is not None:
+                floor = yield from error_of_fp32(self.given, samples)
+                self.prepared = _prepared(self.given, tf32=floor <= ROOM * limit)
+        return self.prepared
+
+    def _evaluate(self) -> Evaluate:
+        assert self.prepared is not None
+        folder = self.given.case.options.folder
+        return self._at_work.enter_context(evaluators(self.prepared, folder)).evaluate
+
+    def _all_low(self, samples: SampleSet) -> Proposal:
+        reason = "every layer low, norms whole"
+        return Proposal(
+            plan=Plan.of(()), phase=Phase.PREFLIGHT, samples=samples, case=self.case, reason=reason
+        )
+
+    def _in_case(self, search: Search[T]) -> Search[T]:
+        return mapped(search, ask=lambda proposal: replace(proposal, case=self.case))
+
+    def _fewest(self, fused: Prepared, rivals: Rivals) -> Search[tuple[Plan, Outcome] | None]:
+        """Return a plan that holds on copies, with few layers; None where none does."""
+        low = yield from one(Plan.of(()), Phase.PREFLIGHT, "every layer low, norms whole")
+        kept = rivals.answer
+        plans = [Plan.of(())] * low.passed
+        if kept:
+            fewer = kept if fused.problem.builds else (yield from _dropped(kept, rivals.errors))
+            plans += dict.fromkeys((fewer, kept))
+        for plan in plans:
+            check = StabilityCheck(
+                problem=fused.problem,
+                copies=fused.copies is not None,
+                rebuilds=fused.problem.builds,
+                drawn=FIRST_DRAW,
+            )
+            reason = "norms whole, on copies"
+            outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
+            self.best = plan, outcome
+            if outcome.passed:
+                return self.best
+        return None
+
+    def _by_estimate(
+        self, fused: Prepared, rivals: Rivals, floor: float
+    ) -> Search[Deployable | None]:
+        return fastest(
+            fused.problem,
+            rivals,
+            copies=fused.copies is not None,
+            objective=fused.case.options.objective,
+            case=self.case,
+            floor=floor,
+        )
+
+    def _on_engine(
+        self, fused: Prepared, driver: Driver, rivals: Rivals, samples: SampleSet, floor: float
+    ) -> Search[Deployable | None]:
+        draw = 0 if fused.copies is None else FIRST_DRAW + 1
+        trial = Proposal(plan=rivals.answer, samples=samples, draw=draw, case=self.case)
+        contest = Contest(
+            rivals=rivals,
+            limit=fused.problem.tolerance or math.inf,
+            trial=as_deployed(fused, trial),
+            multiplying=products(fused.case.model),
+            spent_s=spent_s(driver.every_trial, self.case),
+            floor=floor,
+        )
+        return fastest_on_engine(contest, fused.case.options.objective)
+
+
+def is_better(fused: PlanToDeploy, of_file: PlanToDeploy, objective: Objective) -> bool:
+    """Whether a plan of the fused form is faster, or as fast with fewer layers.
+
+    For the smallest, bytes of weights stand for time.
+    """
+    own, other = (_time(plan, objective) for plan in (fused, of_file))
+    if fused.latency and of_file.latency and objective != "smallest":
+        own, other = fused.latency.median_ms, of_file.latency.median_ms
+    faster, no_slower = own < (1 - AS_FAST) * other, own <= (1 + AS_FAST) * other
+    return faster or (no_slower and len(fused.kept) < len(of_file.kept))
+
+
+def _time(plan: PlanToDeploy, objective: Objective) -> float:
+    """Return what a plan takes, as a share of the file's FP32 without TF32, or in bytes."""
+    if objective == "smallest":
+        return plan.weight_bytes
+    return plan.tf32_time if plan.tf32 and plan.tf32_time is not None else plan.time
+
+
+def _is_tried(given: Prepared) -> bool:
+    """Whether the form is tried: where nothing names layers of the file or plans of it.
+
+    The targets must be known to compute in FP32 inside of all that is put together.
+    """
+    case, options = given.case, given.case.options
+    if options.fuse_norms is not None or not seeks_fastest(given) or not emulates(case.model):
+        return False
+    half = options.low in LOW_TYPES and options.high == "fp32"
+    own = case.model.table.asked or given.loaded.begun_with or options.elsewhere
+    if not half or own or case.model.in_low or case.model.rounds_ends or not given.loaded.runs:
+        return False
+    kinds = {operator.kind for operator in find_decomposed(case.model)}
+    return all(
+        inside(kind, target) is Inside.FP32 and kind not in parser_steps()["no_importer"]
+        for kind in kinds
+        for target in options.targets
+    )
+
+
+def _prepared(given: Prepared, *, tf32: bool) -> Prepared | None:
+    """Return the run over the fused form; None where nothing is fused, or a target lacks it."""
+    # Imported here: few models have norms in pieces.
+    from precision_bisect.graphs.fusing.fuse import fuse
+
+    case, options, work = given.case, given.case.options, given.work / FUSED
+    try:
+        work.mkdir()
+        model, _ = fuse(case.model, *single_runs(case), work)
+        options = replace(
+            options,
+            model=model.path,
+            out=options.folder,
+            engine=replace(options.engine, tf32="on") if tf32 else options.engine,
+            keep_engines=False,
+        )
+        case = replace(case, options=options, model=model, variant=FUSED)
+        loaded = replace(given.loaded, case=case, remarks=())
+        fused = assemble(loaded, ignore, work, executor=given.executor)
+    except Stopped:
+        raise
+    except Exception:  # whatever is wrong with it, the file as it stands has its answer
+        return None
+    lacking = {*options.targets} & ({*fused.unknown_to} - {*given.unknown_to})
+    return None if lacking else fused
+
+
+def _rivals(fused: Prepared, of_file: Rivals) -> Rivals:
+    """Return what is known of plans of the fused form: by names, what is known of the file's."""
+    names = fused.case.model.table.names
+    numbers = {name: i for i, name in enumerate(names)}
+
+    def renumbered(plan: Plan) -> Plan:
+        kept = (of_file.names[i] for i in plan.indices)
+        return Plan.of(numbers[name] for name in kept if name in numbers)
+
+    errors = dict(zip(of_file.names, of_file.errors, strict=True))
+    return Rivals(
+        names=names,
+        law=Law.of([errors.get(name, 0.0) for name in names], Plan.of(())),
+        answer=renumbered(of_file.answer),
+        outcome=of_file.outcome,
+        starts=[renumbered(plan) for plan in of_file.starts],
+        estimates=estimates_of(fused),
+        beside=of_file,
+    )
+
+
+def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:
+    """Return the plan without what it holds without: the least sensitive first, in halving parts.
+
+    The samples as given decide.
+    """
+    untried = sorted(plan.indices, key=lambda layer: errors[layer])
+    size = (len(untried) + 1) // 2
+    for _ in range(DROPPED):
+        if not untried:
+            break
+        part = untried[:size]
+        fewer = plan.without(part)
+        outcome = yield from one(fewer, Phase.SPEED, "norms whole, fewer layers high")
+        if outcome.passed:
+            plan, untried = fewer, untried[size:]
+        elif size > 1:
+            size //= 2
+        else:
+            untried = untried[1:]
+    return plan

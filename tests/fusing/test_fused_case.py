@@ -1,0 +1,222 @@
+"""A run tries the model with its norms put together beside the file, and deploys the better."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import parse, save, with_weights
+from precision_bisect import PrecisionBisectError, find
+from precision_bisect.commandline.export_command import export
+from precision_bisect.graphs.load import load_model
+from precision_bisect.pipeline.fused_case import is_better
+from precision_bisect.pipeline.on_target.exchange import read_subject
+from precision_bisect.pipeline.reopening import reopen
+from precision_bisect.protocols import Sample
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.speed_report import PlanToDeploy
+from precision_bisect.runs.runfolder import FUSED_MODEL, LEDGER, MIXED_MODEL, TRTEXEC
+from precision_bisect.settings.targets import FUSED, TF32
+from precision_bisect.trial import Phase, Verdict
+
+TOLERANCE = 2e-2
+NORM = """[mean] m = ReduceMean <axes = [-1], keepdims = 1> (a) [sub] d = Sub(a, m)
+  [square] q = Pow(d, two) [variance] v = ReduceMean <axes = [-1], keepdims = 1> (q)
+  [eps] w = Add(v, small) [root] r = Sqrt(w) [quotient] n = Div(d, r)
+  [scale] s = Mul(n, gamma) [shift] b = Add(s, beta)"""
+HEAD = """(float[8, 32] x) => (float[8, 32] y)
+  <float two = {2}, float small = {0.001}, float far = {400}, float back = {6.25e-6}> {"""
+ALONE = f"{HEAD} [in] a = MatMul(x, w0) {NORM} [out] c = MatMul(b, w1) [end] y = Tanh(c) }}"
+BESIDE = f"""{HEAD} [in] a = MatMul(x, w0) {NORM} [out] c = MatMul(b, w1)
+  [up] e = Mul(c, far) [twice] f = Mul(e, e) [down] g = Mul(f, back) [end] y = Tanh(g) }}"""
+"""Squares that overflow outside of the norm, too."""
+
+
+def saved(text: str, folder: Path) -> Path:
+    """Save a model whose norm gets values of some thousands, so that its squares overflow."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.normal(0, 0.2, (32, 32)).astype(np.float32) for i in range(2)}
+    weights["w0"] *= 2000
+    weights |= {"gamma": np.ones(32, np.float32), "beta": np.zeros(32, np.float32)}
+    return save(with_weights(parse(text), weights), folder)
+
+
+def samples() -> list[Sample]:
+    """Return four samples."""
+    rng = np.random.default_rng(7)
+    return [{"x": rng.normal(0, 1, (8, 32)).astype(np.float32)} for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a model that needs nothing kept with its norm put together."""
+    return saved(ALONE, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def result(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Return the result of one run."""
+    out = tmp_path_factory.mktemp("run")
+    return find(model, tol=TOLERANCE, inputs=samples(), out=out, threads=1)
+
+
+def test_it_is_deployed_and_the_diagnosis_is_of_the_file(result: Result, model: Path) -> None:
+    """Every layer low was judged in the preflight and on copies, as a case of the run."""
+    names = {*load_model(model).table.names}
+    assert result.kept and names.issuperset(result.kept) and result.certificate.minimal
+    form, plan, out = result.fused, result.deploy, result.out
+    assert form is not None and plan is not None and out is not None
+    assert (["LayerNormalization"], []) == ([*form.operators], form.kept)
+    assert plan.fused and not plan.kept and not result.deploys_fewest
+    assert plan.error == form.error and form.all_low is not None
+    trials = [t for t in read_ledger(out / LEDGER).trials if FUSED in t.proposal.case]
+    phases = [(trial.proposal.phase, trial.outcome.verdict) for trial in trials]
+    assert [(Phase.PREFLIGHT, Verdict.PASS), (Phase.SPEED, Verdict.PASS)] == phases
+    assert {f"{TF32},{FUSED}"} == {trial.proposal.case for trial in trials}
+    stability = trials[-1].outcome.evidence.stability
+    assert stability is not None and (16, 0) == (stability.copies, stability.failed)
+
+
+def test_the_file_that_leaves_is_of_the_fused_form(result: Result, model: Path) -> None:
+    """It has the file's inputs and outputs, the norm as one operator, and the file's outputs."""
+    assert result.out is not None and result.deployment is not None
+    mixed, original = (onnx.load(path) for path in (result.out / MIXED_MODEL, model))
+    for side in ("input", "output"):
+        assert getattr(original.graph, side) == getattr(mixed.graph, side)
+    assert "LayerNormalization" in [node.op_type for node in mixed.graph.node]
+    session, fp32 = (
+        onnxruntime.InferenceSession(path) for path in (result.out / MIXED_MODEL, model)
+    )
+    for sample in samples():
+        np.testing.assert_allclose(
+            session.run(None, sample)[0], fp32.run(None, sample)[0], atol=TOLERANCE
+        )
+    recheck = result.deployment.recheck
+    assert recheck is not None and result.refuted is None and recheck.error is None
+    assert f"model=$here/{FUSED_MODEL}" in (result.out / TRTEXEC).read_text()
+
+
+def test_commands_after_the_run_take_the_model_that_the_plan_is_of(
+    result: Result, model: Path
+) -> None:
+    """`export`, `verify` and `target` read the fused form; other points stay of the file."""
+    assert result.out is not None
+    finished = reopen(model, result.out, {}).finished
+    assert (result.out / FUSED_MODEL, ()) == (finished.model.path, finished.kept)
+    before = (result.out / MIXED_MODEL).read_bytes()
+    assert result.out == export(model, result.out, None, {}).folder
+    assert before == (result.out / MIXED_MODEL).read_bytes()
+    fewest = export(model, result.out, None, {}, "fewest").folder
+    mixed = onnx.load(fewest / MIXED_MODEL)
+    assert "LayerNormalization" not in [node.op_type for node in mixed.graph.node]
+    subject = read_subject(result.out, {})
+    files = {name: point.model.path for name, point in subject.points.items()}
+    assert {"answer": result.out / FUSED_MODEL, "fewest": model}.items() <= files.items()
+    assert "all_low" in files
+
+
+def test_points_of_two_models_are_not_said_by_names_of_one(result: Result) -> None:
+    """Weak plans name layers of one file: what is of the other is left out, and said."""
+    assert result.out is not None
+    subject = read_subject(result.out, {"typing": "weak"})
+    assert subject.weak is not None and "fewest" not in subject.weak
+    assert "fused form" in subject.left_out["fewest"]
+
+
+def test_a_fused_form_that_has_changed_is_refused(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """A plan is not written for another model than was judged."""
+    assert result.out is not None
+    shutil.copytree(result.out, tmp_path / "run")
+    shutil.copy(model, tmp_path / "run" / FUSED_MODEL)
+    with pytest.raises(PrecisionBisectError, match="is not the model"):
+        reopen(model, tmp_path / "run", {})
+
+
+def test_a_resumed_run_comes_to_the_same(result: Result, model: Path) -> None:
+    """Nothing is evaluated again, and the fused form is made as before."""
+    assert result.out is not None
+    count = len(read_ledger(result.out / LEDGER).trials)
+    again = find(model, tol=TOLERANCE, inputs=samples(), out=result.out, threads=1, resume=True)
+    assert count == len(read_ledger(result.out / LEDGER).trials)
+    assert (result.fused, result.deploy) == (again.fused, again.deploy)
+
+
+@pytest.mark.parametrize("options", [{"fuse_norms": False}, {"objective": "fewest"}])
+def test_it_is_not_tried_where_it_is_not_wanted(
+    options: dict[str, object], model: Path, tmp_path: Path
+) -> None:
+    """Neither where it is switched off, nor where nothing is sought to be deployed."""
+    run = find(model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, **options)  # type: ignore[arg-type]
+    assert run.fused is None and not (tmp_path / FUSED_MODEL).exists()
+    assert run.deploy is None or not run.deploy.fused
+
+
+def test_the_fewest_may_leave_and_the_fused_form_later(model: Path, tmp_path: Path) -> None:
+    """Its file is kept with the record, whatever the exports hold."""
+    run = find(
+        model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, export_point="fewest"
+    )
+    assert run.deploy is not None and run.deploy.fused
+    mixed = onnx.load(tmp_path / MIXED_MODEL)
+    assert "LayerNormalization" not in [node.op_type for node in mixed.graph.node]
+    later = export(model, tmp_path, None, {}, "deploy").folder
+    mixed = onnx.load(later / MIXED_MODEL)
+    assert "LayerNormalization" in [node.op_type for node in mixed.graph.node]
+
+
+def test_what_overflows_beside_the_norm_stays_kept(tmp_path: Path) -> None:
+    """Where every layer low fails, the answer without the pieces is tried, by the same names."""
+    path = saved(BESIDE, tmp_path)
+    run = find(path, tol=TOLERANCE, inputs=samples(), out=tmp_path / "run", threads=1)
+    form, plan = run.fused, run.deploy
+    assert form is not None and plan is not None and form.kept
+    pieces = {"mean", "sub", "square", "variance", "eps", "root", "quotient", "scale", "shift"}
+    assert pieces.intersection(run.kept) and not pieces.intersection(form.kept)
+    assert plan.fused and [*plan.kept] == [*form.kept] and {"twice"} <= {*plan.kept}
+    mixed = onnx.load(tmp_path / "run" / MIXED_MODEL)
+    told = {entry.key: entry.value for entry in mixed.metadata_props}
+    assert sorted(plan.kept) == sorted(json.loads(told["precision_bisect.layers"]))
+    assert sorted(plan.kept) == sorted(reopen(path, tmp_path / "run", {}).finished.kept)
+
+
+PLAN = PlanToDeploy(
+    kept=["a", "b"],
+    error=0.0,
+    time=0.5,
+    answer_time=1.0,
+    fp32_tf32_time=1.0,
+    tf32_time=0.5,
+    full_batch_time=0.5,
+    casts=0,
+    weight_bytes=10,
+    answer_weight_bytes=10,
+    high_weight_bytes=20,
+    estimated=True,
+)
+
+
+@given(share=st.floats(0.1, 3), kept=st.integers(0, 4), tf32=st.booleans())
+def test_the_faster_is_better_and_of_two_alike_the_one_with_fewer(
+    share: float, kept: int, *, tf32: bool
+) -> None:
+    """A slower plan never takes the place of the file's, however few layers it keeps."""
+    time = share * PLAN.time
+    fused = replace(PLAN, kept=["n"] * kept, time=time, tf32_time=time, tf32=tf32, fused=True)
+    better = is_better(fused, PLAN, "fastest")
+    if share < 0.97:
+        assert better
+    elif share > 1.03:
+        assert not better
+    elif 0.99 < share < 1.01:
+        assert better == (kept < len(PLAN.kept))
+    assert not (better and is_better(PLAN, fused, "fastest"))
