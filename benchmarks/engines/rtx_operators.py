@@ -183,9 +183,9 @@ def islands(rows: Rows, children: Children) -> dict[str, dict[str, str]]:
 def quantized(rows: Rows, children: Children, operator: str) -> dict[str, dict[str, str]]:
     """Return what an operator reads between INT8 or FP8."""
     models = placed_cases(operator)
-    return rows.row(
-        f"quantized {operator}", partial(rtx_quantized.rows, operator, models, children)
-    )
+    make = partial(rtx_quantized.rows, operator, models, children)
+    answers: dict[str, dict[str, str]] = rows.row(f"quantized {operator}", make)
+    return answers
 
 
 def conditions() -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -63,7 +64,7 @@ def cell(
     optional: bool,
     *,
     peepholes: bool = True,
-    **attributes: object,
+    **attributes: Any,
 ) -> Model:
     """Return a model of one LSTM, GRU or RNN, with all its optional inputs or none."""
     ways, states = 1 + (direction == "bidirectional"), 1 + (op_type == "LSTM")
@@ -155,7 +156,7 @@ def test_what_cudnn_loses_of_a_small_number(tmp_path: Path) -> None:
     [{"clip": 1.0}, {"activations": ["Elu", "Tanh"]}, {"linear_before_reset": 0}],
 )
 def test_what_runs_on_the_cpu_is_not_taken_apart(
-    tmp_path: Path, attributes: dict[str, object]
+    tmp_path: Path, attributes: dict[str, Any]
 ) -> None:
     """ONNX Runtime gives cuDNN no cell that it does not have."""
     how = {"linear_before_reset": 1} | attributes
