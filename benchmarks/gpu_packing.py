@@ -27,7 +27,7 @@ SPEC, WHOLE, HALF = "spec.json", "float32.bin", "float16.bin"
 ALIGNMENT = 4096
 SHARED_BYTES = 1024
 """Smaller weights stay in the models."""
-PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2**27}]
+PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 2**27}]
 """So that what models have in common is stored once."""
 
 
