@@ -2,8 +2,10 @@
 
 Each code runs in its own environment, a process for each network, at the network's strict limit.
 `python benchmarks/same_answers.py --before ../old/.venv/bin/python --cache zoo-cache`
-Trials of the same plan, samples, kind and draw are compared one by one. Where the two answers
-differ, a judge that shares no code with the tool tells which ones hold (`zoo.judge`).
+Trials of the same plan, samples, kind and draw are compared one by one. A judge that shares no
+code with the tool (`zoo.judge`) tells how far each exported answer is off, on samples and copies:
+as it is written, and with ReduceSumSquare as the product and the sum that TensorRT's parser
+makes of it, each stored.
 """
 
 import argparse
@@ -19,12 +21,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from zoo.judge import error, evaluator, load, plain
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from zoo.judge import copy_of, error, evaluator, load, plain
 from zoo.networks import NETWORKS, ROOT, SkippedError, prepare
 from zoo.others import OTHERS
 
 ANSWER = ("status", "kept", "error", "minimal", "checked")
 TIMEOUT_S = 300.0
+COPIES = 16
 SEARCHES = "SELECT plan, samples, kind, draw, verdict, error FROM trials WHERE {} ORDER BY id"
 BY_CASE = "case_name = ''"
 """An older ledger has no trials of other cases."""
@@ -140,14 +147,46 @@ def _ledger(path: Path) -> dict[str, Any]:
     return {json.dumps(trial[:4]): trial[4:] for trial in trials}
 
 
-def _judged(folder: Path, exported: Path, limit: Any) -> float | None:
-    """Return the error of an exported answer by the zoo's judge; None where it has none."""
+def _judged(folder: Path, exported: Path, limit: Any) -> dict[str, float]:
+    """Return the errors of an exported answer by the zoo's judge; nothing where there is none."""
     if not exported.exists():
-        return None
-    reference, answer = plain(folder / "model.onnx"), evaluator(exported)
-    return max(
-        error(answer(sample), reference(sample), limit) for sample in load(folder / "judged")
-    )
+        return {}
+    reference, samples, errors = plain(folder / "model.onnx"), load(folder / "judged"), {}
+    apart = exported.with_name("in_steps.onnx")
+    onnx.save(in_steps(onnx.load(exported)), apart)
+    for name, path in (("written", exported), ("in_steps", apart)):
+        answer = evaluator(path)
+        copies = (
+            copy_of(x, np.random.default_rng((n, k)))
+            for n in range(COPIES)
+            for k, x in enumerate(samples)
+        )
+        for what, given in (("samples", samples), ("copies", copies)):
+            worst = max(error(answer(sample), reference(sample), limit) for sample in given)
+            errors[f"{name}, {what}"] = worst
+    return errors
+
+
+def in_steps(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each ReduceSumSquare as a product and a sum, in place."""
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type == "ReduceSumSquare":
+            square = f"{node.output[0]}/square"
+            nodes.append(helper.make_node("Mul", [node.input[0]] * 2, [square]))
+            node.op_type, node.input[0] = "ReduceSum", square
+            # Its axes are an input from opset 13 on, those of the other from 18 on.
+            axes = [a for a in node.attribute if a.name == "axes"]
+            for setting in axes:
+                node.attribute.remove(setting)
+                values = np.array(setting.ints, np.int64)
+                model.graph.initializer.append(numpy_helper.from_array(values, f"{square}/axes"))
+                node.input.append(f"{square}/axes")
+        nodes.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    return model
 
 
 if __name__ == "__main__":

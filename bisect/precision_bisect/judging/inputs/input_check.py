@@ -20,16 +20,13 @@ from precision_bisect.settings.sample_options import RGB, ImageOptions
 _SCALED = "scale pixels to the range that the model was trained on, and convert them"
 
 
-def check_samples(
-    model: Model, samples: Sequence[Sample], places: Sequence[str] = ()
-) -> list[Sample]:
+def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples as the session wants them: contiguous, in the inputs' order.
 
-    `places` say where each lies. Raises InputError for missing or unknown names, wrong types or
-    shapes, arrays that hold nothing, and NaN or Inf.
+    Raises InputError for missing or unknown names, wrong types or shapes, arrays that hold
+    nothing, and NaN or Inf.
     """
-    named = places or [f"sample {number}" for number in range(len(samples))]
-    return [_check(model.inputs, *item) for item in zip(samples, named, strict=True)]
+    return [_check(model.inputs, sample, f"sample {n}") for n, sample in enumerate(samples)]
 
 
 def own_sample(sample: object) -> Any:
