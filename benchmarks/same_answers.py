@@ -81,8 +81,8 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str, Any]:
-    """Search a network with an interpreter's code; return its answer, or why there is none."""
+def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str, Any] | None:
+    """Search a network with an interpreter's code; None where that takes longer than it may."""
     with tempfile.TemporaryDirectory() as work:
         answer = Path(work) / "answer.json"
         asked = [str(python), __file__, "--one", name, "--cache", str(cache), "--out", str(answer)]
@@ -92,7 +92,7 @@ def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str
                 asked, capture_output=True, text=True, timeout=timeout_s, cwd=work, check=False
             )
         except subprocess.TimeoutExpired:
-            return {"status": f"no answer in {timeout_s:g} s"}
+            return None
         if not answer.exists():
             lines = ended.stderr.strip().splitlines() or ["no message"]
             return {"status": lines[-1].replace(str(cache), "."), "exit": ended.returncode}
@@ -132,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Not resolved: an environment's interpreter is known by the path to it.
         pythons = (asked.before.absolute(), Path(sys.executable))
         before, after = (measured(python, name, cache, asked.timeout_s) for python in pythons)
+        if before is None or after is None:
+            print(f"{name}: no two answers in {asked.timeout_s:g} s each", flush=True)
+            continue
         bound = {networks[name].limit: networks[name].limits[-1]}
         rows[name] = {"limit": bound, **compared(before, after)}
         asked.out.write_text(json.dumps(rows, indent=1) + "\n")
