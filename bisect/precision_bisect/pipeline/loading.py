@@ -81,8 +81,7 @@ class Loaded:
     `request` are the options as they were asked for, of a ladder the whole; those of the `case`
     are those of this search. `remarks` are sentences for the report. One plain inference takes
     `seconds` on all cores. `runs` is False where ONNX Runtime cannot run the model, so that
-    nothing can forecast. The plan to start from keeps `begun_with`. Outputs are `overlooked` that
-    are smaller than their tolerance.
+    nothing can forecast. A start keeps `begun_with`. No plan fails by `overlooked` outputs.
     """
 
     request: Options
@@ -207,9 +206,7 @@ def load_run(
     model, declared = with_true_shapes(model, single)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),
-        *known_model.remarks,
-        *without,
-        *declared,
+        *(*known_model.remarks, *without, *declared),
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
         *head_remarks(options, original, choosing, expected),
         *overlooked_remarks(comparator, expected),
