@@ -173,9 +173,9 @@ def page(table: pages.Data) -> str:
     lines = pages.heading("What ONNX Runtime does on CUDA", table, "onnxruntime_cuda")
     lines += [
         f"On {', '.join(table['gpus'])}, TF32 off. Each operator alone, without optimisation."
-        " *Kernel*: CUDA's, in the file's type. *Casts*: in FP32, between Casts."
+        " *Kernel*: CUDA's, in the file's type."
         f" *{ON_CPU[0].upper()}{ON_CPU[1:]}*: no kernel."
-        " *In pieces*: as the operators of its definition. *Newer*: than this version knows."
+        " *In pieces*: as its definition. *Newer*: than this version knows."
         " A dash: no such form or case.",
         "",
         *onnxruntime_cpu.two_entries(table),
@@ -207,14 +207,13 @@ def _emulator_section(table: pages.Data) -> list[str]:
     ]
     lines += pages.table(("model", "emulated", "real", "ran"), cells)
     lines += [
-        f"What runs {ON_CPU} or has no FP16 form is FP32 inside, and inputs that come from FP32"
-        " are not rounded: the pair of Casts before it is dropped.",
+        "*In FP32*: no FP16 form. On the CPU, FP32 inputs stay unrounded.",
         "",
     ]
     lines += _between_versions(table)
     refused = {name.partition("-")[0] for name, row in rows.items() if isinstance(row, str)}
     if refused:
-        lines += [f"{counted(len(refused), 'operator')} had a file that does not run.", ""]
+        lines += [f"{counted(len(refused), 'operator')} had a file that fails.", ""]
     return lines
 
 
