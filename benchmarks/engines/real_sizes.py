@@ -57,7 +57,7 @@ KERNELS: Mapping[str, str] = {
     "ConvTranspose-real": text_model(IMAGE, "ConvTranspose<strides = [2,2]>(x,w)", w="8,4,2,2"),
     "DeformConv-real": text_model("1,4,10,10", "DeformConv(x,w,o)", w="8,4,3,3", o="1,18,8,8"),
     "Softmax-real": text_model(ROWS, "Softmax(x)"),
-    "ReduceMean-of columns": text_model(ROWS, "ReduceMean<keepdims = 0>(x)"),
+    "ReduceMean-of all": text_model(ROWS, "ReduceMean<keepdims = 0>(x)"),
     "ReduceL2-real": text_model(ROWS, "ReduceL2(x)"),
     "ReduceL1-real": text_model(ROWS, "ReduceL1(x)"),
     "CumSum-real": "(float[64,32] x) => (float y) <int64 a = {1}> { y = CumSum(x, a) }",

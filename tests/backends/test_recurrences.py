@@ -161,7 +161,11 @@ def test_what_runs_on_the_cpu_is_not_taken_apart(
     """ONNX Runtime gives cuDNN no cell that it does not have."""
     how = {"linear_before_reset": 1} | attributes
     model = cell(tmp_path, "GRU", "forward", 18, False, **how)
-    assert not in_cudnn(model.proto.graph.node[0])
+    (node,) = model.proto.graph.node
+    assert not in_cudnn(node)
+    # In FP32 from end to end: no state is rounded between steps.
+    assert not Recurrences(View(model), 18, "onnxruntime").has_steps(node)
+    assert Recurrences(View(model), 18).has_steps(node)
 
 
 @pytest.mark.parametrize(("exclusive", "reverse", "axis"), [*product((0, 1), (0, 1), (0, 1, -1))])

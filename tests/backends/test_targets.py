@@ -249,6 +249,26 @@ def test_an_exponential_is_stored_before_one_is_taken_off(
     assert np.abs(kept - expected).max() > 1e-4
 
 
+def test_softsign_and_gelu_by_tanh_are_stored_step_by_step(tmp_path: Path) -> None:
+    """Bit for bit as numpy computes ONNX Runtime's FP16 kernels; Gelu's other form is FP32."""
+    x = halves(2, 8, 4, 4).astype(np.float16)
+    half, one, slope = np.float16(0.5), np.float16(1), np.float16(0.7978845608)
+    bend = np.float16(0.044715 * 0.7978845608)
+    turned = np.tanh((x * (bend * (x * x) + slope)).astype(np.float32)).astype(np.float16)
+    expected = {
+        "Softsign(x)": x / (one + np.abs(x)),
+        'Gelu<approximate = "tanh">(x)': x * (half + half * turned),
+    }
+    wide = x.astype(np.float32)
+    for call, steps in expected.items():
+        model = image(f"{{ y = {call} }}", tmp_path, opset=20)
+        np.testing.assert_array_equal(steps, on(model, "onnxruntime", LOW, wide))
+        assert not np.array_equal(steps, on(model, "tensorrt", LOW, wide))
+    model = image("{ y = Gelu(x) }", tmp_path, opset=20)
+    plain, stored = (on(model, each, LOW, wide) for each in ("tensorrt", "onnxruntime"))
+    np.testing.assert_array_equal(plain, stored)
+
+
 NORMS = """(float[2,8,16] x) => (float[2,8,16] y)
   <float[8] s = {1,2,3,4,5,6,7,8}, float[8] b = {8,7,6,5,4,3,2,1},
    float[16] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}> {

@@ -122,8 +122,14 @@ def test_quantized_rows_are_what_is_built(operator: str) -> None:
     assert built == OPERATORS[operator]["quantized"]
 
 
+IN_STEPS = ("GroupNormalization-real", "Softsign-real", "Gelu-by tanh", "RotaryEmbedding-4")
+
+
 def test_the_emulator_errs_as_the_table_of_cuda_says(tmp_path: Path) -> None:
-    """Of every measured model today's emulator is right, or wrong, as its row says."""
+    """Of every measured model today's emulator is right, or wrong, as its row says.
+
+    And to 1% where the kernel's steps are known.
+    """
     table = pages.read(onnxruntime_cuda.NAME)
     *_, newest = onnxruntime_cpu.compared_versions(table)
     rows = {name: row[newest] for name, row in table["emulator"].items() if newest in row}
@@ -138,7 +144,10 @@ def test_the_emulator_errs_as_the_table_of_cuda_says(tmp_path: Path) -> None:
         prediction = onnxruntime_cuda.emulated(load_model(tmp_path / "model.onnx"), inputs)
         assert prediction is not None, name
         now = {"emulated": prediction[0], "real": row["real"]}
-        if onnxruntime_cuda.agrees(now) != onnxruntime_cuda.agrees(row):
+        agrees = onnxruntime_cuda.agrees(now)
+        if name in IN_STEPS:
+            agrees = abs(now["emulated"] / now["real"] - 1) < 0.01
+        if agrees != onnxruntime_cuda.agrees(row):
             wrong[name] = now
     assert (wrong, left) == ({}, {})
 

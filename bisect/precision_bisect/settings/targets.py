@@ -63,8 +63,14 @@ _KNOWN: Mapping[str, Inside] = {
     # core/providers/cuda/math/variadic_elementwise_ops.cc: above two inputs each sum is stored.
     # 21 times 30000 less 19 times 30000 give inf (seen on an H200, November 2026).
     "Sum": Inside.STEPS,
-    # No kernel, so ONNX's function.
+    # Kernels whose arithmetic is FP16's: errors as in docs/engines/onnxruntime-cuda.md, most to
+    # three digits. HardSwish multiplies by FP16's sixth; here by an exact one, as TensorRT does.
+    "Gelu": Inside.STEPS,
     "HardSwish": Inside.STEPS,
+    "RotaryEmbedding": Inside.STEPS,
+    "Softsign": Inside.STEPS,
+    # No kernel, so ONNX's function.
+    "GroupNormalization": Inside.STEPS,
     "Mish": Inside.STEPS,
     # core/providers/cuda/rnn: cuDNN with FP16 as its type of arithmetic (`cudnn_cells`)
     "LSTM": Inside.STEPS,
@@ -72,8 +78,8 @@ _KNOWN: Mapping[str, Inside] = {
     "RNN": Inside.STEPS,
 }
 """What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
-All were seen on an H100, too (benchmarks/operator_semantics.py). GroupNormalization and Mean have
-no kernel that runs low there. Scatters that add or multiply, and CumSum, store each value on every
+All were seen on an H100 or H200, too (benchmarks/operator_semantics.py). Mean has no kernel that
+runs low there. Scatters that add or multiply, and CumSum, store each value on every
 target (`recurrences`): 8,000 times 0.4 give 1024 there (seen on an H200, November 2026)."""
 OWN_ARITHMETIC = (
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),

@@ -3,7 +3,8 @@
 LSTM, GRU, RNN, CumSum, CumProd and scatters with a reduction are one operator of many steps.
 Rounding only their outputs would miss what a low state does: in FP16 a sum of halves stalls at
 1024. So their low form becomes a Scan or Loop of single steps. Engines may keep some of a state in
-FP32 between steps: they have the last word. ONNX Runtime on CUDA stores more (`cudnn_cells`).
+FP32 between steps: they have the last word. ONNX Runtime on CUDA stores more (`cudnn_cells`), and
+nothing of cells that it leaves to the CPU.
 
 On GPUs a ScatterElements or ScatterND that adds or multiplies does so by atomic operations in the
 type of the data: 8,000 times 0.4 come to 1024 in FP16. TensorRT's open plug-in does so
@@ -264,6 +265,8 @@ class Recurrences:
             return True
         if node.op_type in _CUMULATIVE:
             return self._view.scalar(node.input[1]) is not None
+        if self._target == "onnxruntime" and not cudnn_cells.in_cudnn(node):
+            return False  # on the CPU, whose kernel is FP32 from end to end
         return attribute(node, "hidden_size") is not None and not _number(node, "layout")
 
     def written(

@@ -264,6 +264,29 @@ def _exponential(to: Typed) -> str:
     )
 
 
+def _softsign(to: Typed) -> str:
+    return to.constants(one=1.0) + " size = Abs(x0) total = Add(one, size) y0 = Div(x0, total)"
+
+
+def _gelu(to: Typed) -> str:
+    """Return the kernel of the form by tanh; the other is FP32 inside."""
+    how = attribute(to.node, "approximate")
+    if how is None or how.s != b"tanh":
+        return ""
+    return (
+        to.constants(half=0.5, slope=0.7978845608, bend=0.044715 * 0.7978845608)
+        + """
+        square = Mul(x0, x0)
+        bent = Mul(bend, square)
+        steep = Add(bent, slope)
+        angle = Mul(x0, steep)
+        turned = Tanh(angle)
+        halved = Mul(half, turned)
+        share = Add(half, halved)
+        y0 = Mul(x0, share)"""
+    )
+
+
 _Texts = Mapping[str, Callable[[Typed], str]]
 _OF_PARSER: _Texts = {
     "BatchNormalization": _batch_norm,
@@ -284,11 +307,13 @@ TEXTS: Mapping[TargetName, _Texts] = {
         "InstanceNormalization": _instance_norm,
         "Elu": _exponential,
         "Selu": _exponential,
+        "Gelu": _gelu,
         "HardSwish": _hard_swish,
         "Mish": _mish,
         "QuickGelu": _quick_gelu,
         "ReduceLogSumExp": _log_sum_exp,
         "ReduceSumSquare": _sum_square,
+        "Softsign": _softsign,
         "Sum": _sum,
     },
 }
