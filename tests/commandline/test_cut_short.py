@@ -66,10 +66,20 @@ KEPT: Mapping[Callable[[Path], Sequence[str]], set[str]] = {
     one_pair: set(tiny.KEPT),
     ladder: {*ladder_model.OUTLIERS, *ladder_model.OVERFLOWING},
 }
-COMMON: Sequence[str] = (
-    "--inputs inputs.npz --threads 1 --check check.py:error --out run "
-    "--backend emulated --target tensorrt"
-).split()
+COMMON: Sequence[str] = [
+    "--inputs",
+    "inputs.npz",
+    "--threads",
+    "1",
+    "--check",
+    "check.py:error",
+    "--out",
+    "run",
+    "--backend",
+    "emulated",
+    "--target",
+    "tensorrt",
+]
 
 
 def interrupted(
