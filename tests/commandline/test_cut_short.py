@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,24 @@ def ladder(folder: Path) -> Sequence[str]:
     return ["ladder.onnx", "--tol", "0.1", "--ladder", "int8,fp16,fp32"]
 
 
-KEPT = {one_pair: set(tiny.KEPT), ladder: {*ladder_model.OUTLIERS, *ladder_model.OVERFLOWING}}
-COMMON = ("--inputs", "inputs.npz", "--threads", "1", "--check", "check.py:error", "--out", "run")
-COMMON += ("--backend", "emulated", "--target", "tensorrt")
+KEPT: Mapping[Callable[[Path], Sequence[str]], set[str]] = {
+    one_pair: set(tiny.KEPT),
+    ladder: {*ladder_model.OUTLIERS, *ladder_model.OVERFLOWING},
+}
+COMMON: Sequence[str] = [
+    "--inputs",
+    "inputs.npz",
+    "--threads",
+    "1",
+    "--check",
+    "check.py:error",
+    "--out",
+    "run",
+    "--backend",
+    "emulated",
+    "--target",
+    "tensorrt",
+]
 
 
 def interrupted(
