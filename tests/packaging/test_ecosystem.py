@@ -210,7 +210,7 @@ def served(model: Path) -> Iterator[str]:
     # Without BROWSER it would open one.
     server = subprocess.Popen(
         [UV, "tool", "run", "netron", "--port", str(port), str(model)],
-        env={"BROWSER": "true", "PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
+        env={**os.environ, "BROWSER": "true"},
         stdout=subprocess.DEVNULL,
     )
     try:
