@@ -125,10 +125,7 @@ def test_help_is_of_everyday_flags(
     ("command", "everyday"),
     [
         ("explain", "--worst --inputs --check --target --low"),
-        (
-            "verify",
-            "--plan --backend --compute-capability --plugins --build-timeout --build-memory",
-        ),
+        ("verify", "--plan --backend --compute-capability --plugins --build-timeout --build-memory"),
         ("export", "--plan --out --export-point --io-types --typing"),
         ("target", "--write --read --check --typing"),
     ],
