@@ -238,7 +238,8 @@ def draw(given: argparse.Namespace) -> None:
     for network, axes in zip(networks, panels.flat, strict=False):
         own = [row for row in rows if row["network"] == network and "latency" in row]
         for row in own:
-            x, y = row["latency"]["median"], min(float(row["error"]), WORST)
+            worst = max(float(row["error"]), float(row.get("fresh_error", 0)))
+            x, y = row["latency"]["median"], min(worst, WORST)
             kind = next((kind for kind in KINDS if row["label"].startswith(kind)), "other tools")
             axes.plot(x, max(y, LEAST), KINDS[kind][0], color=KINDS[kind][1], label=kind)
         axes.axhline(own[0]["bound"], color="#c5221f", linewidth=1, label="limit")

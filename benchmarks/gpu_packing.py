@@ -2,8 +2,8 @@
 
 Weights lie in a file of FP32 values that the plans' models refer to, as ONNX has it for external
 data. Those that a plan stores as FP16 are of a second file, which is the first one rounded:
-`unpacked` makes it. Where the file has a batch written into it, there is each model for a full
-batch, too.
+`unpacked` makes it, and the references of the samples, on the CPU. Where the file has a batch
+written into it, there is each model for a full batch, too.
 """
 
 import json
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from precision_bisect.graphs.batching import batch_of, rebatched, samples_apart, stacked
-from zoo.judge import Sample, plain
+from zoo.judge import Sample, load, plain
 from zoo.networks import save
 
 SPEC, WHOLE, HALF = "spec.json", "float32.bin", "float16.bin"
 ALIGNMENT = 4096
 SHARED_BYTES = 1024
 """Smaller weights stay in the models."""
-PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2**27}]
+PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 2**27}]
 """So that what models have in common is stored once."""
 
 
@@ -44,21 +44,21 @@ def pack_network(
     spec: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Write a network's folder: models by label, with how each is opened, samples, references.
+    """Write a network's folder: models by label, with how each is opened, and samples.
 
-    The `spec` has the full batch; whether samples are computed apart there is tried first.
+    The first model is the original. The `spec` has the full batch; whether samples are computed
+    apart there is tried first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run, proto = plain(original), onnx.load(original)
-    outputs: list[Sample] = [dict(enumerated(run(sample))) for sample in samples]
     batch, scaled = spec["batch"], folder / "scaled.onnx"
+    outputs = [dict(enumerated(run(sample))) for sample in samples[:batch]]
     onnx.save(rebatched(proto, batch), scaled)
     own = batch_of(samples[0])
     whole = dict(enumerated(plain(scaled)(stacked(samples, batch))))
     samples_apart(outputs, whole, own, batch)
     scaled.unlink()
     save(list(samples), folder / "samples")
-    save(outputs, folder / "references")
     weights = _Weights(proto, folder / WHOLE)
     table, numbers = [], dict[bytes, int]()
     for label, (path, options) in models.items():
@@ -146,4 +146,8 @@ def unpacked(archive: Path, folder: Path) -> list[Path]:
     for network in found:
         with np.errstate(over="ignore"):
             np.fromfile(network / WHOLE, "<f4").astype("<f2").tofile(network / HALF)
+        if not (network / "references").exists():
+            run = plain(network / "0.onnx")
+            samples = load(network / "samples")
+            save([dict(enumerated(run(sample))) for sample in samples], network / "references")
     return found

@@ -2,8 +2,10 @@
 
 Each code runs in its own environment, a process for each network, at the network's strict limit.
 `python benchmarks/same_answers.py --before ../old/.venv/bin/python --cache zoo-cache`
-Trials of the same plan, samples, kind and draw are compared one by one. Where the two answers
-differ, a judge that shares no code with the tool tells which ones hold (`zoo.judge`).
+Trials of the same plan, samples, kind and draw are compared one by one. A judge that shares no
+code with the tool (`zoo.judge`) tells how far each exported answer is off, on samples and copies:
+as it is written, and with ReduceSumSquare as the product and the sum that TensorRT's parser
+makes of it, each stored.
 """
 
 import argparse
@@ -19,12 +21,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from zoo.judge import error, evaluator, load, plain
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from zoo.judge import copy_of, error, evaluator, load, plain
 from zoo.networks import NETWORKS, ROOT, SkippedError, prepare
 from zoo.others import OTHERS
 
 ANSWER = ("status", "kept", "error", "minimal", "checked")
 TIMEOUT_S = 300.0
+COPIES = 16
 SEARCHES = "SELECT plan, samples, kind, draw, verdict, error FROM trials WHERE {} ORDER BY id"
 BY_CASE = "case_name = ''"
 """An older ledger has no trials of other cases."""
@@ -74,8 +81,8 @@ def compared(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str, Any]:
-    """Search a network with an interpreter's code; return its answer, or why there is none."""
+def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str, Any] | None:
+    """Search a network with an interpreter's code; None where that takes longer than it may."""
     with tempfile.TemporaryDirectory() as work:
         answer = Path(work) / "answer.json"
         asked = [str(python), __file__, "--one", name, "--cache", str(cache), "--out", str(answer)]
@@ -85,7 +92,7 @@ def measured(python: Path, name: str, cache: Path, timeout_s: float) -> dict[str
                 asked, capture_output=True, text=True, timeout=timeout_s, cwd=work, check=False
             )
         except subprocess.TimeoutExpired:
-            return {"status": f"no answer in {timeout_s:g} s"}
+            return None
         if not answer.exists():
             lines = ended.stderr.strip().splitlines() or ["no message"]
             return {"status": lines[-1].replace(str(cache), "."), "exit": ended.returncode}
@@ -125,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Not resolved: an environment's interpreter is known by the path to it.
         pythons = (asked.before.absolute(), Path(sys.executable))
         before, after = (measured(python, name, cache, asked.timeout_s) for python in pythons)
+        if before is None or after is None:
+            print(f"{name}: no two answers in {asked.timeout_s:g} s each", flush=True)
+            continue
         bound = {networks[name].limit: networks[name].limits[-1]}
         rows[name] = {"limit": bound, **compared(before, after)}
         asked.out.write_text(json.dumps(rows, indent=1) + "\n")
@@ -140,14 +150,46 @@ def _ledger(path: Path) -> dict[str, Any]:
     return {json.dumps(trial[:4]): trial[4:] for trial in trials}
 
 
-def _judged(folder: Path, exported: Path, limit: Any) -> float | None:
-    """Return the error of an exported answer by the zoo's judge; None where it has none."""
+def _judged(folder: Path, exported: Path, limit: Any) -> dict[str, float]:
+    """Return the errors of an exported answer by the zoo's judge; nothing where there is none."""
     if not exported.exists():
-        return None
-    reference, answer = plain(folder / "model.onnx"), evaluator(exported)
-    return max(
-        error(answer(sample), reference(sample), limit) for sample in load(folder / "judged")
-    )
+        return {}
+    reference, samples, errors = plain(folder / "model.onnx"), load(folder / "judged"), {}
+    apart = exported.with_name("in_steps.onnx")
+    onnx.save(in_steps(onnx.load(exported)), apart)
+    for name, path in (("written", exported), ("in_steps", apart)):
+        answer = evaluator(path)
+        copies = (
+            copy_of(x, np.random.default_rng((n, k)))
+            for n in range(COPIES)
+            for k, x in enumerate(samples)
+        )
+        for what, given in (("samples", samples), ("copies", copies)):
+            worst = max(error(answer(sample), reference(sample), limit) for sample in given)
+            errors[f"{name}, {what}"] = worst
+    return errors
+
+
+def in_steps(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each ReduceSumSquare as a product and a sum, in place."""
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type == "ReduceSumSquare":
+            square = f"{node.output[0]}/square"
+            nodes.append(helper.make_node("Mul", [node.input[0]] * 2, [square]))
+            node.op_type, node.input[0] = "ReduceSum", square
+            # Its axes are an input from opset 13 on, those of the other from 18 on.
+            axes = [a for a in node.attribute if a.name == "axes"]
+            for setting in axes:
+                node.attribute.remove(setting)
+                values = np.array(setting.ints, np.int64)
+                model.graph.initializer.append(numpy_helper.from_array(values, f"{square}/axes"))
+                node.input.append(f"{square}/axes")
+        nodes.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    return model
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox"]
         )
-        shoot(opened(browser, report, "light", WIDE, 1130), "report-answer")
+        shoot(opened(browser, report, "light", WIDE, 1540), "report-answer")
         shoot(opened(browser, report, "dark", WIDE, 860), "report-dark")
         shoot(opened(browser, report, "light", 390, 844), "report-phone")
         layer = opened(browser, report, "light", WIDE, 940)

@@ -41,7 +41,8 @@ RUN = "run"
 HERE = f"--backend emulated --target tensorrt --threads 1 --out {RUN}"
 """Flags that make a run print the same on every machine."""
 KEPT = r"\d+ of \d+ layers? stays? FP32"
-INSTEAD = r"instead ([A-Z].+?): error"
+HELPS = r"What helps: ([A-Z].+?) (?:\1|Tried, )"
+BETTER = r"(?:instead .+?, 0 kept|fused \d.+?: 0 of .+?\))"
 REACHES = r"overflow: (?:output|weight) reaches [^\s,]+"
 BORN = r"NaN or Inf is born in \S+: inf"
 LOST = r"underflow: \d+% of the output is below 6.1e-05"
@@ -61,7 +62,7 @@ class Kind:
     cause: str
     case: Callable[[], Reported]
     prints: str
-    helps: str = INSTEAD
+    helps: str = HELPS
     flags: str = "--tol 1e-2"
     status: Status | None = Status.FOUND
     causes: frozenset[str] = frozenset({"overflow"})
@@ -261,7 +262,7 @@ NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready
         network="ViT, CLIP",
         typed="clip.onnx --inputs inputs/",
         case=of_field(clipped_norm),
-        prints=(KEPT, r"instead .+?, 0 kept"),
+        prints=(KEPT, BETTER),
         words="""\
 First suspects: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported at opset 13,
 keeps 47 of 272 layers at `--atol 3e-4`, and 14 of 144 with `--fuse-norms`.""",
@@ -270,7 +271,7 @@ keeps 47 of 272 layers at `--atol 3e-4`, and 14 of 144 with `--fuse-norms`.""",
         network="U-Net, VAE",
         typed="unet.onnx --inputs latents/",
         case=lambda: (parse(group_norm()), large()),
-        prints=(KEPT, r"instead .+?, 0 kept"),
+        prints=(KEPT, BETTER),
         words="""\
 First suspect: the square in a norm. The NAFNet example keeps Pow and ReduceMean of seven norms, 14
 of 300 layers, and none with `--fuse-norms`.""",
@@ -279,7 +280,7 @@ of 300 layers, and none with `--fuse-norms`.""",
         network="LLM",
         typed="decoder.onnx --inputs prompts/",
         case=attention,
-        prints=(KEPT, r"instead .+?, 0 kept"),
+        prints=(KEPT, BETTER),
         words="""\
 First suspects: the mask's constant, RMSNorm, and outlier channels. Two layers with such channels
 made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge the logits.""",
@@ -290,7 +291,7 @@ made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge
         case=log_mel,
         prints=(
             LOST,
-            r"instead [A-Z].+?, \d kept",
+            r"Keep these layers in BF16 instead of FP32",
             "Tried, and does not hold: Raise epsilon to what the low type can hold",
         ),
         words="""\
@@ -310,7 +311,7 @@ the problem. `python docs/make_symptoms.py` runs them on the emulator, for Tenso
 1. Where does it begin? `precision-bisect explain model.onnx --inputs inputs/ -v` prints
    `{born}`, with causes and what helps.
 2. What must stay FP32? `precision-bisect model.onnx --inputs inputs/ --tol 1e-2` prints
-   `{kept}`. Make the change of the line `instead`, or deploy `model.mixed.onnx`.
+   `{kept}`. Do what a line `instead` or `fused` names, or deploy `model.mixed.onnx`.
 3. Does the engine obey? `precision-bisect verify model.onnx` [says so](honoured.md).
 
 Give [real inputs](inputs.md): made-up ones may miss what overflows in use.

@@ -15,6 +15,7 @@ from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned, Result, Rung
@@ -165,6 +166,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
             inputs=Inputs(synthetic=True, samples=1),
         ),
     )
+    yield "outputs below their tolerance", replace(RESULT, overlooked=["scores", "boxes"])
     yield "made-up inputs", replace(RESULT, inputs=Inputs(synthetic=True, samples=4))
     yield "given inputs", replace(RESULT, inputs=Inputs(synthetic=False, samples=4))
     honours = [*[Honour.HONOURED] * 3, Honour.NOT_OBSERVABLE]
@@ -192,6 +194,18 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         "a plan to deploy, the fewest exported",
         replace(faster, export_point="fewest", promises_of="fewest"),
     )
+    form = FusedForm(
+        model="00",
+        operators={"LayerNormalization": 2},
+        candidates=9,
+        all_low=0.0004,
+        kept=["Erf"],
+        error=0.0005,
+    )
+    of_form = replace(PLAN, kept=["Erf"], error=0.0005, time=0.5, fused=True)
+    yield "the fused form is deployed", replace(faster, deploy=of_form, fused=form)
+    yield "the fused form is slower", replace(faster, fused=form)
+    yield "the fused form does not hold", replace(faster, fused=replace(form, kept=None))
     slower = replace(PLAN, time=1.02, answer_time=1.1, fp32_tf32_time=0.8)
     yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
     yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))

@@ -88,7 +88,9 @@ class SearchInterrupted(KeyboardInterrupt):
     """Ctrl-C in `precision_bisect.find`; `result` is what the search had found until then."""
 
     def __init__(self, result: object) -> None:
-        super().__init__("interrupted; .result has the best so far")
+        super().__init__(
+            "interrupted; .result has the best so far: in a notebook sys.last_value.result"
+        )
         self.result = result
 
 

@@ -80,6 +80,11 @@ def scope_of(name: str, mark: str = "/") -> str:
     return name.rpartition(mark)[0]
 
 
+def with_module(layer: str, module: str) -> str:
+    """Return a layer's name, with its module where the name does not tell it: `node_add_12`."""
+    return layer if not module or scope_of(layer) else f"{layer} ({module})"
+
+
 def modules_around(module: str) -> list[str]:
     """Return a module and all around it, the outermost first: `enc`, `enc.0`, `enc.0.norm`.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from precision_bisect.errors import first_of, printable
+from precision_bisect.layer_table import with_module
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis, Result
 
@@ -105,7 +106,11 @@ def _group(
     worst = max(known_errors, key=lambda name: known_errors[name], default=layers[0])
     alone = len(places[0]) == 1
     diagnoses = [causes[name] for name in dict.fromkeys((worst, *layers)) if name in causes]
-    where = layers if alone else [result.module_of(names[0]) for names in places]
+    where = (
+        [with_module(name, result.modules.get(name, "")) for name in layers]
+        if alone
+        else [result.module_of(names[0]) for names in places]
+    )
     return Group(
         title=_title(result, places, where),
         rounds=bool(diagnoses) and diagnoses[0].cause is Cause.ROUNDING,

@@ -83,10 +83,10 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
         case Status.FOUND:
             fused = list(_fused(result, command))
             yield from fused
-            yield from _apply(result, model, MORE if fused else ALWAYS)
+            yield from _apply(result, model, first=not fused)
         case Status.NOTHING_TO_KEEP:
             yield from _judge(result, ALWAYS)
-            yield from _build(result)
+            yield from _build(result, NEWS)
         case Status.BUDGET_EXHAUSTED:
             yield _go_on(result, model, command, "Next: go on, with more time or trials")
         case Status.INTERRUPTED:
@@ -218,9 +218,10 @@ def _fused(result: Result, command: Sequence[str]) -> Iterator[NextStep]:
     )
 
 
-def _apply(result: Result, model: Path, level: int) -> Iterator[NextStep]:
-    yield from _judge(result, level)
-    yield from _build(result)
+def _apply(result: Result, model: Path, *, first: bool) -> Iterator[NextStep]:
+    """Yield how to judge, build and look into the answer, `first` where nothing goes before."""
+    yield from _judge(result, ALWAYS if first else MORE)
+    yield from _build(result, NEWS if first else MORE)
     reason = result.no_command.get("weak", result.layer_precisions_reason)
     if reason is not None:
         yield NextStep(
@@ -266,7 +267,7 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
             yield NextStep(what=what, commands=(command,), level=level)
 
 
-def _build(result: Result) -> Iterator[NextStep]:
+def _build(result: Result, level: int) -> Iterator[NextStep]:
     """Yield how to build the typed model, which is the fused one where norms were fused."""
     judged = any(_judge(result, ALWAYS))
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
@@ -282,7 +283,7 @@ def _build(result: Result) -> Iterator[NextStep]:
         yield NextStep(
             what=f"{'Then' if judged else 'Next:'} build ({', '.join(ways)})",
             commands=(f"sh {script} {ways[0]}",),
-            level=NEWS if judged else ALWAYS,
+            level=level if judged else ALWAYS,
         )
 
 

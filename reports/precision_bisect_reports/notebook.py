@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import islice
+from typing import NamedTuple
 
 from precision_bisect.errors import printable
 from precision_bisect.runs.results.curve_of_result import CurvePoint
@@ -32,18 +33,36 @@ _SVG = (
 def curve_svg(result: Result) -> str:
     """Return the error by the number of kept layers, both logarithmic; "" without a figure."""
     points = [point for point in result.curve if point.error_median is not None]
-    return f"{_SVG}{''.join(_drawn(points, result.limit))}</svg>" if points else ""
+    if not points:
+        return ""
+    marks = [
+        _Mark(point.kept_count, point.error_median or 0.0, point_name(point)) for point in points
+    ]
+    plan = None if result.deploys_fewest else result.deploy
+    if plan is not None and plan.error is not None:
+        marks.append(_Mark(len(plan.kept), plan.error, "to deploy"))
+    return f"{_SVG}{''.join(_drawn(points, marks, result.limit))}</svg>"
+
+
+class _Mark(NamedTuple):
+    """A plan with its error, and its name, "" for none."""
+
+    kept_count: int
+    error: float
+    name: str
 
 
 class _Frame:
     """Where errors and counts stand, in pixels from the top and from the left."""
 
-    def __init__(self, points: Sequence[CurvePoint], limit: float | None) -> None:
-        errors = [error for point in points for error in (point.error_median, point.error_max)]
+    def __init__(
+        self, points: Sequence[CurvePoint], marks: Sequence[_Mark], limit: float | None
+    ) -> None:
+        errors = [*(point.error_max for point in points), *(mark.error for mark in marks)]
         powers = [math.log10(e) for e in (*errors, limit) if e is not None and 0 < e < math.inf]
         self.top = math.floor(max(powers, default=0)) + 1
         self.foot = max(math.floor(min(powers, default=-1)), self.top - _DECADES)
-        self.most = max(1, *(point.kept_count for point in points))
+        self.most = max(1, *(mark.kept_count for mark in marks))
 
     def y(self, error: float) -> float:
         """Return the place of an error: 0 is at the foot, and what is not finite at the top."""
@@ -60,9 +79,11 @@ class _Frame:
         return _LEFT + math.log10(count + 1) / math.log10(self.most + 1) * (_RIGHT - _LEFT)
 
 
-def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
+def _drawn(
+    points: Sequence[CurvePoint], marks: Sequence[_Mark], limit: float | None
+) -> Iterator[str]:
     """Yield axes, the tolerance, the lines of medians and of worst errors, and marks."""
-    frame = _Frame(points, limit)
+    frame = _Frame(points, marks, limit)
     yield f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="currentColor"/>'
     for power in range(frame.foot, frame.top + 1, max(1, (frame.top - frame.foot) // 5)):
         yield _label(_LEFT - 6, frame.level(power) + 4, f"1e{power}", "end")
@@ -79,18 +100,17 @@ def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
         line = " ".join(f"{frame.x(n):.1f},{frame.y(e):.1f}" for n, e in errors if e is not None)
         style = f'fill="none" stroke="#1a78c2" stroke-dasharray="{dashes}"'
         yield f'<polyline points="{line}" {style}/>'
-    yield from _marks(frame, points)
+    yield from _marks(frame, marks)
 
 
-def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
+def _marks(frame: _Frame, marks: Sequence[_Mark]) -> Iterator[str]:
     """Yield the points; names stand where the falling curve is not, those at its end below it."""
     labels: list[tuple[float, float]] = []
-    for point in points:
-        assert point.error_median is not None
-        x, y = frame.x(point.kept_count), frame.y(point.error_median)
-        style = 'r="6" fill="#c2570c"' if point.point else 'r="3" fill="#1a78c2"'
+    for kept_count, error, name in marks:
+        x, y = frame.x(kept_count), frame.y(error)
+        style = 'r="6" fill="#c2570c"' if name else 'r="3" fill="#1a78c2"'
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" {style}/>'
-        if not point.point:
+        if not name:
             continue
         last = x > (_LEFT + _RIGHT) / 2
         side = 1 if last and y + 2 * _LINE < _BOTTOM else -1
@@ -98,7 +118,7 @@ def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
         while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in labels):
             y += side * _LINE
         labels.append((x, y))
-        label = f"{point_name(point)}: {point.kept_count} kept, {figure_text(point.error_median)}"
+        label = f"{name}: {kept_count} kept, {figure_text(error)}"
         yield _label(x, y, label, "end" if last else "start")
 
 
@@ -106,6 +126,8 @@ def _label(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
+CELL = '<td style="text-align:left">'
+"""The start of a cell: Jupyter sets the text of tables at their right."""
 MOST_ADVICE = 3
 """So much advice is shown, the most helpful first; the report has all."""
 MOST_LAYER_ROWS = 60
@@ -125,7 +147,7 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     if result.out is not None:
         facts.append(("run folder", str(result.out)))
     parts = [f"<p><b>{_text(text)}</b></p>" for text in (page.headline, page.banner) if text]
-    table = "".join(f"<tr><th>{name}</th><td>{_text(text)}</td></tr>" for name, text in facts)
+    table = "".join(f"<tr><th>{name}</th>{CELL}{_text(text)}</td></tr>" for name, text in facts)
     parts.append(f"<table>{table}</table>")
     if curve:
         parts.append(f"<p>{_text(curve_words(result))}</p>{curve}")
@@ -134,7 +156,7 @@ def as_html(result: Result, *, curve_alone: bool = False) -> str:
     if result.kept:
         head = "<tr><th>layer</th><th>type</th><th>cause</th><th>evidence</th></tr>"
         rows = "".join(
-            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
+            f"<tr>{''.join(f'{CELL}{_text(cell)}</td>' for cell in cells)}</tr>"
             for cells in _layers(result)
         )
         parts.append(f"<table>{head}{rows}</table>")

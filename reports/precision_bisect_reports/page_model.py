@@ -18,6 +18,7 @@ from precision_bisect.trial import Honour, LatencyMethod
 from precision_bisect_reports.by_output import by_output, kind_of_limit
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.promise import (
+    MOST_NAMED,
     by_defaults,
     deployed,
     fails_elsewhere,
@@ -25,6 +26,7 @@ from precision_bisect_reports.promise import (
     in_range,
     made_up,
     must_not_be_used,
+    overlooked,
     predicted,
     predicted_alone,
     proof,
@@ -52,7 +54,6 @@ from precision_bisect_reports.speed import (
     weights,
 )
 
-MOST_NAMED = 3
 Tone: TypeAlias = Literal["good", "open", "bad"]
 _METHODS: Mapping[LatencyMethod, str] = {
     "host_clock": "the host's clock",
@@ -167,6 +168,7 @@ def _caveats(result: Result) -> Iterator[Row]:
         Row("", must_not_be_used(result), form=Form.REMARK),
         Row("", CUT_SHORT.capitalize() if result.cut_short else "", form=Form.REMARK),
         Row("no gain", no_faster(result)),
+        Row("not judged", overlooked(result)),
         Row("unknown", foreign_to(result)),
         Row("elsewhere", fails_elsewhere(result)),
         *(row for row in _as_deployed(result) if row.level == NEWS),
@@ -175,6 +177,7 @@ def _caveats(result: Result) -> Iterator[Row]:
             for input_range in result.input_ranges
             if input_range.failed
         ),
+        *(row for row in _interface(result) if row.level == NEWS),
         Row("inputs", made_up(result.inputs)),
         Row("predicted", predicted_alone(result), EVIDENCE),
     ]
@@ -187,10 +190,18 @@ def _as_deployed(result: Result) -> Iterator[Row]:
     if tf32 is not None:
         # That FP32 is to be deployed is said where the plan to deploy is.
         expected = tf32.holds and (result.deploy is not None or not tf32.fp32_wins)
-        yield Row("TF32", with_tf32(result), EVIDENCE if expected else NEWS)
+        told = EVIDENCE if result.deploy is None else DETAIL
+        yield Row("TF32", with_tf32(result), told if expected else NEWS)
     if recheck is not None and (defaults := recheck.library_defaults):
         level = EVIDENCE if defaults.outcome == "pass" else NEWS
         yield Row("defaults", by_defaults(defaults, result), level)
+
+
+def _interface(result: Result) -> Iterator[Row]:
+    """Yield what 16-bit inputs and outputs cost alone: news where values are lost."""
+    if result.interface is not None and result.status not in WITHOUT_ANSWER:
+        level = NEWS if result.interface.lost else EVIDENCE
+        yield Row("interface", printable(result.interface.words), level)
 
 
 def _leading(result: Result) -> Iterator[Row]:
@@ -208,8 +219,7 @@ def _rows(result: Result) -> Iterator[Row]:
     """Yield the other rows in the order of the screen."""
     if not result.unanswered:
         yield from _judged(result)
-    if result.interface is not None and result.status not in WITHOUT_ANSWER:
-        yield Row("interface", printable(result.interface.words))
+    yield from (row for row in _interface(result) if row.level != NEWS)
     if result.fp32_form is not None:
         yield Row("searched", searched_as(result))
     if result.asked:
@@ -232,7 +242,8 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("exports", point)
     if result.deploy is not None:
         yield Row("how fast", how_fast(result), MORE)
-        yield Row("weights", weights(result), FULL)
+        if result.deploy.high_weight_bytes:
+            yield Row("weights", weights(result), FULL)
     yield from (row for row in _as_deployed(result) if row.text and row.level != NEWS)
     yield from deployed(result)
     yield from _setting(result)

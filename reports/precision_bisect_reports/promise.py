@@ -4,7 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.precisions import HALF_NAMES
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need, Uncertified
@@ -15,6 +15,9 @@ from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
+
+MOST_NAMED = 3
+"""Of more names so many are shown."""
 
 
 def proof(result: Result) -> str:
@@ -181,6 +184,18 @@ def made_up(inputs: Inputs | None) -> str:
     return (
         f"made up, {counted(count, 'sample')}: real ones may reach ranges that these do "
         "not, and layers that overflow there are missed; give --inputs"
+    )
+
+
+def overlooked(result: Result) -> str:
+    """Say by which outputs no plan can fail; "" for none."""
+    if not result.overlooked:
+        return ""
+    names = first_of([printable(name) for name in result.overlooked], MOST_NAMED)
+    verb = "is" if len(result.overlooked) == 1 else "are"
+    return (
+        f"{names} {verb} smaller than the tolerance, zeros would pass; give inputs that reach "
+        "larger values, or judge relatively: --metric snr --tol 40"
     )
 
 

@@ -67,10 +67,10 @@ def to_deploy(result: Result) -> str:
     plan, tf32 = result.deploy, result.tf32
     if plan is None:
         return ""
-    own = "the fewest layers"
+    own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
         own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
-        own += f" of {FUSED_MODEL}" * plan.fused
+        own = f"{FUSED_MODEL}, " * plan.fused + own
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()

@@ -91,7 +91,8 @@ def verdict(outcome: Outcome) -> str:
 
 
 _BAR = 12
-"""So many columns are left beside the figures."""
+_BESIDE = 10 + 1 + _BAR + 1 + 4 + 2
+"""Columns of the step, the bar and the share, beside the figures."""
 NARROWEST = 40
 WIDEST = 120
 """Longer lines are hard to read."""
@@ -151,7 +152,9 @@ class TerminalReport:
         self._explain, self._quiet = explain, quiet
         self._explained: set[Identity] = set()
         self._out = _Lasting(file=out, highlight=False, soft_wrap=True)
-        self._err = _Lasting(file=err, highlight=False, soft_wrap=not err.isatty())
+        self._err = _Lasting(file=err, highlight=False)
+        # A cell has no width of its own to fold at, other than a file or a pipe.
+        self._err.soft_wrap = not (err.isatty() or self._err.is_jupyter)
         self._clock = clock
         self._progress = Progress()
         self._spoken_at = clock()
@@ -258,15 +261,18 @@ class TerminalReport:
         self._err.print(Text(printable(line), style=style))
 
     def line(self) -> RenderableType:
-        """Return the bar with its figures, one line at 80 columns."""
+        """Return the bar with its figures on one line; a narrow one has what fits of them."""
         progress = self._progress
         if progress.started is None:
             return self._spinner.text if isinstance(self._live, _Cell) else self._spinner
+        parts, room = list(figures(progress)), self._err.width - _BESIDE
+        while len(parts) > 1 and len(", ".join(parts)) > room:
+            del parts[0]
         line = Table.grid(padding=(0, 1))
         line.add_row(
             Text(f"{STEPS[progress.step]:<10}"),
             ProgressBar(total=1.0, completed=progress.done, width=_BAR),
-            Text(f"{progress.done:4.0%}  {', '.join(figures(progress))}", no_wrap=True),
+            Text(f"{progress.done:4.0%}  {', '.join(parts)}", no_wrap=True),
         )
         return line
 

@@ -17,6 +17,7 @@ from precision_bisect.commandline.batch.batch_record import (
     junit,
     markdown,
 )
+from precision_bisect.commandline.ci_reports import tell_github_of_jobs
 from precision_bisect.commandline.main import main
 
 Write = Callable[[str], Path]
@@ -84,6 +85,24 @@ def test_untrusted_text_stays_text() -> None:
     )
 
 
+def test_github_is_told_of_each_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What failed comes first, for few annotations are shown; the step's summary is the table."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    jobs = [job("good", "found", 0), job("late", JobState.WAITING, None)]
+    jobs.append(job("bad", JobState.FAILED, 2, "no such file\n::warning::x"))
+    tell_github_of_jobs(Batch(jobs_file="jobs.toml", started="", jobs=jobs))
+    lines = capsys.readouterr().err.splitlines()
+    levels = [line.partition(" title=precision-bisect::")[0] for line in lines]
+    assert ["::error", "::warning", "::notice"] == levels
+    assert "::bad: failed: no such file" in lines[0]
+    assert (
+        markdown(Batch(jobs_file="", started="", jobs=jobs))
+        in (tmp_path / "summary.md").read_text()
+    )
+
+
 def test_two_batches_are_compared_by_job(
     gated: Ran, write: Write, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +120,8 @@ def test_two_batches_are_compared_by_job(
     assert ["new: no such job before", "gated: no such job after"] == [second, third]
     assert 1 == main(["compare", str(before), str(tmp_path / "out"), "--json"])
     told = json.loads(capsys.readouterr().out)
+    assert 0 == main(["compare", str(before / "batch.json"), str(before)])
+    capsys.readouterr()
     assert ["b", "new", "gated"] == [each["name"] for each in told["jobs"]]
     assert 2 == len(told["jobs"][0]["change"]["removed"])
     assert 2 == main(["compare", str(before), str(before / "b")])

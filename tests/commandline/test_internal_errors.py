@@ -47,7 +47,7 @@ def search(place: Path, *more: str) -> int:
     [
         (Panic("index out\nof bounds"), "Panic: index out"),
         *nightly(
-            (MemoryError(), "MemoryError: MemoryError"),
+            (RecursionError("deep"), "RecursionError: deep"),
             (PermissionError(13, "Permission denied", "/x"), "PermissionError: [Errno 13]"),
         ),
     ],
@@ -102,6 +102,17 @@ def test_without_room_the_line_is_all(
     assert 70 == main(["doctor"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("please report it; there was no room for its traceback")
+
+
+def test_memory_that_runs_out_is_no_internal_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit of the shell's meets any line of ours; nobody reports that, or it stays open."""
+    monkeypatch.setattr("precision_bisect.pipeline.run.conclude", raising(MemoryError()))
+    assert ExitCode.USAGE == search(place)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("precision-bisect: the memory ran out; give it more")
+    assert [] == [*(place / "temp").iterdir()]
 
 
 def test_no_answer_has_that_code() -> None:

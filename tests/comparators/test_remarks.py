@@ -21,6 +21,7 @@ from precision_bisect.runs.monitoring.events import Event, Warned
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import Verdict
+from precision_bisect_reports.page_model import page_of
 
 WAYS = 6625
 SOFT: Sample = {"probs": np.full((1, WAYS), 1 / WAYS, np.float32)}
@@ -141,6 +142,8 @@ def test_a_run_says_it_at_the_start_and_at_the_end(tmp_path: Path) -> None:
     assert result.status is Status.NOTHING_TO_KEEP
     (told,) = [each for each in said if "smaller than its tolerance" in each]
     (note,) = [each for each in result.notes if "smaller than its tolerance" in each]
+    assert len(result.overlooked) == 1 and f"{result.overlooked[0]!r} is smaller" in note
+    assert "zeros would pass" in page_of(result).banner
     assert "--metric snr --tol 40" in note
     assert told == note.replace("--metric snr --tol 40", "metric='snr' tol=40")
 

@@ -282,6 +282,8 @@ def test_paper_is_light_and_complete(opened: Open, report: Path) -> None:
     expect(page.locator("#tree")).to_be_hidden()
     expect(page.locator("#kept tbody tr")).to_have_count(3)
     expect(page.locator("#sensitivities figure .chart canvas")).to_have_count(1)
+    drawn = page.locator("#sensitivities figure .chart canvas").evaluate("e => e.offsetHeight")
+    assert drawn > 50
     assert page.locator("details, button.copy, button.chip").count()
     for dead in page.locator("details, button.copy, button.chip").all():
         expect(dead).to_be_hidden()

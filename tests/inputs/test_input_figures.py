@@ -155,3 +155,37 @@ def test_what_a_user_sees_of_a_folder_of_photos(
         assert ExitCode.USAGE == main([*command, *changed])
         (*_, line) = capsys.readouterr().err.splitlines()
         assert "cannot resume" in line and told in line and "other inputs" not in line
+
+
+MASKED = "(int64[N, S] ids, int64[N, S] attention_mask) => (int64[N, S] y) "
+MASKED += "{ y = Mul(ids, attention_mask) }"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width", "odd"),
+    [
+        ([[4], [6]], None, "'attention_mask' hides nothing in any sample"),
+        ([[8, 8], [8, 8]], 8, "'attention_mask' hides nothing in any sample"),
+        ([[5, 5], [5, 5]], 8, "'attention_mask' is the same in all samples"),
+        ([[5, 8], [5, 8]], 8, None),
+        ([[5], [8]], 8, None),
+    ],
+)
+def test_masks_that_are_all_alike_are_told(
+    lengths: list[list[int]], width: int | None, odd: str | None, tmp_path: Path
+) -> None:
+    """Without padding in any sample, or with the same in all, what it breaks would be missed."""
+    samples: list[Sample] = []
+    for rows in lengths:
+        mask = np.array([np.arange(width or rows[0]) < length for length in rows], np.int64)
+        samples.append({"ids": np.full_like(mask, 7), "attention_mask": mask})
+    said = remarks(MASKED, samples, tmp_path)
+    assert (odd is not None) == len(said) and all(odd in line for line in said if odd)
+    assert all("padded and unpadded samples" in line for line in said)
+
+
+def test_other_inputs_with_masks_in_their_names_are_no_masks(tmp_path: Path) -> None:
+    """A mask of scores, or ids of masked words, says nothing of padding."""
+    body = "(float[1, 4] mask_scores) => (float[1, 4] y) { y = Neg(mask_scores) }"
+    scores: NDArray[np.float32] = np.array([[0.5, 1, 0, 0]], np.float32)
+    assert [] == remarks(body, [{"mask_scores": scores}], tmp_path)

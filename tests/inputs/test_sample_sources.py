@@ -12,7 +12,7 @@ from effort import examples
 from models import load_text, normal
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, PrecisionBisectError
-from precision_bisect.judging.inputs.input_check import check_samples
+from precision_bisect.judging.inputs.input_check import CheckedSamples, check_samples
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.judging.inputs.loader_script import loader_script
 from precision_bisect.judging.inputs.sample_sources import open_source
@@ -26,7 +26,7 @@ def opened(path: Path, folder: Path, signature: str = TWO, **flags: Any) -> list
     """Return the samples of a path, for a model of this signature, checked."""
     model = load_text(signature, folder)
     placed = open_source(Options(model=model.path, inputs=path, **flags), path, model).placed
-    return check_samples(model, list(placed.values()), list(placed))
+    return [*CheckedSamples(model, placed)]
 
 
 def refused(path: Path, folder: Path, signature: str = TWO, **flags: Any) -> str:

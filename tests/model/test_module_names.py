@@ -12,6 +12,7 @@ from onnx import helper
 import tiny
 from precision_bisect.graphs.load import at_least_opset, load_model
 from precision_bisect.graphs.module_names import SCOPES, module_names
+from precision_bisect.layer_table import with_module
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -159,3 +160,19 @@ def exported(nodes: Sequence[tuple[str, str]], told: Sequence[str]) -> onnx.Mode
     ]
     graph = helper.make_graph(made, "exported", [], [], weights)
     return helper.make_model(graph, producer_name="pytorch")
+
+
+@pytest.mark.parametrize(
+    ("layer", "module", "shown"),
+    [
+        ("node_add_12", "bert.embeddings", "node_add_12 (bert.embeddings)"),
+        ("/bert/embeddings/Add", "bert.embeddings", "/bert/embeddings/Add"),
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1", "/layer1/layer1.0/conv1/Conv"),
+        ("Add_7", "", "Add_7"),
+    ],
+)
+def test_a_module_stands_beside_names_that_do_not_tell_it(
+    layer: str, module: str, shown: str
+) -> None:
+    """`node_add_12` of a dynamo export says nothing; `/bert/embeddings/Add` says it already."""
+    assert shown == with_module(layer, module)

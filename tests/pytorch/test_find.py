@@ -1,5 +1,7 @@
 """`precision_bisect.torch.find`: from a module to the modules that it keeps."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ pytest.importorskip("onnxscript", reason="pip install --group models")
 
 import precision_bisect.torch as front  # noqa: E402 - where torch is installed
 import torch_networks as networks  # noqa: E402
-from precision_bisect import PrecisionBisectError  # noqa: E402
+from precision_bisect import PrecisionBisectError, SearchInterrupted  # noqa: E402
+from precision_bisect.runs.monitoring.events import Event, TrialFinished  # noqa: E402
+from precision_bisect.runs.results.result import Result  # noqa: E402
 
 
 class Two(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -43,6 +47,25 @@ def test_without_a_folder_nothing_is_left() -> None:
     assert ["decode"] == list(found.modules)
     assert found.result.out is None
     assert "decode" in found.script
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupt_leaves_no_folder_that_is_gone(*, kept: bool, tmp_path: Path) -> None:
+    """Ctrl-C has the best so far; without a folder its result names none either."""
+    seen: list[Event] = []
+
+    def interrupt(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event, TrialFinished) and len(seen) > 8:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    model = networks.network("detector")
+    sample = torch.from_numpy(networks.samples("detector")[0]["x"])
+    options: dict[str, Any] = {"folder": tmp_path} if kept else {}
+    with pytest.raises(SearchInterrupted) as caught:
+        front.find(model, sample, observer=interrupt, **options)
+    assert isinstance(caught.value.result, Result)
+    assert (tmp_path / front.RUN if kept else None) == caught.value.result.out
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """One page of a result: the golden screen, and the same facts in the report and in notebooks."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from final_screens import screen
+from final_screens import RESULT, screen
 from golden_screens import cases, golden
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.answer import answer_section
 from precision_bisect_reports.html.source import Source
-from precision_bisect_reports.notebook import as_html
+from precision_bisect_reports.notebook import CELL, as_html
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
 from precision_bisect_reports.summary import MOST_LINES, WIDTH
@@ -42,7 +47,7 @@ def test_every_page_has_the_same_facts(result: Result) -> None:
         if row.form in (Form.FACT, Form.REMARK):
             assert row.text in report
         if row.form in (Form.FACT, Form.FIGURE):
-            assert f"<th>{row.label}</th><td>{escape(row.text)}</td>" in notebook
+            assert f"<th>{row.label}</th>{CELL}{escape(row.text)}</td>" in notebook
     assert page.banner == answer["banner"]
     assert escape(page.banner) in notebook
 
@@ -53,6 +58,24 @@ def test_the_screen_is_read_at_one_glance(name: str, shown: str) -> None:
     lines = shown.splitlines()
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= WIDTH
+
+
+NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), min_size=1, max_size=90)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=12, unique=True), st.integers(40, 120))
+def test_names_are_shortened_and_not_broken(names: Sequence[str], width: int) -> None:
+    """Whatever layers are called: lines fit, and of a name that does not, both ends are there."""
+    result = replace(RESULT, kept=[f"/{name}" for name in names], rungs=())
+    facts = screen(result, width=width).partition("\n\n")[0].splitlines()
+    assert max(map(cell_len, facts)) <= width
+    shown = {word.rstrip(",:") for line in facts for word in line.split()}
+    for word in (word for word in shown if word.startswith("/")):
+        head, mark, tail = word.partition("…")
+        assert any(
+            f"/{name}".startswith(head) and (not mark or name.endswith(tail.rstrip(",:")))
+            for name in names
+        ) or "…" in "".join(names)
 
 
 @pytest.mark.parametrize("width", [40, 60, 120])

@@ -129,6 +129,20 @@ def test_a_terminal_has_one_line_with_a_bar(monkeypatch: pytest.MonkeyPatch) -> 
     assert re.match(r"Search +\S+ +55%  1 evaluation, best 12 of 100", line)
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_line_cuts_no_figure(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 layers a narrow terminal must not show 10: what does not fit is left out whole."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    report = TerminalReport(io.StringIO(), io.StringIO())
+    events: list[Event] = [STARTED, PhaseStarted(phase=Phase.SEARCH), finished(12, Verdict.PASS)]
+    events += [finished(99, Verdict.FAIL)] * 98
+    for event in events:
+        report(event)
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(report.line())
+    assert re.search(r"%  (best 12 of 100)?(, )?(\d+ s left)?$", stream.getvalue().rstrip())
+
+
 def test_trials_side_by_side_are_counted() -> None:
     """What flies together is said, and no more once it has landed."""
     progress = Progress()

@@ -16,7 +16,8 @@ from precision_bisect.plan import Plan
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.trial import Kind, Phase
 from precision_bisect_strategies import pareto
-from precision_bisect_strategies.pareto import Pareto, few_groups
+from precision_bisect_strategies.modules import few_groups
+from precision_bisect_strategies.pareto import Pareto
 from simulated import by
 
 ERRORS = [0.01, 0.01, 0.9, 0.01, 0.01, 0.3, 0.01, 0.3, 0.3, 0.01, 0.3, 0.01]

@@ -191,7 +191,7 @@ def test_the_screen_and_the_report_have_all_three(result: Result) -> None:
     assert "deploy FP32: TF32 holds (error" in words(result)
     assert result.out is not None
     report = (result.out / REPORT).read_text()
-    assert all(title in report for title in ('["Deploy",', '["How fast",', '["TF32",'))
+    assert all(title in report for title in ('"deploy":"FP32', '["How fast",', '["TF32",'))
     told = how_fast(result)
     assert told in report and told in " ".join(words(result).split())
     figures = json.loads((result.out / RESULT).read_text())["deploy"]
@@ -277,15 +277,13 @@ def test_the_fewest_alone(
     assert sorted(fewest.kept) == layers_in(tmp_path)
 
 
-def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
-    """Where all can run low that is what is deployed, by `export`, too."""
+def test_all_low_has_fp32_beside_it_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
+    """Where all can run low the files hold that, and the screen says that FP32 is as fast."""
     small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
     asked = find(model, tol=10.0, inputs=small, out=tmp_path, threads=1)
-    assert (Status.NOTHING_TO_KEEP, None, "fewest") == (
-        asked.status,
-        asked.deploy,
-        asked.export_point,
-    )
+    assert Status.NOTHING_TO_KEEP is asked.status
+    assert asked.deploy is not None and not asked.deploy.kept and asked.deploy.estimated
+    assert asked.fp32_wins and "times as fast as every layer in FP16" in words(asked)
     assert tmp_path == export(model, tmp_path, None, {}, "deploy").folder
     assert [] == layers_in(tmp_path)
 

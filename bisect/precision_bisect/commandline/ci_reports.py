@@ -1,4 +1,4 @@
-"""What services show of a single run: JUnit's XML, and GitHub's annotations and summary."""
+"""What services show of runs: JUnit's XML, and GitHub's annotations and summary."""
 
 import os
 import secrets
@@ -19,6 +19,8 @@ _HEAD = 512
 """Bytes in which a JUnit file names its suite."""
 _MOST_ANNOTATED = 10
 """GitHub shows so many annotations of a step."""
+_LEVELS = {ExitCode.OK: "notice", ExitCode.BUDGET: "warning"}
+"""How grave an annotation is, by the exit code; all others are errors."""
 
 
 def check_junit(path: Path, run: Path) -> None:
@@ -73,7 +75,7 @@ def report_to_services(
         model_stamp=[],
         command=[],
         run_folder=str(options.folder),
-        log=str(options.folder),
+        log="",
         status=JobState.FAILED if result is None else result.status,
         exit_code=int(code),
         message="; ".join(remarks),
@@ -86,11 +88,27 @@ def report_to_services(
         _write(junit_file, junit(batch), "w")
     if github:
         level = "notice" if code == ExitCode.OK else "error"
-        for remark in (*remarks, *([] if remarks else [str(job)]))[:_MOST_ANNOTATED]:
-            tell(f"::{level} title=precision-bisect::{_escaped(remark)}")
-        if path := os.environ.get(_SUMMARY):
-            layers = "" if result is None else "".join(f"- `{_plain(n)}`\n" for n in result.kept)
-            _write(Path(path), f"{markdown(batch)}\n{layers}", "a")
+        layers = () if result is None else result.kept
+        _tell_github([(level, remark) for remark in remarks or [str(job)]], batch, layers)
+
+
+def tell_github_of_jobs(batch: Batch) -> None:
+    """Tell GitHub how each job of a batch ended: what failed first, as few are shown."""
+    by_level: dict[str, list[str]] = {"error": [], "warning": [], "notice": []}
+    for job in batch.jobs:
+        level = _LEVELS.get(job.verdict, "error")
+        by_level[level].append(str(job))
+    _tell_github([(level, line) for level, lines in by_level.items() for line in lines], batch)
+
+
+def _tell_github(
+    annotations: Sequence[tuple[str, str]], batch: Batch, layers: Sequence[str] = ()
+) -> None:
+    for level, text in annotations[:_MOST_ANNOTATED]:
+        tell(f"::{level} title=precision-bisect::{_escaped(text)}")
+    if path := os.environ.get(_SUMMARY):
+        kept = "".join(f"- `{_plain(name)}`\n" for name in layers)
+        _write(Path(path), f"{markdown(batch)}\n{kept}", "a")
 
 
 def _write(path: Path, text: str, mode: str) -> None:

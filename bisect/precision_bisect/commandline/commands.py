@@ -222,6 +222,7 @@ def doctor_command(parsed: Namespace) -> int:
 def batch_command(parsed: Namespace) -> int:
     from precision_bisect.commandline.batch.batch_record import written_line
     from precision_bisect.commandline.batch.batch_run import as_shell, dry_run, run_batch
+    from precision_bisect.commandline.ci_reports import tell_github_of_jobs
 
     options = BatchOptions(jobs_file=parsed.jobs, **given(parsed, BatchOptions))
     if parsed.dry_run:
@@ -235,6 +236,8 @@ def batch_command(parsed: Namespace) -> int:
         return ExitCode.USAGE if failed else ExitCode.OK
     batch = run_batch(options, tell, (lambda line: None) if parsed.json else _show)
     sys.stdout.write(batch.to_json() if parsed.json else written_line(options.folder))
+    if parsed.github:
+        tell_github_of_jobs(batch)
     return batch.exit_code
 
 

@@ -46,7 +46,8 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
     """Have what nobody expects become an InternalError, its traceback in the logs of the run.
 
     Where there is no run, or no room, the traceback is a temporary file. What cannot be printed is
-    no error of this package, and passes. A path that no system takes is a UsageError.
+    no error of this package, and passes. A path that no system takes is a UsageError, as memory
+    is that has run out.
     """
     try:
         yield
@@ -60,6 +61,9 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in _UNUSABLE:
             name = shortened(str(error.filename))
             raise UsageError(f"{name}: {error.strerror}", "choose another path") from error
+        if isinstance(error, MemoryError):
+            hint = "give it more, such as ulimit -v unlimited, or fewer and smaller samples"
+            raise UsageError("the memory ran out", hint) from error
         path = _written(error, None if run is None or not is_run(run) else run)
         raise InternalError(
             f"internal error: {type(error).__name__}: {first_line(error)}",

@@ -132,7 +132,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     rungs = _rungs(file, result)
     _check_names(file, [name for _, names in rungs for name in names], model)
     fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
-    pinned = [entry for entry in result.pinned if entry.layer not in fixed]
+    pinned: Sequence[Pinned] = [entry for entry in result.pinned if entry.layer not in fixed]
     pair = Pair(low=result.low, high=rungs[-1][0])
     forms = {
         LayerName(request.layer): _form(file, request, result, pair) for request in result.asked

@@ -52,8 +52,7 @@ def on_cpu() -> Providers:
 def runtime() -> ModuleType:
     """Import and return onnxruntime. Raises PluginError where it is not there or does not load."""
     try:
-        # It would send telemetry, and leave a file of its own in TMPDIR.
-        os.environ.setdefault(_NO_TELEMETRY, "1")
+        os.environ.setdefault(_NO_TELEMETRY, "1")  # telemetry leaves a file in TMPDIR, too
         import onnxruntime
 
         module: ModuleType = onnxruntime
@@ -61,7 +60,8 @@ def runtime() -> ModuleType:
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime"
         why = "is not installed" if missing else f"does not load: {in_words(error)}"
-        raise PluginError(f"onnxruntime {why}", "pip install onnxruntime") from error
+        hint = "more memory (ulimit -v)" if "map segment" in why else "pip install onnxruntime"
+        raise PluginError(f"onnxruntime {why}", hint) from error
     return module
 
 

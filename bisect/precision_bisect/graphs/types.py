@@ -169,8 +169,7 @@ def declared_low(elem_types: Mapping[str, int]) -> dict[str, int]:
 
 def in_fp32(proto: onnx.ModelProto, weights: Weights) -> tuple[onnx.ModelProto, Weights]:
     """Return copies with FLOAT for every FLOAT16 and BFLOAT16; other weights are shared."""
-    model, weights = onnx.ModelProto(), dict(weights)
-    model.CopyFrom(proto)
+    model, weights = copied(proto), dict(weights)
     for graph in all_graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.data_type in HALF_TYPES and tensor.name in weights:

@@ -187,7 +187,7 @@ def _explain(run: _Ended) -> Search[None]:
                 trials=run.driver.trials,
                 culprits=culprits_of(prepared, curve),
                 found=plan is not None,
-                fused=None if run.fused is None else run.fused.record(run.driver),
+                fused=None if run.fused is None else run.fused.holding,
                 allowance=allowance(prepared, run.driver.trials, run.budget),
             )
             with run.driver.standing():
@@ -287,6 +287,7 @@ def _subject(run: _Ended) -> SubjectSection:
             samples=len(case.sets.feeds),
             distinct=len({*case.sets.new.near}),
         ),
+        overlooked=prepared.loaded.overlooked,
         fingerprint=prepared.fingerprint,
         options=told_options(prepared.loaded.request),
     )

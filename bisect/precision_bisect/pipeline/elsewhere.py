@@ -308,14 +308,18 @@ def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
 
 
 def _in_tf32(prepared: Prepared) -> Evaluate:
-    backend = _emulator(prepared, prepared.case.options, tf32=True)
-    judge = evaluator(prepared, backend)
+    options, heavy = prepared.case.options, prepared.heavy
+    # One that is heavy is opened once the search asks for it.
+    deciding = evaluator(prepared, _emulator(prepared, options, tf32=True, late=heavy))
 
     def evaluate(proposal: Proposal) -> Outcome:
-        outcome = judge(proposal)
-        # A large model's session is not to stay open during the search that follows.
-        if proposal.phase is Phase.PREFLIGHT and prepared.heavy:
+        if not heavy or proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
+            return deciding(proposal)
+        # A graph of this plan alone takes less memory and time than that of all.
+        backend = _emulator(prepared, options, tf32=True, few=True)
+        try:
+            return evaluator(prepared, backend)(proposal)
+        finally:
             backend.rest()
-        return outcome
 
     return evaluate

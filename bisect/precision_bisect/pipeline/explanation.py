@@ -28,13 +28,12 @@ from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import one
 from precision_bisect.protocols import Search
-from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.result import AnswerSection
 from precision_bisect.runs.results.tensor_errors import TensorErrors, read_tensor_errors
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import inference_work
-from precision_bisect.trial import Kind, Phase, SampleSet, Trial
+from precision_bisect.trial import Kind, Outcome, Phase, SampleSet, Trial
 
 NEAR_MISSES = 5
 """Near misses that are explained, at most: those that take most. A bound for readers."""
@@ -154,7 +153,8 @@ class Answer:
 
     `culprits` are explained, too, and in place of near misses where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take the `allowance`. What the `fused` form came to is known.
+    nothing is tried. Advice may take the `allowance`. The `fused` form keeps layers, with an
+    outcome.
     """
 
     record: AnswerSection
@@ -163,7 +163,7 @@ class Answer:
     found: bool = True
     late: bool = False
     allowance: Allowance | None = None
-    fused: FusedForm | None = None
+    fused: tuple[frozenset[str], Outcome] | None = None
 
 
 class Explained(NamedTuple):
@@ -295,7 +295,7 @@ def with_advice(
     watched: WatchedTensors,
     trials: Sequence[Trial] = (),
     allowance: Allowance | None = None,
-    fused: FusedForm | None = None,
+    fused: tuple[frozenset[str], Outcome] | None = None,
 ) -> Search[Findings]:
     """Return the findings with advice. Raises as loading and running models do."""
     case = prepared.case

@@ -9,11 +9,15 @@ that holds, else what the answer keeps beside the pieces, or less, and plans of 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from precision_bisect.execution.evaluator_spec import EvaluatorSpec
+from precision_bisect.execution.executor import Placed, TrialTask
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.graphs.fusing.norms import SINCE, find_decomposed
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.machine.stopping import Stopped
@@ -47,7 +51,7 @@ from precision_bisect.search.case import single_runs
 from precision_bisect.search.combinators import Batch, Outcomes, mapped
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.rounding_law import Law, worst
-from precision_bisect.search.workers import Evaluate
+from precision_bisect.search.workers import Evaluate, Workers
 from precision_bisect.settings.targets import FUSED, TF32, Inside, inside, parser_steps
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
@@ -86,6 +90,7 @@ class FusedCase:
                 fused = yield from self._made_for(proposal.samples)
                 if fused is not None:
                     yield (self._all_low(proposal.samples),)
+                    fused.rest()
         return outcomes
 
     def fastest(self, driver: Driver, ending: Ending, rivals: Rivals) -> Search[Deployable | None]:
@@ -118,22 +123,31 @@ class FusedCase:
         fused = self.prepared
         if fused is None:
             return None
-        model, names = fused.case.model, {*self.given.case.model.table.names}
-        fresh = (layer for layer in model.table.layers if layer.name not in names)
+        model, names = (
+            fused.case.model,
+            {layer.name for layer in self.given.case.model.table.layers},
+        )
+        fresh = (layer.op_type for layer in model.table.layers if layer.name not in names)
         low = driver.recorded(self._all_low(SampleSet.JUDGED))
-        plan, outcome = self.best or (None, None)
-        holds = outcome is not None and outcome.passed
-        names_of = model.table.names
+        kept, outcome = self.holding or (None, None)
         return FusedForm(
             model=model.digest,
-            operators=Counter(layer.op_type for layer in fresh if layer.op_type in SINCE),
+            operators=Counter(kind for kind in fresh if kind in SINCE),
             candidates=len(model.table.candidates),
             all_low=None if low is None else low.error,
-            kept=[names_of[i] for i in plan.indices] if holds and plan is not None else None,
+            kept=None if kept is None else [name for name in model.table.names if name in kept],
             error=None if outcome is None else worst(outcome),
             stability=None if outcome is None else outcome.evidence.stability,
             pinned=pinned_layers(model, fused.case.pair.low_form),
         )
+
+    @property
+    def holding(self) -> tuple[frozenset[str], Outcome] | None:
+        """The layers that the best plan keeps, and its outcome, None where none holds."""
+        if self.prepared is None or self.best is None or not self.best[1].passed:
+            return None
+        names = self.prepared.case.model.table.names
+        return frozenset(names[i] for i in self.best[0].indices), self.best[1]
 
     @property
     def case(self) -> CaseName:
@@ -142,8 +156,8 @@ class FusedCase:
 
     @property
     def _in_tf32(self) -> bool:
-        engine = self.given.case.options.engine
-        return self.prepared is not None and self.prepared.case.options.engine != engine
+        engines = [run.case.options.engine for run in (self.given, self.prepared) if run]
+        return [engine.in_tf32 for engine in engines] == [False, True]
 
     def _made_for(self, samples: SampleSet) -> Search[Prepared | None]:
         """Return the run over this form, which is made with the first call."""
@@ -170,25 +184,30 @@ class FusedCase:
 
     def _fewest(self, fused: Prepared, rivals: Rivals) -> Search[tuple[Plan, Outcome] | None]:
         """Return a plan that holds on copies, with few layers; None where none does."""
-        low = yield from one(Plan.of(()), Phase.PREFLIGHT, "every layer low, norms whole")
+        low = yield from one(Plan.of(()), Phase.SPEED, "every layer low, norms whole")
         kept = rivals.answer
-        plans = [Plan.of(())] * low.passed
-        if kept:
-            fewer = kept if fused.problem.builds else (yield from _dropped(kept, rivals.errors))
-            plans += dict.fromkeys((fewer, kept))
-        for plan in plans:
-            check = StabilityCheck(
-                problem=fused.problem,
-                copies=fused.copies is not None,
-                rebuilds=fused.problem.builds,
-                drawn=FIRST_DRAW,
-            )
-            reason = "norms whole, on copies"
-            outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
-            self.best = plan, outcome
-            if outcome.passed:
+        for plan in [Plan.of(())] * low.passed + [kept] * bool(kept):
+            if (yield from self._holds(fused, plan)):
+                if plan and not fused.problem.builds:
+                    standing, fewer = self.best, (yield from _dropped(plan, rivals.errors))
+                    if fewer != plan and not (yield from self._holds(fused, fewer)):
+                        self.best = standing
                 return self.best
         return None
+
+    def _holds(self, fused: Prepared, plan: Plan) -> Search[bool]:
+        """Judge a plan on copies, and take it for the best."""
+        builds = fused.problem.builds
+        check = StabilityCheck(
+            problem=fused.problem,
+            copies=fused.copies is not None,
+            rebuilds=builds,
+            drawn=FIRST_DRAW,
+        )
+        reason = "norms whole, on copies"
+        outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
+        self.best = plan, outcome
+        return outcome.passed
 
     def _by_estimate(
         self, fused: Prepared, rivals: Rivals, floor: float
@@ -277,16 +296,43 @@ def _prepared(given: Prepared, *, tf32: bool) -> Prepared | None:
             out=options.folder,
             engine=replace(options.engine, tf32="on") if tf32 else options.engine,
             keep_engines=False,
+            # What is timed has a GPU to itself, as every plan that is built as deployed.
+            workers=options.workers if given.backend.emulated else 1,
+            gpus=options.gpus[:1],
         )
         case = replace(case, options=options, model=model, variant=FUSED)
         loaded = replace(given.loaded, case=case, remarks=())
-        fused = assemble(loaded, ignore, work, executor=given.executor)
+        executor = given.executor if given.here is not None else _AsPlaced(given)
+        fused = assemble(loaded, ignore, work, executor=executor)
     except Stopped:
         raise
     except Exception:  # whatever is wrong with it, the file as it stands has its answer
         return None
     lacking = {*options.targets} & ({*fused.unknown_to} - {*given.unknown_to})
     return None if lacking else fused
+
+
+@dataclass(frozen=True, slots=True)
+class _AsPlaced:
+    """An executor that asks no child: another form is built where the run's own is."""
+
+    given: Prepared
+
+    def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
+        """Return the run's own place; what the engine cannot build fails as a trial."""
+        backend, options = self.given.backend, spec.options
+        return Placed(
+            name=backend.name,
+            why=self.given.why,
+            backend=backend,
+            model=model,
+            workers=options.workers,
+            here=None,
+        )
+
+    def workers(self, task: TrialTask, work: Path) -> AbstractContextManager[Workers]:
+        """Return the executor's own workers."""
+        return self.given.executor.workers(task, work)
 
 
 def _rivals(fused: Prepared, of_file: Rivals) -> Rivals:

@@ -28,6 +28,7 @@ from precision_bisect.judging.comparators.choose_comparator import (
 )
 from precision_bisect.judging.comparators.comparison_remarks import (
     exact_remark,
+    overlooked_outputs,
     overlooked_remarks,
     wide_remark,
 )
@@ -80,7 +81,7 @@ class Loaded:
     `request` are the options as they were asked for, of a ladder the whole; those of the `case`
     are those of this search. `remarks` are sentences for the report. One plain inference takes
     `seconds` on all cores. `runs` is False where ONNX Runtime cannot run the model, so that
-    nothing can forecast. The plan to start from keeps `begun_with`.
+    nothing can forecast. A start keeps `begun_with`. No plan fails by `overlooked` outputs.
     """
 
     request: Options
@@ -90,6 +91,7 @@ class Loaded:
     seconds: float = 0.0
     begun_with: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
+    overlooked: Sequence[str] = ()
 
     @property
     def weighs_speed(self) -> bool:
@@ -204,9 +206,7 @@ def load_run(
     model, declared = with_true_shapes(model, single)
     remarks = [
         *filter(None, (ill_typed_remark(original),)),
-        *known_model.remarks,
-        *without,
-        *declared,
+        *(*known_model.remarks, *without, *declared),
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
         *head_remarks(options, original, choosing, expected),
         *overlooked_remarks(comparator, expected),
@@ -236,6 +236,7 @@ def load_run(
         seconds=seconds,
         begun_with=known_model.start,
         remarks=[*remarks, *inside],
+        overlooked=overlooked_outputs(comparator, expected),
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
 

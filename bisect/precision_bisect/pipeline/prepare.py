@@ -69,6 +69,9 @@ from precision_bisect.settings.targets import TargetName
 
 HELD_BYTES = 2**25
 """Bytes up to which sessions stay open from the search to the explanation. A limit on memory."""
+LAYER_BYTES = 5e4
+"""What a session of the emulator takes for each layer beside its values: 109 MB for 2,000 layers
+of benchmarks/large_model.py."""
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 
@@ -219,13 +222,14 @@ class Prepared:
     def heavy(self) -> bool:
         """Whether a session is too large to stay open until it is asked again.
 
-        It takes about the bytes of the weights, and of all values of a sample.
+        It takes about the bytes of the weights, of all values of a sample, and of its nodes.
         """
         shapes = tensor_shapes(self.case.model, self.case.shapes)
         names = [name for layer in self.case.model.table.layers for name in layer.outputs]
         # Nobody knows what is missing: it may be large.
         values = sum(4 * prod(shapes[name]) if name in shapes else HELD_BYTES for name in names)
-        return total_bytes(self.case.model.weights) + values > HELD_BYTES
+        nodes = LAYER_BYTES * len(self.case.model.table.layers)
+        return total_bytes(self.case.model.weights) + values + nodes > HELD_BYTES
 
 
 def prepare(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from precision_bisect.commandline.arguments.command_flags import Telling
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.errors import UsageError
 from precision_bisect.settings.flags import flag
@@ -107,4 +108,5 @@ def batch_parser() -> Parser:
     parser.add_argument(
         "--json", action="store_true", help="print batch.json instead of a line a job"
     )
+    parser.add_flags(Telling, "github", spare=False)
     return parser

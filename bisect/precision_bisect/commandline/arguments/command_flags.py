@@ -65,7 +65,7 @@ class Telling:
         None, "write how the run ended as JUnit's XML, for CI", metavar="FILE"
     )
     github: bool = _output(
-        False, "tell GitHub Actions how it ended: annotations, and the job's summary"
+        False, "tell GitHub Actions how it ended: annotations, and the step's summary"
     )
     config: Path | None = _output(
         None,

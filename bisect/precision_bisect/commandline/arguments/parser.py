@@ -23,10 +23,13 @@ NEAR = 0.8
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
 _TYPING = "--typing weak, which constrains kept layers by itself"
+_TIMING = ("--duration", "--iterations", "--warmUp", "--avgRuns", "--useCudaGraph")
+_WHICH_OUTPUTS = ("--trt-outputs", "--onnx-outputs", "--mark")
 _CACHE = "no flag: each run folder has a timing cache of its own"
 _OTHERS: Mapping[str, str] = {
-    "--onnx": "the model without a flag",
+    **dict.fromkeys(("--onnx", "--onnx_path", "--model"), "the model without a flag"),
     "--loadInputs": "--inputs NAME:FILE.bin",
+    "--calibration_data": "--inputs PATH",
     "--load-inputs": "--inputs FILE.json",
     "--data-loader-script": "--inputs SCRIPT.py with load_data()",
     "--val-range": "--range NAME=0:999",
@@ -36,18 +39,26 @@ _OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("--precisionConstraints", "--precision-constraints"), _TYPING),
     **dict.fromkeys(("--layerPrecisions", "--layer-precisions"), _TYPING),
     **dict.fromkeys(("--saveEngine", "--save-engine"), "--keep-engines"),
-    **dict.fromkeys(("-o", "--output"), "--out DIR"),
+    **dict.fromkeys(("-o", "--output", "--output_path"), "--out DIR"),
     **dict.fromkeys(("--memPoolSize", "--pool-limit"), "--workspace MIB"),
     "--builderOptimizationLevel": "--builder-optimization-level N",
     **dict.fromkeys(("--staticPlugins", "--dynamicPlugins"), "--plugins LIB.so"),
     "--trt": "--backend tensorrt",
     "--onnxrt": "--backend onnxruntime",
-    "--verbose": "-v",
+    **dict.fromkeys(("--verbose", "--log_level"), "-v"),
     "--noTF32": "--tf32 off",
     **dict.fromkeys(("--timingCacheFile", "--timing-cache", "--load-timing-cache"), _CACHE),
     "--best": "--ladder int8,fp16,fp32",
     "--nodes_to_exclude": "--keep PATTERN",
     "--op_types_to_exclude": "--keep OPERATOR",
+    "--low_precision_type": "--low fp16 or bf16",
+    "--keep_io_types": "no flag: inputs and outputs keep their types but for --io-types fp16",
+    **dict.fromkeys(("--data_max", "--init_max"), "no flag: what overflows is tried"),
+    **dict.fromkeys(_TIMING, "no flag: each plan is timed in turns with FP32"),
+    **dict.fromkeys(_WHICH_OUTPUTS, "no flag: the outputs of the model are judged"),
+    **dict.fromkeys(("--device", "--gpu"), "--workers gpu:N"),
+    **dict.fromkeys(("--providers", "--provider"), "--backend NAME"),
+    "--mode": "--strategy NAME",
     **dict.fromkeys(("--batch-size", "--batch"), "--input-shapes NAME:8x3x224x224"),
     **dict.fromkeys(("--check-error-stat", "--error-metric"), "--metric max, mean or quantile"),
 }
@@ -74,7 +85,7 @@ def others_meant(
 
 
 def _other(word: str, flags: Mapping[str, argparse.Action]) -> str:
-    if word.startswith(_TRT):
+    if word.startswith(_TRT) and word not in _OTHERS:
         return next(iter(close_matches(f"--{word.removeprefix(_TRT)}", flags)), "")
     if type_name(word.lstrip("-")) in LOW_NAMES and word.startswith("--"):
         name = type_name(word.lstrip("-"))

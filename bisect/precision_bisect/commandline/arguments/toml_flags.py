@@ -16,6 +16,8 @@ from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
 CONFIG, PYPROJECT = "precision-bisect.toml", "pyproject.toml"
 NO_CONFIG = "none"
 _TOOL = "precision-bisect"
+_SHORT = 3
+"""Letters of a key that a longer, unknown one may begin with."""
 _WRITING = ("out", "overwrite", "junit")
 """Options that say what is written over."""
 _OF_THE_COMMAND_LINE = ("config", "help", "help-all", "version")
@@ -49,7 +51,9 @@ def flag_arguments(parser: argparse.ArgumentParser, key: str, value: object) -> 
     flags = parser._option_string_actions  # argparse has no public list of its flags
     if f"--{key}" not in flags:
         names = [flag.removeprefix("--") for flag in flags if flag.startswith("--")]
-        close = get_close_matches(key, names, n=1)
+        # `tolerance` is nearer to other keys than to `tol`, as difflib counts it.
+        begun = [name for name in names if len(name) >= _SHORT and key.startswith(name)]
+        close = begun or get_close_matches(key, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "see precision-bisect --help for the keys"
         raise UsageError(f"unknown key {key!r}", hint)
     bare = flags[f"--{key}"].nargs == 0

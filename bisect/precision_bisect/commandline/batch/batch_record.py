@@ -83,7 +83,7 @@ class Job:
     def __str__(self) -> str:
         kept = "" if self.kept is None else f", {self.kept} of {self.candidates} kept"
         took = f", after {spoken(self.seconds)}" if self.seconds else ""
-        see = f"; see {self.log}" if self.seconds else ""
+        see = f"; see {self.log}" if self.seconds and self.log else ""
         failed = f": {self.message}{see}" if self.message else ""
         return printable(f"{self.name}: {self.status.replace('_', ' ')}{kept}{took}{failed}")
 
@@ -194,14 +194,14 @@ def junit(batch: Batch) -> str:
         )
         properties = ElementTree.SubElement(case, "properties")
         for key in ("status", "kept", "candidates", "exit_code", "run_folder", "log"):
-            if (value := getattr(job, key)) is not None:
+            if (value := getattr(job, key)) not in (None, ""):
                 ElementTree.SubElement(
                     properties, "property", name=key, value=printable(str(value))
                 )
         if ending is not None:
             why = printable(job.message or job.status.replace("_", " "))
             ElementTree.SubElement(case, ending, message=why)
-        ElementTree.SubElement(case, "system-out").text = f"{job}\n{printable(job.log)}"
+        ElementTree.SubElement(case, "system-out").text = f"{job}\n{printable(job.log)}".rstrip()
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -282,8 +282,9 @@ class BatchComparison:
 def compare_batches(before: Path, after: Path) -> BatchComparison | None:
     """Return what changed between the batches in two folders; None where neither holds one.
 
-    Raises RunFolderError where only one does.
+    A batch's `batch.json` stands for its folder. Raises RunFolderError where only one is a batch.
     """
+    before, after = (path.parent if path.name == BATCH else path for path in (before, after))
     batches = [read_batch(folder) for folder in (before, after)]
     if batches == [None, None]:
         return None

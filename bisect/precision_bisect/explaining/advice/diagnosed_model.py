@@ -34,7 +34,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Comparator, Search
 from precision_bisect.runs.results.advised import Tried
-from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.search.case import Case
 from precision_bisect.search.combinators import Batch, Outcomes
 from precision_bisect.search.evaluation import Evaluator
@@ -153,7 +152,8 @@ class DiagnosedModel:
     `cases` evaluate trials; the run's `own` emulator serves those without a change, if there
     is one. `notes` are the builder's remarks, `listed` the names that came with them, `work` an
     empty folder for models that are tried out. A change has to pass on all targets of the case,
-    and on the `variants`, too. The run has tried the `fused` form itself, if it is there.
+    and on the `variants`, too. Of the `fused` form the run has tried, these layers are kept, with
+    this outcome.
     """
 
     case: Case
@@ -162,7 +162,7 @@ class DiagnosedModel:
     work: Path
     cases: Cases
     own: Backend | None = None
-    fused: FusedForm | None = None
+    fused: tuple[frozenset[str], Outcome] | None = None
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     variants: Variants = field(default_factory=Variants)
@@ -204,20 +204,11 @@ class DiagnosedModel:
         return None if outcome is None else (yield from self._beside_control(outcome, unchanged))
 
     def fused_by_run(self) -> Search[Tried | None]:
-        """Return what the best plan of the fused form came to, None where none held."""
-        fused = self.fused
-        if fused is None or fused.kept is None:
+        """Return what the run's own plan of the fused form came to, None where none held."""
+        if self.fused is None:
             return None
-        stability = fused.stability
-        outcome = Tried(
-            error=fused.error,
-            on_samples=True,
-            kept=len(fused.kept),
-            before=len(self.kept),
-            variants=0 if stability is None else stability.copies,
-            failed=0 if stability is None else stability.failed,
-        )
-        return (yield from self._beside_control(outcome, frozenset(fused.kept)))
+        kept, outcome = self.fused
+        return (yield from self._beside_control(self._tried(outcome, len(kept)), kept))
 
     def _beside_control(self, outcome: Tried, unchanged: frozenset[str]) -> Search[Tried | None]:
         """Return an outcome with that of a plan without any change."""
@@ -244,13 +235,14 @@ class DiagnosedModel:
         names = {str(name): i for i, name in enumerate(model.table.names)}
         plan = Plan.of(names[name] for name in kept if name in names)
         outcome = yield from self.judge(model, change, plan, draw=ADVICE_DRAW)
-        if outcome.verdict is None:
-            return None
+        return None if outcome.verdict is None else self._tried(outcome, len(plan))
+
+    def _tried(self, outcome: Outcome, kept: int) -> Tried:
         stability = outcome.evidence.stability
         return Tried(
             error=outcome.error,
             on_samples=outcome.passed,
-            kept=len(plan),
+            kept=kept,
             before=len(self.kept),
             variants=0 if stability is None else stability.copies,
             failed=0 if stability is None else stability.failed,

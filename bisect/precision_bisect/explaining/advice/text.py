@@ -9,6 +9,7 @@ from typing import Any
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Hurt
+from precision_bisect.layer_table import with_module
 
 _WIDTH = 80
 _MOST_SPREAD = 5
@@ -94,7 +95,7 @@ def _causes(findings: Findings) -> str:
 
 def _layer(finding: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     figures = finding.figures
-    yield printable(finding.layer)
+    yield printable(with_module(finding.layer, finding.module))
     types = f" ({finding.low})" if finding.low != whole else ""
     drop, alone = (_number(figures.get(key)) for key in ("drop_error", "alone_error"))
     without = f"; without it: error {drop}" if drop else ""

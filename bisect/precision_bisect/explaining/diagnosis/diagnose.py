@@ -184,8 +184,10 @@ def _finding(
     if lowered is not None and lowered.stopped:
         words, reason = "without it the model does not run: {reason}", shortened(lowered.stopped)
         evidence = evidence.also(Sign(words, reason=reason))
+    candidates = question.case.model.table.candidates
     return Finding(
         layer=layer,
+        module=next((node.module for node in candidates if node.name == layer), ""),
         kept=layer in set(question.kept),
         low=question.case.pair.low,
         high=question.case.pair.high,

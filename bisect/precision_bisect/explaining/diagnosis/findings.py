@@ -86,13 +86,14 @@ class Hurt:
 class Finding:
     """Why one layer needs the high type: a cause, its evidence, and the figures.
 
-    `name` is that of the layer, too. `kept` is False for a near miss. `low` is the type that it
-    cannot have, `high` the one that it has instead. `figures` differ with the cause. `advice` has
-    the ids of what would help.
+    `name` is that of the layer, too, `module` the part of the source that it belongs to. `kept` is
+    False for a near miss. `low` is the type that it cannot have, `high` the one that it has
+    instead. `figures` differ with the cause. `advice` has the ids of what would help.
     """
 
     layer: str
     name: str = field(init=False)
+    module: str = ""
     kept: bool
     low: str
     high: str

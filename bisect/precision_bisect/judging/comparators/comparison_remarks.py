@@ -131,13 +131,19 @@ def decided_remark(comparator: Comparator, trials: Sequence[Trial]) -> str:
     )
 
 
-def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> list[str]:
-    """Say which outputs are too small for their tolerance, and by which flags they are judged."""
+def overlooked_outputs(comparator: Comparator, reference: Sequence[Sample]) -> list[str]:
+    """Return the outputs that are too small for their tolerance: zeros would pass for them."""
     if not isinstance(comparator, PolygraphyComparator) or comparator.metric not in _ABSOLUTE:
         return []
-    if non_finite(reference):
+    return [] if non_finite(reference) else comparator.overlooked(reference)
+
+
+def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> list[str]:
+    """Say which outputs are too small for their tolerance, and by which flags they are judged."""
+    names = overlooked_outputs(comparator, reference)
+    if not names or not isinstance(comparator, PolygraphyComparator):
         return []
-    small = {name: _largest(name, reference) for name in comparator.overlooked(reference)}
+    small = {name: _largest(name, reference) for name in names}
     zero = [name for name, largest in small.items() if not largest]
     advice = _advice(comparator, [name for name in small if name not in zero])
     remarks = [

@@ -20,16 +20,13 @@ from precision_bisect.settings.sample_options import RGB, ImageOptions
 _SCALED = "scale pixels to the range that the model was trained on, and convert them"
 
 
-def check_samples(
-    model: Model, samples: Sequence[Sample], places: Sequence[str] = ()
-) -> list[Sample]:
+def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples as the session wants them: contiguous, in the inputs' order.
 
-    `places` say where each lies. Raises InputError for missing or unknown names, wrong types or
-    shapes, arrays that hold nothing, and NaN or Inf.
+    Raises InputError for missing or unknown names, wrong types or shapes, arrays that hold
+    nothing, and NaN or Inf.
     """
-    named = places or [f"sample {number}" for number in range(len(samples))]
-    return [_check(model.inputs, *item) for item in zip(samples, named, strict=True)]
+    return [_check(model.inputs, sample, f"sample {n}") for n, sample in enumerate(samples)]
 
 
 def own_sample(sample: object) -> Any:
@@ -207,6 +204,8 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
     """Yield what is odd about the values of samples, and what to do."""
     first = samples[0]
     for entry, spec in zip(read.inputs, model.inputs, strict=True):
+        if "mask" in entry.name.lower():
+            yield from _alike(entry, [sample[entry.name] for sample in samples[: read.looked_at]])
         if entry.lowest is None or entry.highest is None or not entry.dtype.startswith("float"):
             continue
         if entry.lowest == entry.highest:
@@ -223,6 +222,22 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
                 entry.highest,
                 by_flags=bool(read.images),
             )
+
+
+def _alike(entry: InputRead, masks: Sequence[NDArray[Any]]) -> Iterator[str]:
+    """Yield that all rows of masks of 0 and 1 are equal: what padding changes shows in none."""
+    if not all(mask.ndim > 1 and np.isin(mask, (0, 1)).all() for mask in masks):
+        return
+    if entry.lowest == 1:
+        how = "hides nothing in any sample"
+    elif len({row.tobytes() for mask in masks for row in mask}) == 1:
+        how = "is the same in all samples"
+    else:
+        return
+    yield (
+        f"input {entry.name!r} {how}: give padded and unpadded samples, for a plan may fail on "
+        "one kind alone"
+    )
 
 
 def _takes_images(spec: TensorSpec) -> bool:

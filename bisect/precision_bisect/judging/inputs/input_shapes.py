@@ -30,7 +30,9 @@ def concrete_shape(spec: TensorSpec, shapes: Shapes) -> tuple[int, ...]:
     shape = spec.shape or ()
     unknown = [d for d in shape[1:] if not isinstance(d, int)]
     if spec.shape is None or unknown:
-        made_up = ["1", *("8" for _ in shape[1:])]
+        # Networks of images seldom take ones of 8 pixels: what is said should run as it is.
+        image = len(shape) == 4 and not {1, 3, 4}.isdisjoint(shape[1:])
+        made_up = ["1", *("224" if image else "8" for _ in shape[1:])]
         dims = [str(d) if isinstance(d, int) else made_up[i] for i, d in enumerate(shape)]
         example = "x".join(dims) or "1x8"
         raise InputError(

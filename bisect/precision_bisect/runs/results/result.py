@@ -123,7 +123,8 @@ class SubjectSection:
     """What was searched, by what, and how that ended; `cut_short` if interrupted after the search.
 
     With several limits `tolerance` is a mapping per output. `target` is what the emulator
-    predicted. `asked` are no candidates. `inputs` is None where a file does not tell.
+    predicted. `asked` are no candidates. `inputs` is None where a file does not tell. In the place
+    of outputs that are `overlooked` zeros would pass: they are smaller than their tolerance.
     """
 
     schema: Literal[1] = RESULT_SCHEMA
@@ -141,6 +142,7 @@ class SubjectSection:
     pinned: Sequence[Pinned] = ()
     unknown_to: Sequence[TargetName] = ()
     inputs: Inputs | None = None
+    overlooked: Sequence[str] = ()
     fingerprint: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -388,7 +390,10 @@ class Result(
         """
         if svg := load(REPORTS, "notebook")(self, curve_alone=True):
             return Plot(svg)
-        raise UsageError("the run has no curve", "ladders and checks without figures have none")
+        raise UsageError(
+            "the run has no curve",
+            "it has one where layers stay high, of one low type, by a check with figures",
+        )
 
 
 def recorded(*sections: object) -> dict[str, Any]:

@@ -12,7 +12,8 @@ function makeChart(box, words) {
     chart.setOption({ ...make(), animation: false }, { notMerge: true });
     return chart;
   };
-  const made = { draw, resize: () => chart?.resize(), redraw: () => options && box.isConnected && draw(options) };
+  // On paper a picture shrinks with its column; drawn anew in a box without a height it would be gone.
+  const made = { draw, resize: () => matchMedia("print").matches || chart?.resize(), redraw: () => options && box.isConnected && draw(options) };
   drawn.push(made);
   new ResizeObserver(() => made.resize()).observe(box);
   return made;
