@@ -7,7 +7,6 @@ of moves is built at its end first; only if the engine refuses that, less of it 
 """
 
 from collections.abc import Set
-from dataclasses import replace
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
@@ -56,7 +55,7 @@ def improve(
         # The emulator was too mild with this plan: hold it to what the engine has shown.
         elif measurement.outcome.failed:
             worse = yield from calibrated(problem.tolerance, measurement.plan, measurement.outcome)
-            forecasts = _stricter(forecasts, worse)
+            forecasts = forecasts.stricter(worse)
     return best
 
 
@@ -115,9 +114,3 @@ def _best(
             return move
         without.add(part)
     return None
-
-
-def _stricter(one: ForecastLimit, other: ForecastLimit) -> ForecastLimit:
-    if one.limit is None or other.limit is None:
-        return one
-    return replace(one, limit=min(one.limit, other.limit))
