@@ -12,7 +12,7 @@ from precision_bisect.errors import printable
 from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
-from precision_bisect_reports.curve import curve_words, figure_text, point_name
+from precision_bisect_reports.curve import curve_words, error_text, point_name
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
 
@@ -79,10 +79,10 @@ def _drawn(points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
         line = " ".join(f"{frame.x(n):.1f},{frame.y(e):.1f}" for n, e in errors if e is not None)
         style = f'fill="none" stroke="#1a78c2" stroke-dasharray="{dashes}"'
         yield f'<polyline points="{line}" {style}/>'
-    yield from _marks(frame, points)
+    yield from _marks(frame, points, limit)
 
 
-def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
+def _marks(frame: _Frame, points: Sequence[CurvePoint], limit: float | None) -> Iterator[str]:
     """Yield the points; names stand where the falling curve is not, those at its end below it."""
     labels: list[tuple[float, float]] = []
     for point in points:
@@ -98,7 +98,7 @@ def _marks(frame: _Frame, points: Sequence[CurvePoint]) -> Iterator[str]:
         while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in labels):
             y += side * _LINE
         labels.append((x, y))
-        label = f"{point_name(point)}: {point.kept_count} kept, {figure_text(point.error_median)}"
+        label = f"{point_name(point)}: {point.kept_count} kept, {error_text(point, limit)}"
         yield _label(x, y, label, "end" if last else "start")
 
 
