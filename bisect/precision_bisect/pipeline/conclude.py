@@ -25,7 +25,7 @@ from precision_bisect.pipeline.deploying import (
     within_limits,
     without_other_engine,
 )
-from precision_bisect.pipeline.elsewhere import deployed_in_tf32, judged_elsewhere
+from precision_bisect.pipeline.elsewhere import deployed_as, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -159,13 +159,16 @@ def _explain(run: _Ended) -> Search[None]:
     chart = run.chart
     exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
     run.leaving = answer = plan if ending.status.answers else None
-    opening, deploy, deployed, in_tf32 = run.answer.final.opening, ending.deploy, prepared, None
+    opening, deploy, in_tf32 = run.answer.final.opening, ending.deploy, None
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         run.leaving, run.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        if deploy.case == TF32:
-            deployed, in_tf32 = deployed_in_tf32(prepared), deploy.outcome
-    leaving, engine = run.leaving, deployed.case.options.engine
+        in_tf32 = deploy.outcome if deploy.case == TF32 else None
+    leaving, deployed = run.leaving, prepared
+    if exported is not None:
+        in_files = prepared.case.model.table.plan_of(exported.kept)
+        deployed = deployed_as(prepared, in_files, held_in_tf32=in_tf32 is not None)
+    engine = deployed.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)

@@ -171,7 +171,8 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield lambda diagnosis: Written(layer_precisions_reason=reason)
+        tf32_on = case.options.engine.in_tf32
+        yield lambda diagnosis: Written(layer_precisions_reason=reason, tf32_on=tf32_on)
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -210,6 +211,7 @@ def _written(
         deployment = replace(deployment, recheck=verdict)
     return Written(
         export_point=export.point,
+        tf32_on=export.settings.in_tf32,
         layer_precisions=layer_precisions(export) if reason is None else None,
         layer_precisions_reason=reason,
         no_command=without_command(export),

@@ -79,13 +79,23 @@ class Rivals:
         return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
 
     def deployable(
-        self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
+        self,
+        plan: Plan,
+        outcome: Outcome,
+        *,
+        case: CaseName = "",
+        latency: Latency | None = None,
+        high_case: CaseName | None = None,
     ) -> Deployable:
-        """Return a plan that holds, by this outcome, with its time beside those of others."""
+        """Return a plan that holds, by this outcome, with its time beside those of others.
+
+        Every layer high runs as in the `high_case`, where that is another one than the plan's.
+        """
         costs, full = self.estimates.of(case)
+        high, full_high = self.estimates.of(case if high_case is None else high_case)
         plain, tf32 = self.estimates.plain, self.estimates.tf32
         everything, weights = range(plain.size), self.estimates.instead["smallest"]
-        high_ms = costs.time(everything) or 1.0
+        high_ms = high.time(everything) or 1.0
         record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
@@ -94,7 +104,7 @@ class Rivals:
             answer_time=costs.time(self.answer.kept) / high_ms,
             fp32_tf32_time=tf32.time(everything) / (plain.time(everything) or 1.0),
             tf32_time=tf32.time(plan.kept) / (plain.time(everything) or 1.0),
-            full_batch_time=full.time(plan.kept) / (full.time(everything) or 1.0),
+            full_batch_time=full.time(plan.kept) / (full_high.time(everything) or 1.0),
             casts=sum(value.is_cast(plan.kept) for value in plain.values),
             weight_bytes=round(weights.time(plan.kept)),
             answer_weight_bytes=round(weights.time(self.answer.kept)),

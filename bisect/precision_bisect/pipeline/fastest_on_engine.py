@@ -118,9 +118,12 @@ def answer_to_deploy(
 def beside_fp32(
     prepared: Prepared, driver: Driver, deployable: Deployable, samples: SampleSet
 ) -> Deployable:
-    """Return a plan without TF32, its time beside that of FP32 with it, where FP32 holds so."""
+    """Return a plan, its time beside that of FP32: with TF32 where FP32 holds so, else without."""
     fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record.latency
-    baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
+    baseline = fp32.evidence.latency if fp32 is not None and fp32.passed else None
+    if deployable.case:
+        # It was timed in turns with FP32 as that runs here.
+        baseline = None if baseline else latency_of(driver, prepared.everything)
     if latency is None or baseline is None or not latency.median_ms:
         return deployable
     high_ms = baseline.median_ms

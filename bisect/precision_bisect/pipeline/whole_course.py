@@ -1,5 +1,7 @@
 """One generator over a run: the search, then what completes its answer."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from precision_bisect.machine.stopping import Stopped
@@ -14,13 +16,25 @@ from precision_bisect.pipeline.choosing import (
 )
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.elsewhere import (
+    engine_of,
     error_of_fp32,
     fp32_in_tf32,
     has_tf32,
     in_tf32,
+    over_the_limit,
 )
-from precision_bisect.pipeline.fastest import ROOM, Rivals, estimates_of, fastest
-from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
+from precision_bisect.pipeline.fastest import (
+    ROOM,
+    Rivals,
+    estimates_of,
+    fastest,
+    figure_of_copies,
+)
+from precision_bisect.pipeline.fastest_on_engine import (
+    answer_to_deploy,
+    beside_fp32,
+    deployable_on_engine,
+)
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import selecting
@@ -96,7 +110,7 @@ def _by_modules(prepared: Prepared, driver: Driver, ending: Ending) -> Search[En
 
 def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
-    answer, options, samples = ending.plan, prepared.case.options, ending.samples
+    answer, samples = ending.plan, ending.samples
     if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
@@ -119,16 +133,67 @@ def _with_fastest(prepared: Prepared, driver: Driver, ending: Ending) -> Search[
             deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
-        if deployable is None or (deployable.plan, deployable.case) == (answer, ""):
-            return replace(ending, deploy=deployable)
-        holds = _passes_others(prepared, deployable.plan, ending)
-        if not (yield from _in_case(deployable.case, holds)):
-            return replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
-        if options.holdout:
-            held_out = judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
-            yield from _in_case(deployable.case, held_out)
+        if deployable is None:
+            return ending
+        candidates = [deployable]
+        with suppress(BudgetSpent, CrashLoop, Stopped):
+            in_tf32 = yield from _with_tf32(prepared, driver, rivals, deployable, samples)
+            candidates = [deployable] if in_tf32 is None else [in_tf32, deployable]
+        deployable = yield from _first_that_holds(prepared, ending, candidates)
+        if deployable is None:
+            deployable = answer_to_deploy(prepared, driver, rivals, samples)
         return replace(ending, deploy=deployable)
     return ending
+
+
+def _first_that_holds(
+    prepared: Prepared, ending: Ending, candidates: Sequence[Deployable]
+) -> Search[Deployable | None]:
+    """Return the first plan that holds on all other samples, too, as the answer does."""
+    for candidate in candidates:
+        plan, case = candidate.plan, candidate.case
+        if (plan, case) == (ending.plan, ""):
+            return candidate
+        if not (yield from _in_case(case, _passes_others(prepared, plan, ending))):
+            continue
+        if prepared.case.options.holdout:
+            held_out = judged_by_held_out(plan, builds=prepared.problem.builds)
+            yield from _in_case(case, held_out)
+        return candidate
+    return None
+
+
+def _with_tf32(
+    prepared: Prepared,
+    driver: Driver,
+    rivals: Rivals,
+    deployable: Deployable,
+    samples: SampleSet,
+) -> Search[Deployable | None]:
+    """Return a plan that was judged without TF32 as libraries run it, None where it fails so.
+
+    None, too, where it has room without TF32 and none with it, and where TF32 changes nothing.
+    """
+    plan, limit = deployable.plan, prepared.problem.tolerance
+    if deployable.case or limit is None or not has_tf32(prepared):
+        return None
+    unchanged = engine_of(prepared, plan, held_in_tf32=False).in_tf32
+    if unchanged or over_the_limit(prepared, driver, plan, samples) is not None:
+        return None
+    trial = replace(fp32_in_tf32(prepared, samples), plan=plan, phase=Phase.SPEED)
+    (outcome,) = yield (replace(trial, reason="the plan to deploy, with TF32"),)
+    without, error = (figure_of_copies(each) for each in (deployable.outcome, outcome))
+    if not outcome.passed or without <= ROOM * limit < error:
+        return None
+    fp32 = driver.recorded(fp32_in_tf32(prepared, samples))
+    held = rivals.deployable(
+        plan,
+        outcome,
+        case=TF32,
+        latency=outcome.evidence.latency,
+        high_case=TF32 if fp32 is not None and fp32.passed else "",
+    )
+    return beside_fp32(prepared, driver, held, samples)
 
 
 def _by_estimate(

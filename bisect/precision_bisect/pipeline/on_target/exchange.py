@@ -161,7 +161,11 @@ def _points(
 ) -> Iterator[tuple[str, Export]]:
     """Yield the points by name, that which matters most first, each plan once."""
     yield ANSWER, finished.to_export(model, settings)
-    yield FP32, finished.in_fp32(model).to_export(model, settings)
+    in_tf32, fp32 = finished.result.tf32, settings
+    if settings.in_tf32 and in_tf32 is not None and not in_tf32.fp32_passed:
+        # The answer holds so, FP32 does not.
+        fp32 = replace(settings, tf32="off")
+    yield FP32, finished.in_fp32(model).to_export(model, fp32)
     kept_sets = {finished.kept}
     for point in (FEWEST, "all_low", "culprits", "margin"):
         try:
