@@ -182,7 +182,8 @@ class Parser(argparse.ArgumentParser):
                 if flag.brief:
                     self._briefs[field.name] = flag.brief
                 name, default = flag.name or flag_name(field.name), field.default
-                about = {"dest": field.name, "default": argparse.SUPPRESS if spare else default}
+                about: dict[str, Any] = {"dest": field.name}
+                about["default"] = argparse.SUPPRESS if spare else default
                 taken = _taken(field, flag)
                 place.add_argument(*filter(None, (flag.short,)), name, **about, **taken)
                 if taken.get("action") == "store_true":
