@@ -216,7 +216,8 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         )
         timed_plan = replace(PLAN, estimated=False, latency=latency, tf32=True)
         compared = replace(both, fp32_ms=1.4 * speedup, speedup=speedup)
-        yield name, replace(faster, emulated=False, deploy=timed_plan, tf32=compared)
+        on_engine = replace(faster, emulated=False, tf32_on=True)
+        yield name, replace(on_engine, deploy=timed_plan, tf32=compared)
     yield (
         "the answer is deployed",
         replace(RESULT, deploy=replace(PLAN, kept=KEPT, answer_time=0.6)),

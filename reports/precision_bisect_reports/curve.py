@@ -57,7 +57,7 @@ def curve_words(result: Result) -> str:
             return f"No layer stands out: each of {len(result.kept)} layers is needed{rest}"
         return f"No single layer breaks {low}; {_several(result, 'rounding is spread')}{rest}"
     together = culprits[0].error_with
-    first = figure_text(_all_low(result.curve))
+    first = "" if result.curve[0].kept_count else error_text(result.curve[0], result.limit)
     fall = f"{first} -> " if first else f"in {result.high.upper()} error "
     # Where the low model does not run there is no error to begin with.
     if not first and not result.curve[0].kept_count:
@@ -236,6 +236,18 @@ def _shown(points: Sequence[CurvePoint]) -> Sequence[CurvePoint]:
     step = len(others) / max(1, min(places, len(others)))
     chosen = [others[int(i * step)] for i in range(min(places, len(others)))]
     return [point for point in points if point in named or point in chosen]
+
+
+def error_text(point: CurvePoint, limit: float | None) -> str:
+    """Return a point's error in the median; the worst, too, where that alone is over the limit.
+
+    So it is of checks that count, such as `top1`: most copies have the same classes.
+    """
+    median, worst = point.error_median, point.error_max
+    text = figure_text(median)
+    if None in (median, worst, limit) or not median <= limit < worst:  # type: ignore[operator] # neither is None
+        return text
+    return f"{text}, at worst {figure_text(worst)}"
 
 
 def figure_text(value: float | None) -> str:

@@ -255,8 +255,8 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
     if not result.emulated:
         return
     undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
-    tf32 = f"TF32 {'on' if result.exports_tf32 else 'off'}"
-    tf32 += f" (for {counted(undone, 'layer')})" if undone and not result.exports_tf32 else ""
+    tf32 = f"TF32 {'on' if result.tf32_on else 'off'}"
+    tf32 += f" (for {counted(undone, 'layer')})" if undone and not result.tf32_on else ""
     for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)

@@ -13,7 +13,7 @@ from precision_bisect.errors import printable
 from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
-from precision_bisect_reports.curve import curve_words, figure_text, point_name
+from precision_bisect_reports.curve import curve_words, error_text, figure_text, point_name
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
 
@@ -36,20 +36,27 @@ def curve_svg(result: Result) -> str:
     if not points:
         return ""
     marks = [
-        _Mark(point.kept_count, point.error_median or 0.0, point_name(point)) for point in points
+        _Mark(
+            point.kept_count,
+            point.error_median or 0.0,
+            point_name(point),
+            error_text(point, result.limit),
+        )
+        for point in points
     ]
     plan = None if result.deploys_fewest else result.deploy
     if plan is not None and plan.error is not None:
-        marks.append(_Mark(len(plan.kept), plan.error, "to deploy"))
+        marks.append(_Mark(len(plan.kept), plan.error, "to deploy", figure_text(plan.error)))
     return f"{_SVG}{''.join(_drawn(points, marks, result.limit))}</svg>"
 
 
 class _Mark(NamedTuple):
-    """A plan with its error, and its name, "" for none."""
+    """A plan with its error, its name, "" for none, and what is said of the error."""
 
     kept_count: int
     error: float
     name: str
+    error_words: str
 
 
 class _Frame:
@@ -106,7 +113,7 @@ def _drawn(
 def _marks(frame: _Frame, marks: Sequence[_Mark]) -> Iterator[str]:
     """Yield the points; names stand where the falling curve is not, those at its end below it."""
     labels: list[tuple[float, float]] = []
-    for kept_count, error, name in marks:
+    for kept_count, error, name, error_words in marks:
         x, y = frame.x(kept_count), frame.y(error)
         style = 'r="6" fill="#c2570c"' if name else 'r="3" fill="#1a78c2"'
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" {style}/>'
@@ -118,7 +125,7 @@ def _marks(frame: _Frame, marks: Sequence[_Mark]) -> Iterator[str]:
         while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in labels):
             y += side * _LINE
         labels.append((x, y))
-        label = f"{name}: {kept_count} kept, {figure_text(error)}"
+        label = f"{name}: {kept_count} kept, {error_words}"
         yield _label(x, y, label, "end" if last else "start")
 
 

@@ -295,16 +295,17 @@ def with_tf32(result: Result) -> str:
         also = "holds" if judged.fp32_passed else "fails, too"
         how = ", by forecast" if judged.forecast else ""
         words = f"{plan} FAILS {default}{how}{answer}; FP32 {also}{fp32}; leave TF32 off"
-    elif judged.fp32_passed:
-        words = f"FP32 holds {default}{fp32}; {plan} holds, too{answer}"
     else:
-        words = f"FP32 FAILS {default}{fp32}; {plan} holds{answer}"
+        also = "holds, too" if judged.fp32_passed else "holds"
+        holds = "holds" if judged.fp32_passed else "FAILS"
+        words = f"FP32 {holds} {default}{fp32}; {plan} {also}{answer}"
+    files = "; its files leave it off" if judged.passed and not result.tf32_on else ""
     if judged.fp32_ms is None or judged.speedup is None:
-        return words
+        return f"{words}{files}"
     words += f"; FP32 takes {judged.fp32_ms:.3g} ms so"
     if judged.fp32_wins:
         return f"{words}, {plan} {1 / judged.speedup:.3g} times that: deploy FP32"
-    return f"{words}, {plan} is {judged.speedup:.3g} times as fast"
+    return f"{words}, {plan} is {judged.speedup:.3g} times as fast{files}"
 
 
 def _names(targets: Sequence[TargetName]) -> str:

@@ -120,8 +120,9 @@ def fused_form(result: Result) -> str:
 
 def _baseline(result: Result) -> str:
     """Name what the estimates of the plan to deploy are shares of: every layer high, so set."""
-    with_tf32 = " with TF32" if result.deploy is not None and result.deploy.tf32 else ""
-    return f"{result.high.upper()}{with_tf32}"
+    in_tf32 = result.deploy is not None and result.deploy.tf32
+    holds = result.tf32 is not None and result.tf32.fp32_passed
+    return f"{result.high.upper()}{' with TF32' * bool(in_tf32 and holds)}"
 
 
 def _faster(before: str, times: float, after: str = "") -> str:

@@ -210,8 +210,9 @@ def test_too_few_open_files_are_no_internal_error() -> None:
 def test_what_a_users_script_prints_does_not_break_json(
     work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A print in a check or a data loader goes to stderr."""
+    """A print in a check or a data loader goes to stderr, once however often it is called."""
     (work / "mine.py").write_text(
+        "import sys\n"
         "import numpy\n"
         "print('imported')\n"
         "def load_data():\n"
@@ -220,10 +221,18 @@ def test_what_a_users_script_prints_does_not_break_json(
         "def judge(outputs, reference):\n"
         "    print('judging')\n"
         "    return numpy.allclose(outputs[0]['y'], reference[0]['y'], 0.01)\n"
+        "def loop(run, inputs):\n"
+        "    print('looping', end='')\n"
+        "    sys.stdout.buffer.flush()\n"
+        "    return run(inputs)\n"
     )
     command = ["model.onnx", "--inputs", "mine.py", "--check", "mine.py:judge", "--json"]
+    command += ["--loop", "mine.py:loop", "--isolate", "never"]
     assert 0 == main(command)
     captured = capfd.readouterr()
     assert "nothing_to_keep" == json.loads(captured.out)["status"]
-    for said in ("imported", "loading", "judging"):
-        assert said in captured.err
+    lines = captured.err.splitlines()
+    assert {"loading": 1, "judging": 1, "looping": 1} == {
+        line: lines.count(line) for line in ("loading", "judging", "looping")
+    }
+    assert "imported" in lines

@@ -1,11 +1,13 @@
 """Flags of the runs in a folder stand in a file; the command line goes before it."""
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 import models
+from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 
@@ -128,3 +130,42 @@ def test_a_quiet_run_says_what_matters(capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr()
     assert all(line.startswith("Warning: ") for line in shown.err.splitlines())
     assert "no --inputs given" in shown.err and shown.out
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('metric = "cosine"', ["--check", "judge.py:error"]),
+        ('low = "bf16"', ["--ladder", "fp16,fp32"]),
+        ('ladder = "fp16,fp32"', ["--low", "fp16"]),
+        ("resume = true", ["--overwrite"]),
+        ("input-shapes = ['x:[1,8]']", ["--inputs", "loader.py"]),
+    ],
+)
+def test_what_excludes_a_key_takes_its_place(text: str, arguments: list[str]) -> None:
+    """A project's file is no reason to refuse what one command says otherwise."""
+    judge = "return abs(outputs[0]['y'] - reference[0]['y']).max() < 0.01"
+    Path("judge.py").write_text(f"def error(outputs, reference):\n    {judge}\n")
+    loader = "import numpy\n\ndef load_data():\n    yield {'x': numpy.ones((1, 8), 'float32')}\n"
+    Path("loader.py").write_text(loader)
+    searched()
+    Path("precision-bisect.toml").write_text(text)
+    assert ExitCode.OK == main(["model.onnx", "--out", "other", *arguments])
+
+
+def test_a_flag_that_the_file_sets_can_be_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each that is off by default has its opposite, which --help leaves out."""
+    Path("precision-bisect.toml").write_text("json = true\nquiet = true\n")
+    searched()
+    assert capsys.readouterr().out.startswith("{")
+    searched("--no-json", "--no-quiet")
+    shown = capsys.readouterr()
+    assert not shown.out.startswith("{") and "evaluations" in shown.err
+    with pytest.raises(SystemExit):
+        main(["--help-all"])
+    assert "--no-json" not in capsys.readouterr().out
+    flags = run_parser()._option_string_actions
+    on = {flag for flag, action in flags.items() if type(action) is argparse._StoreTrueAction}
+    long = {flag.removeprefix("--") for flag in on if flag.startswith("--")}
+    assert {"json", "fuse-norms"} <= long
+    assert all(f"--no-{name}" in flags for name in long)

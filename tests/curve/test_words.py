@@ -16,7 +16,7 @@ from precision_bisect.runs.results.result import (
     Result,
     Rung,
 )
-from precision_bisect_reports.curve import MOST_POINTS, curve, needed
+from precision_bisect_reports.curve import MOST_POINTS, curve, curve_words, error_text, needed
 from precision_bisect_reports.speed import no_faster
 
 POINTS = [
@@ -155,3 +155,21 @@ def test_what_a_level_takes_lies_between_its_points(errors: Sequence[float], lev
     else:
         assert count is not None
         assert max(0, below[0] - 3) - 1e-9 <= count <= below[0] + 1e-9
+
+
+@given(st.floats(0, 3), st.floats(0, 3), st.floats(0, 3))
+def test_an_error_within_the_limit_is_not_all_that_is_said_of_what_fails(
+    median: float, more: float, limit: float
+) -> None:
+    """A check that counts has 0 in most copies: the one over the limit is why layers are kept."""
+    told = replace(point(0, median, "all_low"), error_max=median + more)
+    over = median <= limit < median + more
+    assert ("at worst" in error_text(told, limit)) is over
+    assert "at worst" not in error_text(told, None)
+
+
+def test_a_fall_from_zero_says_what_it_is() -> None:
+    """`top1` is 0 in the median of copies with every layer low, and in one copy it is not."""
+    counted_ones = [replace(POINTS[0], error_median=0.0, error_max=1.0), point(1, 0.0, "culprits")]
+    found = replace(RESULT, tolerance=0.0, curve=counted_ones, culprits=[culprit("Top", 1.0, 0.0)])
+    assert ": 0, at worst 1 -> 0." in curve_words(found)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import parse, save
+from models import parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.graphs.module_names import SCOPES
 
@@ -38,6 +38,32 @@ def test_it_is_said_where_and_which_exporter_drops_what_guards(
     assert told.message is not None
     assert f"born in {born}" in told.message
     assert (DROPS in told.message) == bool(guarded and exporter)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m = Add(x, w) y = Sqrt(m)",
+        "v = Identity(w) a = Abs(x) y = Mul(a, v)",
+        "k = Constant<value_floats = [1.0]>() u = Mul(x, k) y = MatMul(u, w)",
+        "a = Abs(x) c = Constant<value = bool {1}>() y = If(c) "
+        "<then_branch = t () => (float[4, 8] s) { s = Add(a, w) }, "
+        "else_branch = e () => (float[4, 8] r) { r = Identity(a) }>",
+    ],
+    ids=["read directly", "by Identity", "of a product", "in a body"],
+)
+def test_a_weight_that_is_not_finite_is_named(body: str, value: float, tmp_path: Path) -> None:
+    """The inputs are no reason then, and the exporter is not either."""
+    rows = 8 if "MatMul" in body else 4
+    weight = np.ones((rows, 8), np.float32)
+    weight[1, 3:5] = value
+    model = with_weights(parse(f"{ROWS} {{ {body} }}"), {"w": weight})
+    x = {"x": np.full((4, 8), 2, np.float32)}
+    told = find(save(model, tmp_path), inputs=x, tol=1e-2, threads=1, out=tmp_path / "run")
+    assert told.status == "not_precision"
+    said = f"which reads the weight 'w': 2 NaN or Inf of {8 * rows}; mend that first"
+    assert said in (told.message or "") and "inputs" not in (told.message or "")
 
 
 @pytest.mark.parametrize(

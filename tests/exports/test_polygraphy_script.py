@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -17,10 +18,18 @@ from exports_models import NAFNET, NAFNET_KEPT, chain, export_of
 from models import parse, save
 from precision_bisect.backends.tensorrt.build import Marks, prepare_network
 from precision_bisect.backends.tensorrt.flavour import Flavour, use_in_polygraphy
+from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import write_polygraphy_script
 from precision_bisect.exports.write import write_exports
 from precision_bisect.graphs.typed.high_nodes import ToldNode, told
-from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT, RunFolder
+from precision_bisect.judging.comparators import matched_boxes, metrics, task_checks
+from precision_bisect.judging.inputs import closed_loop
+from precision_bisect.runs.runfolder import (
+    POLYGRAPHY_SCRIPT,
+    RUN_SCRIPT,
+    TORCH_AUTOCAST,
+    RunFolder,
+)
 from weak_networks import Parsed, markable, parsed
 
 BODY = (
@@ -190,11 +199,23 @@ def test_the_script_stands_alone() -> None:
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Import)]
 
 
-def test_the_script_is_of_a_python_of_tensorrt_8() -> None:
-    """TensorRT 8.6 is used from Python 3.8 on: nothing in the script is younger."""
-    kept: dict[str, ToldNode] = {"a": ("fp32", ("x",), ("y",))}
-    _, oldest = vermin.detect(write_polygraphy_script(kept, {}, ["fp16"]))
+@pytest.mark.parametrize("script", [POLYGRAPHY_SCRIPT, RUN_SCRIPT, TORCH_AUTOCAST])
+def test_each_script_is_of_a_python_of_tensorrt_8(script: str) -> None:
+    """TensorRT 8.6 is used from Python 3.8 on: nothing in what is written is younger.
+
+    That is said of it, too, where it is said of what the script takes along.
+    """
+    text = one_file(script, {})
+    _, oldest = vermin.detect(text)
     assert oldest <= (3, 8)
+    ast.parse(text, feature_version=(3, 8))
+    assert {"3.8"} >= {*re.findall(r"Python (3\.\d+)", text)}
+
+
+def test_the_modules_that_scripts_take_along_say_which_python() -> None:
+    """Their style is that of an older Python: the reason is at the top of each."""
+    for taken in (closed_loop, matched_boxes, metrics, task_checks):
+        assert "Python 3.8" in (taken.__doc__ or "")
 
 
 @pytest.mark.parametrize("name", ["it's", '"""', "\\", "層\u2028", "a\nb", "{x}", "FLAGS = ''"])

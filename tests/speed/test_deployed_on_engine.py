@@ -36,6 +36,8 @@ from precision_bisect.search.workers import Workers, threads
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Kind, Phase
+from precision_bisect_reports.promise import with_tf32
+from precision_bisect_reports.speed import to_deploy
 
 BODY = """(float[8, 32] x) => (float[8, 32] y) <float up = {300}, float down = {1.1111111e-5}> {
   [mm0] a = MatMul(x, w0) [act0] b = Tanh(a)
@@ -43,10 +45,11 @@ BODY = """(float[8, 32] x) => (float[8, 32] y) <float up = {300}, float down = {
   [up_b] f = Mul(e, up) [sq_b] g = Mul(f, f) [down_b] h = Mul(g, down)
   [mm1] i = MatMul(h, w1) [act1] y = Tanh(i)
 }"""
+LAYERS = 10
 UP_B = 5
 """The layer between the two overflows."""
 Fails = Callable[[Plan, bool], bool]
-"""Whether a plan, with TF32 or without, is wrong on the sample that chooses nothing."""
+"""Whether a plan is wrong with TF32, or without: on the sample that chooses nothing, or on all."""
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Gpus:
     clock: Clock
     hard: Sample
     fails: Fails
+    off: Fails
     specs: list[tuple[str, int]] = field(default_factory=list)
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
@@ -98,7 +102,8 @@ class GpuEngine(ClockedEngine):
         """Return what is computed, far off where the plan is to fail."""
         gpus = self._gpu.gpus
         hard = np.array_equal(feed["x"], gpus.hard["x"])
-        off = 9.0 if hard and gpus.fails(self._plan, self._gpu.tf32) else 0.0
+        how = self._plan, self._gpu.tf32
+        off = 9.0 if gpus.off(*how) or (hard and gpus.fails(*how)) else 0.0
         return {name: array + np.float32(off) for name, array in super().run(feed).items()}
 
     def save(self, folder: Path) -> None:
@@ -117,6 +122,7 @@ def run(
     *,
     name: str = "tensorrt",
     fails: Fails = never,
+    off: Fails = never,
     cast_ms: float = 0.1,
     tol: float = 5e-3,
 ) -> tuple[Result, Gpus]:
@@ -145,7 +151,7 @@ def run(
     graph = cost_graph(case.model, case.shapes)
     values = [replace(value, cast_ms=cast_ms) for value in graph.values]
     clock = Clock(CostGraph((0.05,) * graph.size, values))
-    gpus = Gpus(case.model, name, clock, sets.feeds[other], fails)
+    gpus = Gpus(case.model, name, clock, sets.feeds[other], fails, off)
     options = replace(options, backend="auto", workers=2, gpus=("0", "1"))
     made = made.with_case(replace(case, options=options))
     assert made.here is not None
@@ -183,6 +189,29 @@ def test_scripts_run_each_plan_as_it_was_judged(tmp_path: Path, held: str, other
         script, trtexec = ((folder / name).read_text() for name in (RUN_SCRIPT, TRTEXEC))
         assert f"'use_tf32': '{int(point == DEPLOY)}'" in script
         assert ("--noTF32" in trtexec) is (point == FEWEST)
+
+
+def test_a_plan_has_it_on_where_fp32_fails_so(tmp_path: Path) -> None:
+    """`use_tf32=0` slows FP16 down, too. The time is beside FP32 as that holds: without TF32."""
+    result, gpus = run(tmp_path, off=lambda plan, tf32: tf32 and len(plan) == LAYERS)
+    assert result.tf32 is not None and not result.tf32.fp32_passed and result.tf32.passed
+    assert result.deploy is not None and result.deploy.tf32 and result.tf32_on
+    plan = gpus.model.table.plan_of(result.deploy.kept)
+    assert [[*plan.indices], True] == json.loads((tmp_path / "run" / ENGINE).read_text())
+    script, trtexec = ((tmp_path / "run" / name).read_text() for name in (RUN_SCRIPT, TRTEXEC))
+    assert "'use_tf32': '1'" in script and "--noTF32" not in trtexec
+    latency, own = result.deploy.latency, result.latency_ms
+    assert latency is not None and own is not None and latency.baseline_ms == own["all_high"]
+    assert "FP32 without TF32" in to_deploy(result)
+
+
+def test_a_plan_that_fails_so_has_it_off(tmp_path: Path) -> None:
+    """The screen says it once, and the files are those of the plan without TF32."""
+    result, _ = run(tmp_path, off=lambda plan, tf32: tf32)
+    assert result.deploy is not None and not result.deploy.tf32 and not result.tf32_on
+    assert result.tf32 is not None and result.tf32.passed is False
+    assert "leave TF32 off" in with_tf32(result)
+    assert "--noTF32" in (tmp_path / "run" / TRTEXEC).read_text()
 
 
 def test_tf32_is_judged_on_one_gpu_of_several(tmp_path: Path) -> None:
@@ -230,5 +259,8 @@ def test_a_finished_run_that_goes_on_deploys_alike(tmp_path: Path) -> None:
     trials = read_ledger(tmp_path / "run" / LEDGER).trials
     refused = [t for t in trials if t.proposal.phase is Phase.RECHECK and t.outcome.failed]
     assert [True] == [fails(trial.proposal.plan, False) for trial in refused]
+    # The answer stood before, so what was refused is no former one that failed.
+    assert result.unseen is not None
+    assert (1, 0, 0) == (result.unseen.judged, result.unseen.failed, result.unseen.passed_later)
     again, _ = run(tmp_path, name="clocked", fails=fails)
     assert (result.deploy, result.builds) == (again.deploy, again.builds)

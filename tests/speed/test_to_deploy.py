@@ -27,7 +27,14 @@ from precision_bisect.runs.results.speed_report import (
     RANK_CORRELATIONS,
     PlanToDeploy,
 )
-from precision_bisect.runs.runfolder import LEDGER, MIXED_MODEL, REPORT, RESULT, TRTEXEC
+from precision_bisect.runs.runfolder import (
+    LEDGER,
+    MIXED_MODEL,
+    REPORT,
+    RESULT,
+    RUN_SCRIPT,
+    TRTEXEC,
+)
 from precision_bisect.runs.typed_json import typed
 from precision_bisect.search.precision_curve import FEW_COPIES
 from precision_bisect.search.rounding_law import worst
@@ -136,10 +143,36 @@ def test_what_decides_passes_on_all_copies(result: Result) -> None:
     assert {16} == {*copies.values()}
 
 
-def test_the_fewest_of_the_same_run_have_it_off(result: Result, model: Path) -> None:
-    """They were searched and certified without TF32."""
+def test_the_fewest_have_it_on_where_it_changes_nothing(result: Result, model: Path) -> None:
+    """They were certified without TF32, which rounds products alone, and those run in FP16."""
     folder = export(model, result.out or Path(), None, {}, "fewest").folder
-    assert "noTF32" in (folder / TRTEXEC).read_text()
+    assert "noTF32" not in (folder / TRTEXEC).read_text()
+    assert "'use_tf32': '1'" in (folder / RUN_SCRIPT).read_text()
+
+
+@pytest.mark.parametrize(("factor", "on"), [(1.2, True), (0.9, False)])
+def test_a_plan_has_it_on_unless_it_fails_so(
+    result: Result, model: Path, tmp_path: Path, factor: float, on: bool
+) -> None:
+    """FP32 in TF32 has no room here, or fails. A plan that keeps no product does not feel it."""
+    assert result.tf32 is not None and result.tf32.fp32_error
+    limit = factor * result.tf32.fp32_error
+    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1, certify="none")
+    assert run.tf32 is not None and run.tf32.fp32_passed is (factor > 1) and run.deploy is not None
+    products = {"mm0", "mm1"}.intersection(run.deploy.kept)
+    assert (on, not on, False) == (run.tf32_on, bool(products), run.deploy.tf32)
+    assert ("noTF32" in (tmp_path / TRTEXEC).read_text()) is not on
+    assert run.deployment is not None and f"{on:d}" == run.deployment.provider_options["use_tf32"]
+    judged = [
+        trial.outcome.passed
+        for trial in read_ledger(tmp_path / LEDGER).trials
+        if trial.proposal.case == TF32 and trial.proposal.phase is Phase.SPEED
+    ]
+    assert ([] if on else [False]) == judged and run.tf32.passed is on
+    assert ("leave TF32 off" in words(run)) is not on
+    assert run.tf32.error == run.deploy.error or not on
+    reopened = reopen(model, tmp_path, {}).finished.options.engine
+    assert on is reopened.in_tf32
 
 
 def layers_in(folder: Path) -> list[str]:

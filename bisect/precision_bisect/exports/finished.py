@@ -12,6 +12,7 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError, UsageError, shortened
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.recheck import Unfit, stored_samples
+from precision_bisect.exports.settings_to_deploy import settings_to_deploy
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales
 from precision_bisect.graphs.typed.pinning import pin, pin_formless
@@ -154,10 +155,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         )
     wanted = frozenset(kept).difference(fixed)
     options, code = _options(file, result, model)
-    if point == DEPLOY and result.deploy is not None and result.deploy.tf32:
-        # It was judged and timed so.
-        options = replace(options, engine=replace(options.engine, tf32="on"))
-    return Finished(
+    finished = Finished(
         kept=tuple(name for name in model.table.names if name in wanted),
         fixed=fixed,
         asked=forms,
@@ -174,6 +172,11 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
             _modules(file, result, model) if point in (DEPLOY, FEWEST) and not is_fused else ()
         ),
     )
+    searched = finished.with_pinned(model)
+    held = point == DEPLOY and result.deploy is not None and result.deploy.tf32
+    plan = searched.table.plan_of(finished.kept)
+    settings = settings_to_deploy(options, result.backend, searched, pair, plan, held=held)
+    return replace(finished, options=replace(options, engine=settings))
 
 
 def _fused_form(file: Path, result: Result) -> tuple[Model, Sequence[Pinned]]:

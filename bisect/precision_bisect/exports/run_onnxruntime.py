@@ -221,7 +221,7 @@ def evaluate(how: How, provider: str, feeds: list[Any], wanted: list[Any]) -> li
     outputs = []
 
     def run(inputs: Any) -> dict[str, Any]:
-        return dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.9
+        return dict(zip(names, session.run(names, inputs)))  # noqa: B905 - Python 3.8
 
     for feed in feeds:
         try:
@@ -360,7 +360,7 @@ def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
     with np.errstate(all="ignore"):
         worst = max(
             multiple(limits, atol, rtol, got[name], want[name])
-            for got, want in zip(outputs, wanted)  # noqa: B905 - Python 3.9
+            for got, want in zip(outputs, wanted)  # noqa: B905 - Python 3.8
         )
     single = {limit for limit in (atol, rtol) if limit}
     scale = single.pop() if len(single) == 1 else 1.0
@@ -370,7 +370,7 @@ def by_metric(name: str, outputs: list[Any], wanted: list[Any]) -> Judged:
 def by_share(name: str, share: float, outputs: list[Any], wanted: list[Any]) -> Judged:
     """Judge classes: how many differ in the worst sample; their share where some may."""
     counts = []
-    for got, want in zip(outputs, wanted):  # noqa: B905 - Python 3.9
+    for got, want in zip(outputs, wanted):  # noqa: B905 - Python 3.8
         alike = got[name].shape == want[name].shape
         differing = float(np.count_nonzero(got[name] != want[name])) if alike else math.inf
         counts.append(differing / want[name].size if share else differing)

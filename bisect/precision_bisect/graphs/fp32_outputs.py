@@ -164,10 +164,15 @@ def non_finite(outputs: Sequence[Sample]) -> str:
     """Return a sentence about the first NaN or Inf among the outputs, or "" if there is none."""
     for number, sample in enumerate(outputs):
         for name, array in sample.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                bad = int((~np.isfinite(array)).sum())
-                return f"output {name!r} has {bad} NaN or Inf of {array.size} in sample {number}"
+            if told := not_finite(array):
+                return f"output {name!r} has {told} in sample {number}"
     return ""
+
+
+def not_finite(array: NDArray[np.generic]) -> str:
+    """Return how many values of how many are NaN or Inf; "" for none, and for no floats."""
+    bad = array.size - np.count_nonzero(np.isfinite(array)) if array.dtype.kind == "f" else 0
+    return f"{bad} NaN or Inf of {array.size}" if bad else ""
 
 
 _CASTS = ("Cast", "CastLike")

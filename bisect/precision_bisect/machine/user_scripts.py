@@ -12,16 +12,20 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from precision_bisect.errors import UsageError
 from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
 _PACKAGE = Path(__file__).parents[1]
+_MOST_LINES = 100
+"""Different lines that a script may print. A bound."""
+_printed: dict[Path, set[str]] = {}
+"""The lines that scripts have printed since they were loaded, by their paths."""
 _RUNNING = threading.RLock()
 _exit = os._exit
 _may_exit = False
@@ -54,6 +58,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file", "its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    _printed.pop(path.resolve(), None)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
     try:
         with running_script(path):
@@ -81,14 +86,49 @@ def script_copy(path: Path, source: bytes, what: str) -> Path:
     return copy
 
 
+class _EachLineOnce:
+    """Writes lines to stderr that are not among those `printed`, until these are `_MOST_LINES`.
+
+    For everything else it is stderr itself.
+    """
+
+    def __init__(self, printed: set[str]) -> None:
+        self._printed = printed
+        self._begun = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = f"{self._begun}{text}".split("\n")
+        for line in lines:
+            if line not in self._printed and len(self._printed) < _MOST_LINES:
+                self._printed.add(line)
+                sys.stderr.write(f"{line}\n")
+        return len(text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.write(text)
+
+    def end_line(self) -> None:
+        """Write what was begun and has no end of line."""
+        if self._begun:
+            self.write("\n")
+
+
 @contextmanager
 def running_script(path: Path | None) -> Iterator[None]:
     """Run a script's own code inside the block: whatever it raises becomes ScriptFailed.
 
-    Imports find what lies beside it, if it is a file, and prints go to stderr. One thread at a
-    time is inside: both are the process's, and scripts are not written for more.
+    Imports find what lies beside it, if it is a file. What it prints goes to stderr, of a file
+    each line once: a check runs with every trial, a loop with every sample. One thread at a time
+    is inside: all of that is the process's, and scripts are not written for more.
     """
     folders = [] if path is None else [str(path.resolve().parent)]
+    printed = None
+    if path is not None:
+        printed = _EachLineOnce(_printed.setdefault(path.resolve(), set()))
     with _RUNNING:
         sys.path[:0] = folders
         former = os._exit
@@ -96,13 +136,15 @@ def running_script(path: Path | None) -> Iterator[None]:
             raising = partial(_raise_exit, os.getpid())
             setattr(os, "_exit", raising)  # noqa: B010 - mypy forbids the plain form
         try:
-            with redirect_stdout(sys.stderr):
+            with redirect_stdout(cast("TextIO", printed or sys.stderr)):
                 yield
         except BaseException as error:
             if _is_interrupt(error):
                 raise
             raise ScriptFailed(_told(error)) from error
         finally:
+            if printed is not None:
+                printed.end_line()
             setattr(os, "_exit", former)  # noqa: B010 - as above
             for folder in folders:
                 if folder in sys.path:

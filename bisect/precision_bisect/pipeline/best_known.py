@@ -69,18 +69,16 @@ def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[End
     are certified anew, and a layer that can go goes.
     """
     ending = standing.ending
-    first = CURVE_DRAW + 1 + DRAWS * len(ending.passed_over)
-    for place, plan in enumerate(_better(curve, standing)[:TRIED]):
+    first = drawn = CURVE_DRAW + 1 + DRAWS * len(ending.passed_over)
+    for plan in _better(curve, standing)[:TRIED]:
         if plan in standing.refuted:
             continue
         holding = StabilityCheck(
-            problem=problem,
-            copies=standing.copies,
-            rebuilds=problem.builds,
-            drawn=first + 2 * place,
+            problem=problem, copies=standing.copies, rebuilds=problem.builds, drawn=drawn
         )
         outcome = yield from _held(holding, plan, curve.tried[plan], standing)
         if outcome is None:
+            drawn = holding.drawn
             continue
         plan = yield from _certified(holding, plan, outcome, standing, first + 2 * TRIED)
         assert ending.plan is not None

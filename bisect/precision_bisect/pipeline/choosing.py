@@ -193,7 +193,8 @@ def promised(
         if judgement is None or proposal.phase is not Phase.RECHECK or not one_by_one:
             continue
         held_out = proposal.samples == SampleSet.HELD_OUT
-        if not held_out:
+        # What was refused once the answer stood, such as a plan to deploy, is no former answer.
+        if not held_out and (proposal.plan == plan or False not in own):
             before.update(judgement.failed)
         if proposal.plan == plan:
             own[held_out] = judgement

@@ -26,7 +26,7 @@ from precision_bisect.pipeline.deploying import (
     within_limits,
     without_other_engine,
 )
-from precision_bisect.pipeline.elsewhere import judged_elsewhere
+from precision_bisect.pipeline.elsewhere import deployed_as, judged_elsewhere
 from precision_bisect.pipeline.explanation import (
     Answer,
     Explained,
@@ -163,14 +163,17 @@ def _explain(run: _Ended) -> Search[None]:
     chart = run.chart
     exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
     run.leaving = answer = plan if ending.status.answers else None
-    opening, deploy, in_tf32 = run.answer.final.opening, ending.deploy, None
+    opening, deploy, in_files = run.answer.final.opening, ending.deploy, prepared
     as_deployed = judged_as(prepared, run.fused, deploy, run.folder)
+    if answer is not None:
+        run.deployed = deployed_as(prepared, answer)
+    if exported is not None:
+        in_files = deployed_as(prepared, prepared.case.model.table.plan_of(exported.kept))
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         run.leaving, run.promises_of = deploy.plan, DEPLOY
         opening = deploy.outcome.evidence.opening or opening
-        in_tf32 = deploy.outcome if deploy.record.tf32 else None
-        run.deployed = as_deployed
-    leaving, deployed, engine = run.leaving, run.deployed, run.deployed.case.options.engine
+        run.deployed = in_files = as_deployed
+    leaving, deployed, engine = run.leaving, run.deployed, in_files.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
     run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
@@ -178,7 +181,7 @@ def _explain(run: _Ended) -> Search[None]:
     check = not run.driver.interrupted
     latencies = run.answer.timed.latency_ms or {}
     with (
-        deploying(deployed, exported, run.folder, judge, check=check, passed=passed) as files,
+        deploying(in_files, exported, run.folder, judge, check=check, passed=passed) as files,
         costing(prepared, answer, latencies, run.budget) as costs,
     ):
         if _explainable(run):
@@ -197,7 +200,12 @@ def _explain(run: _Ended) -> Search[None]:
         with until(budget.overdue), run.driver.standing():
             if leaving is not None and not run.driver.interrupted:
                 judged = judged_elsewhere(
-                    prepared, run.driver, leaving, run.answer.samples, deployed, in_tf32
+                    prepared,
+                    run.driver,
+                    leaving,
+                    run.answer.samples,
+                    deployed,
+                    deploy if run.promises_of == DEPLOY else None,
                 )
                 run.elsewhere = yield from run.driver.to_end(judged)
                 deployed.rest()

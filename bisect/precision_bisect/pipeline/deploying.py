@@ -35,7 +35,7 @@ from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.pipeline.elsewhere import deployed_in_tf32
+from precision_bisect.pipeline.elsewhere import deployed_as
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
 from precision_bisect.pipeline.made_files import keep_made
@@ -98,14 +98,14 @@ def exported_plan(
 def judged_as(
     prepared: Prepared, fused: FusedCase | None, deploy: Deployable | None, folder: RunFolder
 ) -> Prepared:
-    """Return the run as the plan to deploy was judged; a model that was made for it is kept."""
+    """Return the run as its plan to deploy is deployed; a model that was made for it is kept."""
     if deploy is None:
         return prepared
     form = None if fused is None else fused.prepared
     if deploy.record.fused and form is not None:
         loaded = keep_made(form.loaded, form.work, folder)
-        return replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
-    return deployed_in_tf32(prepared) if deploy.record.tf32 else prepared
+        prepared = replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
+    return deployed_as(prepared, deploy.plan, held_in_tf32=deploy.record.tf32)
 
 
 def within_limits(
@@ -201,7 +201,8 @@ def deploying(
     )
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
-        yield _unchecked(Written(layer_precisions_reason=reason))
+        tf32_on = case.options.engine.in_tf32
+        yield _unchecked(Written(layer_precisions_reason=reason, tf32_on=tf32_on))
         return
     deployed = write_deployed(folder, export, judge)
     with ExitStack() as held_open:
@@ -243,6 +244,7 @@ def _written(
         deployment = replace(deployment, recheck=verdict)
     return Written(
         export_point=export.point,
+        tf32_on=export.settings.in_tf32,
         layer_precisions=layer_precisions(export) if reason is None else None,
         layer_precisions_reason=reason,
         no_command=without_command(export),

@@ -14,6 +14,7 @@ from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
+from precision_bisect.exports.settings_to_deploy import library_decides, settings_to_deploy
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.copies import can_change
@@ -25,6 +26,7 @@ from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
+from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.other_targets import (
     ElsewhereSection,
     OnTargets,
@@ -36,7 +38,8 @@ from precision_bisect.search.evaluation import Evaluator
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate
-from precision_bisect.settings.targets import TARGETS, TF32, TF32_BY_DEFAULT, Inside, TargetName
+from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.settings.targets import TARGETS, TF32, Inside, TargetName
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
 
 if TYPE_CHECKING:
@@ -58,23 +61,39 @@ def judged_elsewhere(
     answer: Plan,
     samples: SampleSet,
     own: Prepared,
-    in_tf32: Outcome | None = None,
+    deploy: Deployable | None,
 ) -> Search[ElsewhereSection]:
-    """Judge an answer in all cases beside its `own`; with TF32 if its outcome there is it."""
+    """Judge an answer in all cases beside its `own`; `deploy` is it, if it is the plan to deploy.
+
+    One that has TF32 there holds so by its own outcome, or feels nothing of it: other copies would
+    only tell of their luck.
+    """
     targets = yield from other_targets(own, driver.cases, answer, samples)
-    beside = own if in_tf32 is None else prepared
+    beside, in_tf32 = own, None
+    if own.case.options.engine.in_tf32:
+        beside = prepared
+        in_tf32 = deploy.outcome if deploy else outcome_of_answer(driver, answer, samples)
     tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
 
-def deployed_in_tf32(prepared: Prepared) -> Prepared:
-    """Return what predicts a plan that was judged with TF32."""
-    engine = replace(prepared.case.options.engine, tf32="on")
-    options = replace(prepared.case.options, engine=engine)
+def deployed_as(prepared: Prepared, plan: Plan, *, held_in_tf32: bool = False) -> Prepared:
+    """Return what predicts a plan with the settings that it is deployed with."""
+    case, engine = prepared.case, engine_of(prepared, plan, held_in_tf32=held_in_tf32)
+    if engine == case.options.engine:
+        return prepared
+    options = replace(case.options, engine=engine)
     emulator = prepared.emulator and _emulator(prepared, options, late=True)
-    case = replace(prepared.case, options=options)
-    return replace(prepared, emulator=emulator).with_case(case)
+    return replace(prepared, emulator=emulator).with_case(replace(case, options=options))
+
+
+def engine_of(prepared: Prepared, plan: Plan, *, held_in_tf32: bool) -> EngineSettings:
+    """Return the settings that a plan of a run is deployed with; see `settings_to_deploy`."""
+    case = prepared.case
+    return settings_to_deploy(
+        case.options, prepared.backend.name, case.model, case.pair, plan, held=held_in_tf32
+    )
 
 
 def other_targets(
@@ -164,17 +183,12 @@ def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]
 
 
 def has_tf32(prepared: Prepared) -> bool:
-    """Whether the run judges without TF32 what a library runs with it unless told otherwise.
+    """Whether FP32 in TF32 is judged beside the run's own case: the library decides on it.
 
     The emulator predicts that, an engine computes it.
     """
-    options, backend = prepared.case.options, prepared.backend
-    own = options.engine.ort_options.get("use_tf32")
-    if options.engine.tf32 != "auto" or options.high != "fp32" or own == "0":
-        return False
-    engines = options.targets if backend.emulated else [backend.name]
-    default = TF32_BY_DEFAULT.issuperset(engines) and (backend.emulated or own is None)
-    return default and bool(products(prepared.case.model))
+    decides = library_decides(prepared.case.options, prepared.backend.name)
+    return decides and bool(products(prepared.case.model))
 
 
 def products(model: Model) -> frozenset[int]:
@@ -182,14 +196,6 @@ def products(model: Model) -> frozenset[int]:
     view, numbers = View(model), {name: i for i, name in enumerate(model.table.names)}
     nodes = (node for node in model.proto.graph.node if is_product(node, view))
     return frozenset(numbers[name] for node in nodes if (name := LayerName(node.name)) in numbers)
-
-
-def keeps_no_product(model: Model, plan: Plan) -> bool:
-    """Whether no product is left in FP32: none is kept, and none is outside the candidates."""
-    candidates = products(model)
-    view = View(model)
-    every = sum(is_product(node, view) for node in model.proto.graph.node)
-    return len(candidates) == every and candidates.isdisjoint(plan.kept)
 
 
 @contextmanager
@@ -265,22 +271,14 @@ def with_tf32(
     """
     if not has_tf32(prepared):
         return None
-    everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
+    everything = fp32_in_tf32(prepared, samples)
     proposal = replace(everything, plan=answer, reason="the answer")
-    # Of a variant no trial without a case tells.
-    plain = None if prepared.case.variant else outcome_of_answer(driver, answer, samples)
-    if prepared.backend.emulated and keeps_no_product(prepared.case.model, answer):
-        own = own or plain
     with in_tf32(prepared, driver.cases):
         (fp32,) = yield (everything,)
         if own is not None:
             return _compared((fp32, own))
-        errors = [worst(outcome) for outcome in (fp32, plain) if outcome is not None]
-        forecast = math.hypot(*(error for error in errors if error is not None))
-        # TF32 rounds no product that runs low.
-        rounded_alike = products(prepared.case.model) <= answer.kept
-        settled = limit is not None and rounded_alike and forecast > SURE * limit
-        if settled and not prepared.backend.emulated and driver.recorded(proposal) is None:
+        forecast = over_the_limit(prepared, driver, answer, samples)
+        if forecast is not None and driver.recorded(proposal) is None:
             return WithTf32(
                 fp32_passed=None if fp32.verdict is None else fp32.passed,
                 fp32_error=worst(fp32),
@@ -290,6 +288,26 @@ def with_tf32(
             )
         (outcome,) = yield (proposal,)
         return _compared((fp32, outcome))
+
+
+def over_the_limit(
+    prepared: Prepared, driver: Driver, plan: Plan, samples: SampleSet
+) -> float | None:
+    """Return the error of a plan with TF32 by forecast, if that saves an engine's build.
+
+    None where it may pass: where some product runs low, which TF32 does not round, and where the
+    errors of FP32 in TF32 and of the plan without it do not add up to far over the limit.
+    """
+    limit = prepared.problem.tolerance
+    rounded_alike = products(prepared.case.model) <= plan.kept
+    if limit is None or prepared.backend.emulated or not rounded_alike:
+        return None
+    fp32 = driver.recorded(fp32_in_tf32(prepared, samples))
+    # Of a variant no trial without a case tells.
+    plain = None if prepared.case.variant else outcome_of_answer(driver, plan, samples)
+    errors = [worst(outcome) for outcome in (fp32, plain) if outcome is not None]
+    forecast = math.hypot(*(error for error in errors if error is not None))
+    return forecast if forecast > SURE * limit else None
 
 
 def _compared(outcomes: Sequence[Outcome]) -> WithTf32:

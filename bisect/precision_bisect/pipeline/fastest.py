@@ -83,15 +83,25 @@ class Rivals:
         return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
 
     def deployable(
-        self, plan: Plan, outcome: Outcome, *, case: CaseName = "", latency: Latency | None = None
+        self,
+        plan: Plan,
+        outcome: Outcome,
+        *,
+        case: CaseName = "",
+        latency: Latency | None = None,
+        high_case: CaseName | None = None,
     ) -> Deployable:
-        """Return a plan that holds, by this outcome, with its time beside those of others."""
+        """Return a plan that holds, by this outcome, with its time beside those of others.
+
+        Every layer high runs as in the `high_case`, where that is another one than the plan's.
+        """
         costs, full = self.estimates.of(case)
         plain, tf32 = self.estimates.plain, self.estimates.tf32
         weights, of_file = self.estimates.instead["smallest"], self.beside or self
         file, fewest = of_file.estimates, of_file.answer.kept
         everything, file_weights = range(file.plain.size), file.instead["smallest"]
-        high_ms, full_ms = (graph.time(everything) or 1.0 for graph in file.of(case))
+        high = file.of(case if high_case is None else high_case)
+        high_ms, full_ms = (graph.time(everything) or 1.0 for graph in high)
         plain_ms = file.plain.time(everything) or 1.0
         record = PlanToDeploy(
             kept=[self.names[i] for i in plan.indices],

@@ -14,13 +14,21 @@ from itertools import combinations, takewhile
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import Objective
 from precision_bisect.pipeline.chart import latency_of
-from precision_bisect.pipeline.elsewhere import error_of_fp32, fp32_in_tf32, products
+from precision_bisect.pipeline.elsewhere import (
+    engine_of,
+    error_of_fp32,
+    fp32_in_tf32,
+    has_tf32,
+    over_the_limit,
+    products,
+)
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     LEARNT,
     ROOM,
     Rivals,
     chosen,
+    figure_of_copies,
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -30,6 +38,7 @@ from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.speed.contenders import contenders, law_factor
+from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet, Trial
 
 TRIED = 5
@@ -118,14 +127,61 @@ def answer_to_deploy(
 def beside_fp32(
     prepared: Prepared, driver: Driver, deployable: Deployable, samples: SampleSet
 ) -> Deployable:
-    """Return a plan without TF32, its time beside that of FP32 with it, where FP32 holds so."""
-    fp32, latency = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record.latency
-    baseline = None if fp32 is None or not fp32.passed else fp32.evidence.latency
+    """Return a plan, its time beside that of FP32: with TF32 where FP32 holds so, else without."""
+    fp32, record = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record
+    baseline = fp32.evidence.latency if fp32 is not None and fp32.passed else None
+    if record.tf32 and baseline and not record.fused:
+        # It was timed in turns with FP32 as that runs here.
+        return deployable
+    if record.tf32:
+        baseline = baseline or latency_of(driver, prepared.everything)
+    latency = record.latency
     if latency is None or baseline is None or not latency.median_ms:
         return deployable
     high_ms = baseline.median_ms
     speedup = high_ms / latency.median_ms
     return deployable.timed(replace(latency, baseline_ms=high_ms, speedup=speedup))
+
+
+def with_tf32_first(
+    prepared: Prepared,
+    driver: Driver,
+    rivals: Rivals,
+    deployable: Deployable,
+    samples: SampleSet,
+    *,
+    of_file: Prepared | None = None,
+) -> Search[Sequence[Deployable]]:
+    """Return a plan as libraries run it, with TF32, where it holds so; then as it was judged.
+
+    TF32 is left out, too, where it has no room with it but without, and where TF32 changes
+    nothing. A fused form stands beside the run `of_file`.
+    """
+    plan, limit = deployable.plan, prepared.problem.tolerance
+    decided = deployable.record.tf32 or engine_of(prepared, plan, held_in_tf32=False).in_tf32
+    if decided or limit is None or not has_tf32(prepared):
+        return [deployable]
+    if over_the_limit(prepared, driver, plan, samples) is not None:
+        return [deployable]
+    # What is heavy is not opened for one plan.
+    phase = Phase.EXPLANATION if prepared.heavy else Phase.SPEED
+    trial = replace(fp32_in_tf32(prepared, samples), plan=plan, phase=phase)
+    # The plan stands without it.
+    with driver.standing():
+        (outcome,) = yield (replace(trial, reason="the plan to deploy, with TF32"),)
+        without, error = (figure_of_copies(each) for each in (deployable.outcome, outcome))
+        if outcome.passed and not without <= ROOM * limit < error:
+            file = of_file or prepared
+            fp32 = driver.recorded(fp32_in_tf32(file, samples))
+            held = rivals.deployable(
+                plan,
+                outcome,
+                case=trial.case,
+                latency=outcome.evidence.latency,
+                high_case=TF32 if fp32 is not None and fp32.passed else "",
+            )
+            return [beside_fp32(file, driver, held, samples), deployable]
+    return [deployable]
 
 
 def spent_s(trials: Sequence[Trial], case: CaseName) -> float:

@@ -23,7 +23,7 @@ from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import Objective
 from precision_bisect.pipeline.choosing import on_samples
-from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, products
+from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_tf32, products
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
@@ -38,6 +38,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
     beside_fp32,
     fastest_on_engine,
     spent_s,
+    with_tf32_first,
 )
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.stability import StabilityCheck, one
@@ -93,16 +94,18 @@ class FusedCase:
                     fused.rest()
         return outcomes
 
-    def fastest(self, driver: Driver, ending: Ending, rivals: Rivals) -> Search[Deployable | None]:
-        """Return the plan of this form to deploy in place of the file's; None where that stays."""
+    def fastest(
+        self, driver: Driver, ending: Ending, rivals: Rivals
+    ) -> Search[Sequence[Deployable]]:
+        """Return the plans of this form to deploy in place of the file's, the best first."""
         deploy, samples = ending.deploy, ending.samples
         fused = yield from self._made_for(samples)
         if fused is None or deploy is None:
-            return None
+            return ()
         own = _rivals(fused, rivals)
         best = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
         if best is None:
-            return None
+            return ()
         own = replace(own, answer=best[0], outcome=best[1])
         deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
         if best[0]:
@@ -115,8 +118,13 @@ class FusedCase:
             deployable = found or deployable
         self.best = deployable.plan, deployable.outcome
         deployable = beside_fp32(self.given, driver, deployable, samples)
-        better = is_better(deployable.record, deploy.record, self.given.case.options.objective)
-        return deployable if better else None
+        if not self._in_tf32:
+            self._at_work.enter_context(in_tf32(fused, driver.cases))
+        candidates = yield from with_tf32_first(
+            fused, driver, own, deployable, samples, of_file=self.given
+        )
+        objective = self.given.case.options.objective
+        return [plan for plan in candidates if is_better(plan.record, deploy.record, objective)]
 
     def record(self, driver: Driver) -> FusedForm | None:
         """Return what the result says of this form, None where it was not judged."""

@@ -11,11 +11,14 @@ from precision_bisect.explaining.diagnosis.instrument import (
     born_not_finite,
     watched_under,
 )
-from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite, not_finite
+from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import by_torch_export
+from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.loops import FunctionLoop, recorded
+from precision_bisect.layer_table import Layer
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -117,6 +120,8 @@ def reference_trouble(case: Case) -> str:
             )
     layer = born_not_finite(case.model, sample, case.options.threads)
     born = where + ("" if layer is None else f", born in {layer.op_type} {layer.name}")
+    if layer is not None and (weight := _weight_not_finite(case.model, layer)):
+        return f"{trouble}{born}, which reads {weight}; mend that first"
     dropped = layer is not None and layer.op_type in _GUARDED
     if dropped and by_torch_export(case.model.proto):
         return (
@@ -124,6 +129,19 @@ def reference_trouble(case: Case) -> str:
             "export it with optimize=False, or give the module a larger eps"
         )
     return f"{trouble}{born}; mend {mend} first"
+
+
+def _weight_not_finite(model: Model, layer: Layer) -> str:
+    """Return what a weight that a layer or its body reads has of NaN and Inf; "" for no such."""
+    view, outputs = View(model), {*layer.outputs}
+    node = next(node for node in model.proto.graph.node if outputs.intersection(node.output))
+    for name in (*node.input, *sorted(captured(node))):
+        array = view.array(name)
+        if array is not None and (told := not_finite(array)):
+            while passing := view.made_by(name, "Cast", "Identity"):
+                name = passing.input[0]
+            return f"the weight {name!r}: {told}"
+    return ""
 
 
 def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:

@@ -1,5 +1,6 @@
 """One generator over a run: the search, then what completes its answer."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_bisect.machine.stopping import Stopped
@@ -18,7 +19,6 @@ from precision_bisect.pipeline.elsewhere import (
     fp32_in_tf32,
     has_tf32,
     in_tf32,
-    keeps_no_product,
 )
 from precision_bisect.pipeline.fastest import (
     ROOM,
@@ -27,7 +27,11 @@ from precision_bisect.pipeline.fastest import (
     fastest,
     seeks_fastest,
 )
-from precision_bisect.pipeline.fastest_on_engine import answer_to_deploy, deployable_on_engine
+from precision_bisect.pipeline.fastest_on_engine import (
+    answer_to_deploy,
+    deployable_on_engine,
+    with_tf32_first,
+)
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
@@ -43,7 +47,6 @@ from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.rounding_law import Law
-from precision_bisect.settings.export_points import DEPLOY
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
 
@@ -58,7 +61,6 @@ def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) ->
             ending = yield from _charted(prepared, driver, ending)
             ending = yield from _by_modules(prepared, driver, ending)
             ending = yield from _with_fastest(prepared, driver, ending, fused)
-            yield from _answer_in_tf32(prepared, driver, ending)
         return ending
 
 
@@ -138,14 +140,15 @@ def _with_fastest(
             deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
-        own = deployable is None or (deployable.plan, deployable.case) == (answer, "")
-        if not own and not (yield from _passes_elsewhere(prepared, deployable, ending)):
-            deployable = answer_to_deploy(prepared, driver, rivals, samples)
+        if deployable is not None:
+            candidates = yield from with_tf32_first(prepared, driver, rivals, deployable, samples)
+            deployable = yield from _first_that_holds(prepared, ending, candidates)
+            deployable = deployable or answer_to_deploy(prepared, driver, rivals, samples)
         ending = replace(ending, deploy=deployable)
-        better = yield from fused.fastest(driver, ending, rivals)
+        candidates = yield from fused.fastest(driver, ending, rivals)
         form = fused.prepared or prepared
-        if (yield from _passes_elsewhere(form, better, ending)):
-            ending = replace(ending, deploy=better)
+        better = yield from _first_that_holds(form, ending, candidates)
+        ending = replace(ending, deploy=better or ending.deploy)
     return ending
 
 
@@ -165,36 +168,24 @@ def _every_layer_low(
     return rivals.deployable(answer, outcome)
 
 
-def _answer_in_tf32(prepared: Prepared, driver: Driver, ending: Ending) -> Search[None]:
-    """Judge the answer of the emulator in TF32, as it is told of, while that is open."""
-    plan, deploy = ending.plan, ending.deploy
-    if deploy is not None and prepared.case.options.export_point == DEPLOY:
-        plan = None if deploy.case else deploy.plan
-    if not ending.status.answers or plan is None or not prepared.backend.emulated:
-        return
-    if keeps_no_product(prepared.case.model, plan):
-        return
-    # One that is heavy has been closed again.
-    if has_tf32(prepared) and not prepared.heavy:
-        fp32 = fp32_in_tf32(prepared, ending.samples)
-        # The answer stands, as in `_charted`.
-        with driver.standing():
-            yield (replace(fp32, plan=plan, reason="the answer"),)
+def _first_that_holds(
+    prepared: Prepared, ending: Ending, candidates: Sequence[Deployable]
+) -> Search[Deployable | None]:
+    """Return the first plan that holds by samples that chose nothing; None where none does.
 
-
-def _passes_elsewhere(
-    prepared: Prepared, deployable: Deployable | None, ending: Ending
-) -> Search[bool]:
-    """Judge a plan to deploy by samples that chose nothing; those held out decide nothing."""
-    if deployable is None:
-        return False
-    holds = _passes_others(prepared, deployable.plan, ending)
-    if not (yield from _in_case(deployable.case, holds)):
-        return False
-    if prepared.case.options.holdout:
-        held_out = judged_by_held_out(deployable.plan, builds=prepared.problem.builds)
-        yield from _in_case(deployable.case, held_out)
-    return True
+    Samples that are held out decide nothing.
+    """
+    for candidate in candidates:
+        plan, case = candidate.plan, candidate.case
+        if (plan, case) == (ending.plan, ""):
+            return candidate
+        if not (yield from _in_case(case, _passes_others(prepared, plan, ending))):
+            continue
+        if prepared.case.options.holdout:
+            held_out = judged_by_held_out(plan, builds=prepared.problem.builds)
+            yield from _in_case(case, held_out)
+        return candidate
+    return None
 
 
 def _by_estimate(

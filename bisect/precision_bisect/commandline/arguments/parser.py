@@ -194,13 +194,16 @@ class Parser(argparse.ArgumentParser):
             for flag in flags:
                 if flag.brief:
                     self._briefs[field.name] = flag.brief
-                place.add_argument(
-                    *filter(None, (flag.short,)),
-                    flag.name or flag_name(field.name),
-                    dest=field.name,
-                    default=argparse.SUPPRESS if spare else field.default,
-                    **_taken(field, flag),
-                )
+                name, default = flag.name or flag_name(field.name), field.default
+                about: dict[str, Any] = {"dest": field.name}
+                about["default"] = argparse.SUPPRESS if spare else default
+                taken = _taken(field, flag)
+                place.add_argument(*filter(None, (flag.short,)), name, **about, **taken)
+                if taken.get("action") == "store_true":
+                    # Against a configuration file, which may turn it on: not worth a line of help.
+                    opposite = f"--no-{name.removeprefix('--')}"
+                    about["help"] = argparse.SUPPRESS
+                    place.add_argument(opposite, action="store_false", **about)
 
     def _titled(self, title: str) -> argparse._ArgumentGroup:
         groups = (group for group in self._action_groups if group.title == title)
@@ -218,7 +221,8 @@ class Parser(argparse.ArgumentParser):
         formatter.start_section("everyday flags")
         for action in self._actions:
             brief = self._briefs.get(action.dest, "")
-            if brief or action.dest in self._needed or action.dest in self._everyday:
+            wanted = brief or action.dest in self._needed or action.dest in self._everyday
+            if wanted and action.help != argparse.SUPPRESS:
                 shown = copy(action)
                 shown.help = brief or action.help
                 name = "".join(action.option_strings[-1:])

@@ -20,6 +20,18 @@ _SHORT = 3
 """Letters of a key that a longer, unknown one may begin with."""
 _WRITING = ("out", "overwrite", "junit")
 """Options that say what is written over."""
+_INSTEAD_OF = {
+    "check": ("metric",),
+    "metric": ("check",),
+    "inputs": ("input_shapes",),
+    "input_shapes": ("inputs",),
+    "resume": ("overwrite",),
+    "overwrite": ("resume",),
+    "ladder": ("low", "high"),
+    "low": ("ladder",),
+    "high": ("ladder",),
+}
+"""Options that exclude each other: given on the command line, one takes the place of others."""
 _OF_THE_COMMAND_LINE = ("config", "help", "help-all", "version")
 
 
@@ -72,6 +84,8 @@ def flag_arguments(parser: argparse.ArgumentParser, key: str, value: object) -> 
 def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> list[str]:
     """Return the arguments that the configuration file adds: those that were not given.
 
+    Nor is what excludes one that was given.
+
     Raises UsageError, which names the file, for what cannot be a flag.
     """
     path = parsed.config or next(filter(_holds_config, map(Path, (CONFIG, PYPROJECT))), None)
@@ -85,6 +99,7 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
                 f"{path} has no [tool.{_TOOL}]", "add the table, or name another file"
             )
     flags, arguments = parser._option_string_actions, []
+    replaced = {other for given in vars(parsed) for other in _INSTEAD_OF.get(given, ())}
     for key, value in flag_keys(str(path), table).items():
         if key in _OF_THE_COMMAND_LINE:
             raise UsageError(f"{path}: {key} is no key of it", "give it on the command line")
@@ -99,7 +114,8 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
                 f"{path}: {key} names what is run, reached or written, and was only found here",
                 f"give --config {path} to trust it, or --config {NO_CONFIG}",
             )
-        if getattr(parsed, dest, None) == parser.get_default(dest) or not hasattr(parsed, dest):
+        given = hasattr(parsed, dest) and getattr(parsed, dest) != parser.get_default(dest)
+        if not given and dest not in replaced:
             arguments += words
     return arguments
 

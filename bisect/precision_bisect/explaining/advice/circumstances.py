@@ -18,7 +18,7 @@ from precision_bisect.explaining.advice.diagnosed_model import (
     ModelChange,
 )
 from precision_bisect.explaining.diagnosis.extremes import extremes
-from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice, Selection
+from precision_bisect.explaining.diagnosis.findings import MOST_LISTED, Advice
 from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, QUANTIZED
@@ -256,7 +256,8 @@ def chosen_rows(net: DiagnosedModel) -> Advising:
     cut = (yield from _cut(net, net.case.comparator)) if chosen else None
     for selection in chosen:
         behind = net.view.behind(selection.layer) - {selection.layer}
-        fitting = yield from _fitting(net, _checks(net, selection), behind)
+        checks = checks_of(net.view.outputs, net.case.reference[0], selection.outputs)
+        fitting = yield from _fitting(net, checks, behind)
         before, at = f"before {selection.operator}", ", ".join(selection.reads)
         judge, text, evidence = [], [], [selection.words]
         if fitting is not None:
@@ -369,11 +370,14 @@ def _fitting(
     return None
 
 
-def _checks(net: DiagnosedModel, chosen: Selection) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield checks that may fit, each with outputs to judge: those of all before the chosen ones.
+def checks_of(
+    outputs: Sequence[str], reference: Sample, chosen: Sequence[str]
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield checks that may fit, each with outputs to judge: all of them before the chosen ones.
 
     Only whole numbers are classes: the largest of a row of features says nothing of them.
+    `reference` has the outputs of a sample, by name.
     """
-    yield from (("boxes", outputs) for outputs in (net.view.outputs, chosen.outputs))
-    if all(net.case.reference[0][name].dtype.kind in "iu" for name in chosen.outputs):
-        yield "top1", chosen.outputs
+    yield from (("boxes", judged) for judged in (outputs, chosen))
+    if all(reference[name].dtype.kind in "iu" for name in chosen):
+        yield "top1", chosen

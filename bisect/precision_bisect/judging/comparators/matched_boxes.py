@@ -5,7 +5,7 @@ the first sum is over pairs of one class with an IoU of at least 0.5, the lower 
 and the second over the boxes of both sides. Boxes of little score weigh little. Padding, rows of
 zeros or of -1, weighs nothing.
 In a raw head, as YOLO's, each box has its place, and the pairs are those of one place.
-numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
+numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
         return Found(float(more > 0), f"{more} of the samples have boxes, of the reference none")
     same = total = 0.0
     pairs = unmatched = 0
-    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9
+    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.8
         sides = [_images(sample, roles) for sample in (got, want)]
         if len(sides[0]) != len(sides[1]):
             return Found(math.inf, "the number of images is another one")
-        for one, other in zip(*sides):  # noqa: B905 - Python 3.9
+        for one, other in zip(*sides):  # noqa: B905 - Python 3.8
             shared, matched = _overlap(one, other)
             same, pairs = same + 2 * shared, pairs + matched
             total += float(one.scores.sum() + other.scores.sum())
@@ -111,7 +111,7 @@ def is_head(reference: list[Any]) -> bool:
 def _by_place(outputs: list[Any], reference: list[Any]) -> Found:
     """Judge raw heads, in which a box is found where it was."""
     same = total = 0.0
-    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.9
+    for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.8
         (name, wanted), array = next(iter(want.items())), next(iter(got.values()))
         if np.shape(array) != np.shape(wanted):
             return Found(math.inf, "the number of boxes is another one")
@@ -147,7 +147,7 @@ def _overlap(got: _Boxes, want: _Boxes) -> tuple[float, int]:
     """Return score * IoU summed over the pairs, and how many there are: the best scores first."""
     free = np.ones(len(got.scores), bool)
     shared, pairs = 0.0, 0
-    for corners, score, label in zip(*want):  # noqa: B905 - Python 3.9
+    for corners, score, label in zip(*want):  # noqa: B905 - Python 3.8
         fits = got.labels.shape[-1] == len(label)
         own = free & ((got.labels == label).all(-1) if fits else False)
         overlaps = np.where(own, _iou(got.corners, corners), 0.0)
@@ -231,7 +231,7 @@ def box_roles(reference: list[Any]) -> _Roles:
         role = "scores" if of[0].dtype.kind == "f" else "labels"
         if role in by_role or not all(
             _by_row(array, shape)
-            for array, shape in zip(of, rows)  # noqa: B905 - Python 3.9
+            for array, shape in zip(of, rows)  # noqa: B905 - Python 3.8
         ):
             raise DoesNotFit(name, of[0], f"has no {role} of the boxes in {by_role['boxes']!r}")
         if role == "scores" and not all(_within(array) for array in of):

@@ -2,7 +2,7 @@
 
 Differences divide by the reference, which is Polygraphy's second runner; for PSNR and SNR it is
 the signal, the first. Polygraphy itself spends milliseconds per output on statistics for its log.
-numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along.
+numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along.
 """
 
 from __future__ import annotations

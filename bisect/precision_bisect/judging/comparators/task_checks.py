@@ -1,6 +1,6 @@
 """What tensors cannot say, as errors that are 0 for equal outputs: classes, words, images.
 
-numpy alone and Python 3.9: `run_onnxruntime.py` takes these definitions along. All but the
+numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along. All but the
 boxes judge output by output, and the worst one counts.
 """
 
@@ -31,7 +31,7 @@ def judge_task(name: str, outputs: list[Any], reference: list[Any]) -> Found:
         return matched_boxes(outputs, reference)
     outcomes = []
     for output in reference[0]:
-        pairs = [(o[output], r[output]) for o, r in zip(outputs, reference)]  # noqa: B905 - 3.9
+        pairs = [(o[output], r[output]) for o, r in zip(outputs, reference)]  # noqa: B905 - 3.8
         error, remark = _of_output(name, output, pairs)
         outcomes.append(Found(error, f"output {output!r}: {remark}"))
     return max(outcomes, key=lambda outcome: outcome.error)
@@ -84,7 +84,7 @@ def _mean_iou(name: str, pairs: list[Any]) -> Found:
         np.concatenate(
             [(x if x.dtype.kind != "f" else x.argmax(a)).ravel() for x, a in zip(side, axes)]  # noqa: B905
         )
-        for side in zip(*pairs)  # noqa: B905 - Python 3.9
+        for side in zip(*pairs)  # noqa: B905 - Python 3.8
     )
     classes = np.unique(other)
     shared, got_area, area = (
@@ -149,7 +149,7 @@ def _ctc(name: str, pairs: list[Any]) -> Found:
     blank = last if np.count_nonzero(characters == last) > np.count_nonzero(characters == 0) else 0
     edits = length = 0
     for got, want in both:
-        for one, other in zip(got, want):  # noqa: B905 - Python 3.9
+        for one, other in zip(got, want):  # noqa: B905 - Python 3.8
             text = _text(other, blank)
             edits, length = edits + _distance(_text(one, blank), text), length + len(text)
     return Found(edits / max(length, 1), f"{edits} edits in a text of {length} characters")
@@ -192,7 +192,7 @@ def _embeddings(name: str, pairs: list[Any]) -> Found:
         one, other = (x.astype(np.float64).reshape(-1, x.shape[-1]) for x in (got, want))
         sizes = [np.linalg.norm(x, axis=-1) for x in (one, other)]
         # |a - b|^2 / 2 of unit vectors is 1 - cosine, and 0 for equal ones without rounding.
-        units = [x / np.where(s > 0, s, 1.0)[:, None] for x, s in zip((one, other), sizes)]  # noqa: B905 - Python 3.9
+        units = [x / np.where(s > 0, s, 1.0)[:, None] for x, s in zip((one, other), sizes)]  # noqa: B905 - Python 3.8
         apart = ((units[0] - units[1]) ** 2).sum(-1) / 2
         apart = np.where((sizes[0] > 0) == (sizes[1] > 0), apart, 1.0)
         worst = max(worst, float(apart.max(initial=0.0)))
@@ -210,7 +210,7 @@ def _ssim(name: str, pairs: list[Any]) -> Found:
     least = min((float(span[span > 0].min()) for span in spans if span.any()), default=1.0)
     alike = min(
         float(_similarity(got, want, np.where(span > 0, span, least)).min())
-        for (got, want), span in zip(pairs, spans)  # noqa: B905 - Python 3.9
+        for (got, want), span in zip(pairs, spans)  # noqa: B905 - Python 3.8
     )
     return Found(1 - alike, f"SSIM of the worst image is {alike:.4g}")
 

@@ -1,6 +1,6 @@
 """A closed loop: what a step gives is fed into the next one.
 
-Exported scripts have this module in them, so it needs numpy alone, and Python 3.9.
+Exported scripts have this module in them, so it needs numpy alone, and Python 3.8.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

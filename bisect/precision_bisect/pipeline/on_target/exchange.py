@@ -159,7 +159,11 @@ def _points(case: Reopened) -> Iterator[tuple[str, Export]]:
     """Yield the points by name, that which matters most first, each plan once."""
     finished, settings = case.finished, case.options.engine
     yield ANSWER, finished.to_export(settings)
-    yield FP32, finished.in_fp32().to_export(settings)
+    in_tf32, fp32 = finished.result.tf32, settings
+    if settings.in_tf32 and in_tf32 is not None and not in_tf32.fp32_passed:
+        # The answer holds so, FP32 does not.
+        fp32 = replace(settings, tf32="off")
+    yield FP32, finished.in_fp32().to_export(fp32)
     plans = {(finished.model.path, finished.kept)}
     for point in (FEWEST, "all_low", "culprits", "margin"):
         try:

@@ -177,7 +177,8 @@ class FilesSection:
 
     `export_point` is the point of the curve that they hold, None if none was written.
     `layer_precisions` is trtexec's string, else its reason says why there is none, as `no_command`
-    does for each way of trtexec.sh that has no command.
+    does for each way of trtexec.sh that has no command. `tf32_on` tells whether what stays FP32
+    has TF32 in them.
     """
 
     export_point: str | None = None
@@ -185,6 +186,7 @@ class FilesSection:
     layer_precisions_reason: str | None
     no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
     deployment: Deployment | None = None
+    tf32_on: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,12 +378,6 @@ class Result(
         """Whether FP32 products were searched in TF32."""
         versions = self.fingerprint.get("versions", {})
         return "on" in (self.fingerprint.get("tf32"), versions.get("tf32"))
-
-    @property
-    def exports_tf32(self) -> bool:
-        """Whether the exports hold a plan that was judged with TF32."""
-        leaving = self.deploy if self.promises_of == "deploy" else None
-        return self.in_tf32 or (leaving is not None and leaving.tf32)
 
     def plot(self) -> Plot:
         """Return the curve as notebooks draw it: the error by the number of kept layers.

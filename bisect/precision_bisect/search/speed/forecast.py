@@ -24,6 +24,10 @@ class ForecastLimit:
             return outcome.passed
         return outcome.error <= self.limit
 
+    def stricter(self, other: "ForecastLimit") -> "ForecastLimit":
+        """Return the stricter of two limits of one problem: both are figures, or neither is."""
+        return min(self, other, key=lambda one: one.limit or 0.0)
+
 
 def calibrated(tolerance: float | None, plan: Plan, judged: Outcome) -> Search[ForecastLimit]:
     """Return forecasts whose limit is corrected by the emulator's error on `plan`.

@@ -8,7 +8,6 @@ the engine refuses that, less of it is tried.
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 
 from precision_bisect.errors import counted
 from precision_bisect.plan import Plan
@@ -324,7 +323,7 @@ def improve(
         # The emulator was too mild with this plan: hold it to what the engine has shown.
         elif measurement.outcome.failed:
             worse = yield from calibrated(problem.tolerance, measurement.plan, measurement.outcome)
-            forecasts = _stricter(forecasts, worse)
+            forecasts = forecasts.stricter(worse)
     return best
 
 
@@ -383,9 +382,3 @@ def _best(
             return move
         without.add(part)
     return None
-
-
-def _stricter(one: ForecastLimit, other: ForecastLimit) -> ForecastLimit:
-    if one.limit is None or other.limit is None:
-        return one
-    return replace(one, limit=min(one.limit, other.limit))
