@@ -117,9 +117,17 @@ def test_what_no_target_computes_otherwise_is_judged_once(tmp_path: Path) -> Non
 def test_no_kernel_no_promise(opset: int, tmp_path: Path) -> None:
     """Where ONNX Runtime would refuse the file, it is no target to judge on, and that is said."""
     model = load_text(RELU6, tmp_path, opset=opset)
-    for target in ("tensorrt", "all", "onnxruntime"):
-        asked = {"inputs": [HUGE], "out": tmp_path / target, "copies": 2}
-        found = find(model.path, tol=TOLERANCE, backend="emulated", target=target, **asked)
+    targets: Sequence[TargetChoice] = ("tensorrt", "all", "onnxruntime")
+    for target in targets:
+        found = find(
+            model.path,
+            tol=TOLERANCE,
+            backend="emulated",
+            target=target,
+            inputs=[HUGE],
+            copies=2,
+            out=tmp_path / target,
+        )
         judging, why = judging_steps(found), [each.message for each in found.other_targets]
         pinned = [entry.layer for entry in found.pinned]
         if opset == 13 or target != "tensorrt":
