@@ -167,5 +167,5 @@ def test_a_flag_that_the_file_sets_can_be_taken_back(capsys: pytest.CaptureFixtu
     flags = run_parser()._option_string_actions
     on = {flag for flag, action in flags.items() if type(action) is argparse._StoreTrueAction}
     long = {flag.removeprefix("--") for flag in on if flag.startswith("--")}
-    assert {"json", "fuse-norms"} <= long
+    assert {"json", "overwrite"} <= long
     assert all(f"--no-{name}" in flags for name in long)
