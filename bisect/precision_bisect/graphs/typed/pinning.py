@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.constant_values import OutOfRange
+from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import not_quantizable
@@ -77,17 +78,19 @@ def without_cuda_kernel(model: Model, pair: Pair, plan: Plan) -> dict[LayerName,
     too, are not among them. Raises what `TypedWriter` does.
     """
     since, layers = low_kernels()["since"], {layer.name: layer for layer in model.table.layers}
-    rows = [
-        (name, layers[name].op_type, kind)
+    rows: list[tuple[LayerName, str, PrecisionName, int | None]] = [
+        (name, layers[name].op_type, kind, since[kind][layers[name].op_type])
         for name, kind in assigned(model.table, pair, plan).items()
         if layers[name].domain in ("", "ai.onnx") and layers[name].op_type in since.get(kind, ())
     ]
-    # As it is written: BF16 may have the file converted.
-    version = TypedWriter(model, pair).opset if rows else 0
+    version = opset(model.proto)
+    if any(first is not None and version < first for *_, first in rows):
+        # As it is written: BF16 may have the file converted.
+        version = TypedWriter(model, pair).opset
     return {
-        name: _no_kernel(op_type, kind, since[kind][op_type])
-        for name, op_type, kind in rows
-        if since[kind][op_type] is None or version < since[kind][op_type]
+        name: _no_kernel(op_type, kind, first)
+        for name, op_type, kind, first in rows
+        if first is None or version < first
     }
 
 
