@@ -141,6 +141,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         point, kept = kept_in_files(result)
     else:
         point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
+    modules = _modules(file, result, model) if point in (DEPLOY, FEWEST) else ()
     is_fused = point == DEPLOY and result.deploy is not None and result.deploy.fused
     if is_fused:
         model, pinned = _fused_form(file, result)
@@ -170,9 +171,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         code=code,
         model=model,
         point=point,
-        modules=(
-            _modules(file, result, model) if point in (DEPLOY, FEWEST) and not is_fused else ()
-        ),
+        modules=modules,
     )
 
 
