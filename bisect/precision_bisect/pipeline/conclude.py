@@ -337,11 +337,11 @@ def _notes(run: _Ended) -> list[str]:
     leaving = run.leaving or run.answer.plan
     decided = decided_remark(run.prepared.case.comparator, trials)
     return [
-        # First what a verdict may rest on.
+        # First what should judge, then what a verdict may rest on.
+        *run.prepared.loaded.remarks,
         *unfelt(run.deployed, leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
-        *run.prepared.loaded.remarks,
         *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,
         *forecast_notes(run.driver),
