@@ -261,9 +261,7 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:
-            other = result.target in LABELS and result.target != target
-            verb = "judge it, too, on" if other else "confirm the prediction on"
-            what = f"Next: {verb} {LABELS[target]}, {tf32}"
+            what = f"Next: confirm the prediction on {LABELS[target]}, {tf32}"
             yield NextStep(what=what, commands=(command,), level=level)
 
 
@@ -280,8 +278,12 @@ def _build(result: Result, level: int) -> Iterator[NextStep]:
         if target not in result.unusable and way not in without
     ]
     if ways:
+        timed = result.deploy is not None and result.deploy.latency is not None
+        rival = "the mixed plan" if result.kept else f"the {result.low.upper()} model"
+        # FP32 is the file as it was given: what is built is what it was held against.
+        what = f"build{' and time' * (not timed)} {rival}" if result.fp32_wins else "build"
         yield NextStep(
-            what=f"{'Then' if judged else 'Next:'} build ({', '.join(ways)})",
+            what=f"{'Then' if judged else 'Next:'} {what} ({', '.join(ways)})",
             commands=(f"sh {script} {ways[0]}",),
             level=level if judged else ALWAYS,
         )

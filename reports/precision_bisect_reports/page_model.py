@@ -21,6 +21,7 @@ from precision_bisect_reports.promise import (
     MOST_NAMED,
     by_defaults,
     deployed,
+    doubtful,
     fails_elsewhere,
     foreign_to,
     in_range,
@@ -212,7 +213,8 @@ def _leading(result: Result) -> Iterator[Row]:
         yield from _error(result)
         if result.kept:
             yield Row("layers", "", ALWAYS, Form.KEPT)
-            yield Row("certificate", proof(result), NEWS, Form.FIGURE)
+            level = ALWAYS if doubtful(result) else NEWS
+            yield Row("certificate", proof(result), level, Form.FIGURE)
 
 
 def _rows(result: Result) -> Iterator[Row]:
@@ -350,5 +352,5 @@ def _engine(result: Result) -> Iterator[Row]:
         pinned = f"{names}: cannot run {low}, see {RESULT}"
         yield Row("also high", pinned, MORE)
     for number, note in enumerate(result.notes):
-        level = DETAIL if number else NEWS
+        level = (ALWAYS, NEWS)[number] if number < 2 else DETAIL
         yield Row("remark", printable(note), level, Form.REMARK)

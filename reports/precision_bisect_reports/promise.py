@@ -74,6 +74,13 @@ def _minimal_by_modules(result: Result) -> bool:
     return wanted and modules is not None and modules.minimal
 
 
+def doubtful(result: Result) -> bool:
+    """Whether some kept layers may not be needed: what stays is no short list of culprits."""
+    certificate = result.certificate
+    proven = certificate.minimal or certificate.minimal_at_limit
+    return not (proven or certificate.minimal_by_forecasts or _minimal_by_modules(result))
+
+
 def certified(result: Result) -> str:
     """Return in a few words what is proven."""
     certificate = result.certificate

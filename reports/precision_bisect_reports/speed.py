@@ -9,6 +9,7 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import (
     RANK_CORRELATIONS,
     FrontPoint,
+    PlanToDeploy,
     SpeedReport,
 )
 from precision_bisect.runs.runfolder import FUSED_MODEL
@@ -83,6 +84,8 @@ def to_deploy(result: Result) -> str:
             fp32 = "FP32 with TF32"
         beside = high
     if result.fp32_wins:
+        if result.gains_nothing:
+            return fp32
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
@@ -95,9 +98,7 @@ def to_deploy(result: Result) -> str:
             times += _faster(", ", fewest_ms / own_ms)
         return f"{own}: {own_ms:.3g} ms{times}"
     faster = _faster("", plan.answer_time / plan.time, ", ")
-    gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
-    times = " to ".join(dict.fromkeys(f"{gain:.2g}" for gain in gains))
-    return f"{own}; {how}{faster}{times} times as fast as {_baseline(result)}"
+    return f"{own}; {how}{faster}{_gain(plan)} {_baseline(result)}"
 
 
 def fused_form(result: Result) -> str:
@@ -118,6 +119,13 @@ def fused_form(result: Result) -> str:
     return f"{what} put together: {plan}{error}, which {use}"
 
 
+def _gain(plan: PlanToDeploy) -> str:
+    """Say how many times as fast a plan is by estimate, from one sample to a full batch."""
+    gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
+    figures = list(dict.fromkeys(f"{gain:.2g}" for gain in gains))
+    return "as fast as" if figures == ["1"] else f"{' to '.join(figures)} times as fast as"
+
+
 def _baseline(result: Result) -> str:
     """Name what the estimates of the plan to deploy are shares of: every layer high, so set."""
     in_tf32 = result.deploy is not None and result.deploy.tf32
@@ -134,12 +142,10 @@ def _faster(before: str, times: float, after: str = "") -> str:
 def how_fast(result: Result) -> str:
     """Say what the estimate of the plan to deploy rests on."""
     plan = result.deploy
-    if plan is None:
+    if plan is None or (result.gains_nothing and not plan.fused):
         return ""
-    gains = sorted((1 / plan.time, 1 / plan.full_batch_time))
     parts = [
-        f"by estimate {gains[0]:.2g} to {gains[1]:.2g} times as fast as {_baseline(result)}, by "
-        "batch",
+        f"by estimate {_gain(plan)} {_baseline(result)}, by batch",
         counted(plan.casts, "Cast"),
     ]
     if plan.low_share is not None:

@@ -20,14 +20,15 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.culprit_groups import by_cause, groups_of
 from precision_bisect_reports.next_steps import next_steps
 from precision_bisect_reports.page_model import Page, Tone, page_of
-from precision_bisect_reports.rows import ALWAYS, DETAIL, FULL, Form
+from precision_bisect_reports.rows import ALWAYS, DETAIL, FULL, NEWS, Form
 
 WIDTH = 80
 MOST_LINES = 25
 _MOST_PROSE = 3
 """Lines of one fact on a screen that is cut: the report and -v have the rest."""
 _MOST_HEADLINE = 6
-_MOST_KEPT = 7
+_MOST_KEPT = (7, 5, 3, 2)
+"""Lines of kept layers, the first that leaves room for what is always due and for the steps."""
 _PATTERNS = ((4, 3), (2, 3), (1, 3), (1, 0), (0, 3), (0, 1), (0, 0))
 """How many patterns of layers are explained, and how many more are named, until they fit."""
 _COLOURS: Mapping[Tone, str] = {"good": "green", "open": "yellow", "bad": "red"}
@@ -60,8 +61,14 @@ def final_screen(
         _Block(next_step.level, list(step(next_step.what, next_step.commands, width)))
         for next_step in next_steps(result, model, command)
     ]
-    blocks = [*steps, *_facts(result, page, width, cut=cut)]
-    shown = _fitting(blocks, most - len(top) - 1)
+    room = most - len(top) - 1
+    for most_kept in _MOST_KEPT:
+        blocks = [*steps, *_facts(result, page, width, most_kept, cut=cut)]
+        always = [block for block in blocks if block.level == ALWAYS]
+        due = [*always, *(block for block in steps if block.level == NEWS)]
+        if sum(len(lines) for _, lines in due) <= room:
+            break
+    shown = _fitting(blocks, room)
     yield from top
     yield from _lines(shown[len(steps) :])
     yield Text("")
@@ -106,7 +113,9 @@ def _top(page: Page, width: int, *, cut: bool) -> Iterator[Text]:
     yield from (*warning, *lines) if page.refuted else (*lines, *warning)
 
 
-def _facts(result: Result, page: Page, width: int, *, cut: bool) -> Iterator[_Block]:
+def _facts(
+    result: Result, page: Page, width: int, most_kept: int, *, cut: bool
+) -> Iterator[_Block]:
     """Yield the facts of a page, tables as one block, and the kept layers in their place.
 
     A table that is wider than the screen is left to the report.
@@ -114,7 +123,7 @@ def _facts(result: Result, page: Page, width: int, *, cut: bool) -> Iterator[_Bl
     for (form, level), rows in groupby(page.rows, key=lambda row: (row.form, row.level)):
         lines = [Text.assemble((f"  {row.label:<12}", "dim"), row.text) for row in rows]
         if form is Form.KEPT:
-            yield _Block(level, _kept(result, width, cut=cut))
+            yield _Block(level, _kept(result, width, most_kept, cut=cut))
         elif form is Form.TABLE:
             if max(line.cell_len for line in lines) <= width:
                 yield _Block(level, lines)
@@ -135,7 +144,7 @@ def _first_of(lines: Iterable[Text], most: int, *, cut: bool) -> Iterator[Text]:
     yield Text.assemble(last[: max(0, last.plain.rfind(" "))], " …")
 
 
-def _kept(result: Result, width: int, *, cut: bool) -> Sequence[Text]:
+def _kept(result: Result, width: int, most: int, *, cut: bool) -> Sequence[Text]:
     """Return the kept layers by their patterns, as many as fit, for each type of a ladder."""
     several = len(result.rungs) > 2
     lists = [
@@ -149,7 +158,7 @@ def _kept(result: Result, width: int, *, cut: bool) -> Sequence[Text]:
         for title, layers in lists or [("", result.kept)]:
             lines += [Text(title, style="bold")] * bool(title)
             lines += _patterns(result, layers, width, patterns)
-        if len(lines) <= _MOST_KEPT:
+        if len(lines) <= most:
             break
     return lines
 

@@ -19,7 +19,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import choose_target, forecaster
 from precision_bisect.backends.emulation.semantics import distinct, own_arithmetic
 from precision_bisect.errors import UsageError
-from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
 from precision_bisect.options import Options
@@ -311,3 +311,41 @@ def test_what_is_the_engines_own_business_is_said(
 def test_a_model_without_such_operators_has_no_remark(tmp_path: Path) -> None:
     """A mean in pieces is no business of the engine's own."""
     assert "" == own_arithmetic(load_text(MIXED, tmp_path), PAIR, TARGETS)
+
+
+RELU6 = """(float[4] x) => (float[4] y) <float low = {0}, float high = {6}> {
+  [product] a = Mul(x, x) [relu6] b = Clip(a, low, high) [last] y = Tanh(b) }"""
+RUNNING = """(float[4] x) => (float[4] y) <int64 axis = {0}> {
+  [product] a = Mul(x, x) [running] b = CumSum(a, axis) [last] y = Tanh(b) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "layer", "first"), [(RELU6, "relu6", 12), (RUNNING, "running", 14)]
+)
+def test_what_onnx_runtime_has_no_kernel_of_is_pinned(
+    text: str, layer: str, first: int, tmp_path: Path
+) -> None:
+    """Low it would run on the CPU; the reason names the cure, which works as it says."""
+    model = load_text(text, tmp_path, opset=11)
+    (name, why), *others = EmulatedBackend(model, targets=["onnxruntime"]).unbuildable().items()
+    assert ([], layer) == (others, name)
+    assert f"before opset {first} on ONNX Runtime on CUDA: it would run on the CPU" in why
+    assert f"raise the opset to {first} (onnx.version_converter), and it runs in FP16" in why
+    assert {name} == EmulatedBackend(model, targets=TARGETS).unbuildable().keys()
+    assert not EmulatedBackend(model, targets=["tensorrt"]).unbuildable()
+    onnx.save(onnx.version_converter.convert_version(model.proto, first), tmp_path / "newer.onnx")
+    newer = load_model(tmp_path / "newer.onnx")
+    assert not EmulatedBackend(newer, targets=["onnxruntime"]).unbuildable()
+
+
+def test_in_bf16_the_kernels_are_other_ones(tmp_path: Path) -> None:
+    """A converted file has the newer opset; what no opset cures is pinned in any."""
+    for opset in (11, 17):
+        model = load_text(RELU6, tmp_path, opset=opset)
+        stuck = EmulatedBackend(model, "bf16", targets=["onnxruntime"]).unbuildable()
+        reason = "no BF16 kernel of Clip on ONNX Runtime on CUDA: the file would not open"
+        assert {"relu6": reason} == stuck
+        assert not EmulatedBackend(model, "bf16", targets=["tensorrt"]).unbuildable()
+        # Where BF16 raises the opset of the file, FP16 has its kernel there, too.
+        both = EmulatedBackend(model, "fp16", high="bf16", targets=["onnxruntime"])
+        assert not both.unbuildable()

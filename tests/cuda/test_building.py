@@ -8,6 +8,7 @@ import pytest
 from models import keeping, load_text
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.opening import Opener
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -39,6 +40,17 @@ def test_cpu_runs_nothing_low(tmp_path: Path) -> None:
     why = "ONNX Runtime places it on its CPU provider, which would compute it in FP32"
     expected = dict.fromkeys(("first", "second", "third", "last"), why)
     assert expected == sessions(model, tmp_path).unbuildable()
+
+
+def test_the_engine_and_the_emulator_say_the_same(tmp_path: Path) -> None:
+    """Where a newer opset brings the kernel, the engine's own reason names that cure, too."""
+    text = (
+        "(float[4] x) => (float[4] y) <float top = {6}> { [clip] c = Clip(x, , top) y = Tanh(c) }"
+    )
+    model = load_text(text, tmp_path, opset=11)
+    foretold = EmulatedBackend(model, targets=["onnxruntime"]).unbuildable()
+    assert foretold == {"clip": sessions(model, tmp_path).unbuildable()[model.table.names[0]]}
+    assert "raise the opset to 12" in foretold[model.table.names[0]]
 
 
 def test_refused_operators_stay_high(tmp_path: Path) -> None:

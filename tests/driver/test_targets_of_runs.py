@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from models import load_text
@@ -25,10 +27,11 @@ from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.other_targets import Stored
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result
-from precision_bisect.runs.runfolder import RESULT
+from precision_bisect.runs.runfolder import MIXED_MODEL, RESULT
 from precision_bisect.search.budget import Budget
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
+from precision_bisect_reports.promise import judging_steps, predicted
 
 NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
 TOLERANCE = 1e-2
@@ -38,6 +41,8 @@ SQUARES = """(float[8,512] x) => (float[8,1] y) <float small = {1e-6}> {
   [square] p = Mul(x, x) [mean] m = ReduceMean<axes = [-1]>(p) [scaled] s = Mul(m, small)
   [last] y = Tanh(s) }"""
 PLAIN = "(float[8,512] x) => (float[8,512] y) <float k = {0.1}> { p = Mul(x, x) y = Mul(p, k) }"
+RELU6 = """(float[8,512] x) => (float[8,512] y) <float low = {0}, float high = {6}> {
+  [product] p = Mul(x, x) [relu6] c = Clip(p, low, high) [last] y = Tanh(c) }"""
 LARGE: Sample = {"x": np.full((8, 512), 200, np.float32)}
 HUGE: Sample = {"x": np.full((8, 512), 300, np.float32)}
 
@@ -106,6 +111,41 @@ def test_what_no_target_computes_otherwise_is_judged_once(tmp_path: Path) -> Non
         every.error,
         every.evaluations,
     )
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_no_kernel_no_promise(opset: int, tmp_path: Path) -> None:
+    """Where ONNX Runtime would refuse the file, it is no target to judge on, and that is said."""
+    model = load_text(RELU6, tmp_path, opset=opset)
+    targets: Sequence[TargetChoice] = ("tensorrt", "all", "onnxruntime")
+    for target in targets:
+        found = find(
+            model.path,
+            tol=TOLERANCE,
+            backend="emulated",
+            target=target,
+            inputs=[HUGE],
+            copies=2,
+            out=tmp_path / target,
+        )
+        judging, why = judging_steps(found), [each.message for each in found.other_targets]
+        pinned = [entry.layer for entry in found.pinned]
+        if opset == 13 or target != "tensorrt":
+            assert ([] if opset == 13 else ["relu6"], []) == (pinned, why)
+            assert "onnxruntime" in judging
+        else:
+            assert [] == pinned and "onnxruntime" not in judging
+            assert "not judged on ONNX Runtime on CUDA: no FP16 kernel of Clip before" in (
+                predicted(found)
+            )
+        file = tmp_path / target / MIXED_MODEL
+        graph = onnx.shape_inference.infer_shapes(onnx.load(file)).graph
+        (clip,) = (node for node in graph.node if node.name == "relu6")
+        types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+        low = types[clip.output[0]]
+        assert (low == onnx.TensorProto.FLOAT16) == ("relu6" not in pinned)
+        if low == onnx.TensorProto.FLOAT:
+            onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
 def test_nothing_is_judged_once_the_time_is_up(tmp_path: Path) -> None:

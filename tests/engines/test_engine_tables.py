@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import pytest
 from engines.children import Children
+from engines.onnxruntime_cpu import first_words
 
 from engines import converters, exporters, onnxruntime_cpu, onnxruntime_cuda, pages, rewriters
 from precision_bisect.backends.tensorrt.flavour import WITHOUT_KERNEL
@@ -15,7 +16,7 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
 from precision_bisect.graphs.quantization.calibration import QUANTIZABLE
 from precision_bisect.graphs.typed.layout import NOT_PARSED, NoLowForm, low_form
-from precision_bisect.settings.targets import Inside, inside, parser_steps
+from precision_bisect.settings.targets import Inside, inside, low_kernels, parser_steps
 
 TABLES = (onnxruntime_cpu, onnxruntime_cuda, converters, rewriters, exporters)
 NAMES = ("tensorrt-rtx", *(table.NAME for table in TABLES))
@@ -188,3 +189,19 @@ def test_the_table_of_onnxruntime_is_what_runs(operator: str) -> None:
         pytest.skip("the table is of other versions of onnxruntime")
     found = onnxruntime_cpu.status_of(operator, "FP16")
     assert found == row[f"FP16 {version}"]
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_what_is_pinned_for_onnx_runtime_is_what_was_measured(low: str) -> None:
+    """At the newest opset: dated operators have a kernel, those in no opset none anywhere."""
+    rows, never = low_kernels()["since"][low], set()
+    for operator, row in pages.read(onnxruntime_cuda.NAME)["operators"].items():
+        fp32, half = (
+            {first_words(words) for case, words in row["types"].items() if case.startswith(kind)}
+            for kind in ("FP32", low.upper())
+        )
+        if fp32 == {"kernel"} and half and half <= {"refused", "on the CPU"}:
+            never.add(operator)
+        elif rows.get(operator) is not None:
+            assert {"kernel"} == fp32 == half, operator
+    assert never == {operator for operator, first in rows.items() if first is None}

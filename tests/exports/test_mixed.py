@@ -122,3 +122,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (folder.path / MIXED_MODEL).mkdir()
     with pytest.raises(RunFolderError, match=r"cannot write .*model\.mixed\.onnx"):
         write_exports(folder, export_of(tmp_path / "model.onnx", ["a"]))
+
+
+def test_modules_are_kept_in_pytorch_whatever_the_files_hold(tmp_path: Path) -> None:
+    """A fused form that keeps nothing costs PyTorch's users no script: they run none of it."""
+    onnx.save(chain(["a", "b", "c"]), tmp_path / "model.onnx")
+    export = replace(export_of(tmp_path / "model.onnx", []), modules=["blocks.1.norm"])
+    assert write_exports(RunFolder(tmp_path), export)[TORCH_AUTOCAST] is None
+    assert "= ('blocks.1.norm',)\n" in (tmp_path / TORCH_AUTOCAST).read_text()

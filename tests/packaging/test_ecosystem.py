@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -139,11 +139,11 @@ def test_type_checkers_take_the_snippets(checker: str, wheel: Path, tmp_path: Pa
         (tmp_path / f"snippet_{count}.py").write_text(PLACES + snippet, encoding="utf-8")
     # Installed as users have it: of sources beside them checkers would not ask for py.typed.
     python = environment(tmp_path / "env", [f"{wheel}[cpu]", "mypy", "pyright", "tokenizers"])
-    words = {
+    words: Mapping[str, Sequence[str | Path]] = {
         "mypy": ("--ignore-missing-imports", "--disable-error-code=import-untyped"),
         "pyright": ("--pythonpath", python),
-    }[checker]
-    run(python.with_name(checker), *words, *sorted(tmp_path.glob("*.py")), cwd=tmp_path)
+    }
+    run(python.with_name(checker), *words[checker], *sorted(tmp_path.glob("*.py")), cwd=tmp_path)
 
 
 def environment(folder: Path, packages: Sequence[str | Path], *resolution: str) -> Path:
@@ -188,8 +188,8 @@ def test_other_loaders_take_every_file(
 ) -> None:
     """ONNX, its checker, ONNX Runtime and Polygraphy, of the oldest and the newest versions."""
     ours = environments[writer].with_name("precision-bisect")
-    flags = ("--inputs", network.parent / "inputs", "--out", tmp_path / "run", *KINDS[kind])
-    run(ours, network, *flags)
+    flags = (*("--inputs", str(network.parent / "inputs")), *("--out", str(tmp_path / "run")))
+    run(ours, network, *flags, *KINDS[kind])
     kernels = "none" if kind in NO_KERNEL else "kernels"
     for reader in environments.values():
         assert "model.mixed.onnx" in run(reader, "-c", LOAD, tmp_path / "run", kernels)

@@ -61,9 +61,8 @@ def test_an_interrupt_leaves_no_folder_that_is_gone(*, kept: bool, tmp_path: Pat
 
     model = networks.network("detector")
     sample = torch.from_numpy(networks.samples("detector")[0]["x"])
-    options: dict[str, Any] = {"observer": interrupt, **({"folder": tmp_path} if kept else {})}
     with pytest.raises(SearchInterrupted) as caught:
-        front.find(model, sample, **options)
+        front.find(model, sample, folder=tmp_path if kept else None, observer=interrupt)
     assert isinstance(caught.value.result, Result)
     assert (tmp_path / front.RUN if kept else None) == caught.value.result.out
 

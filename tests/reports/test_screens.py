@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from final_screens import RESULT, screen
+from final_screens import RESULT, screen, words
 from golden_screens import cases, golden
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.html.answer import answer_section
 from precision_bisect_reports.html.source import Source
@@ -82,8 +83,21 @@ def test_names_are_shortened_and_not_broken(names: Sequence[str], width: int) ->
 @pytest.mark.parametrize("result", CASES.values(), ids=CASES)
 def test_no_word_is_broken(result: Result, width: int) -> None:
     """Each word of a narrow screen is one of the wide screen, and can be copied."""
-    wide = "".join(screen(result, width=500, most=most) for most in (math.inf, MOST_LINES))
+    wide = "".join(screen(result, width=500, most=most) for most in (math.inf, MOST_LINES, 8))
     narrow = screen(result, width=width)
     words = (word for word in narrow.split() if not word.isdigit())
     assert {*words} <= {*wide.split(), "\\", "…", "more"}
     assert len(narrow.splitlines()) <= MOST_LINES or width < 60
+
+
+FP32_WINS = {name: result for name, result in CASES.items() if result.fp32_wins}
+
+
+@pytest.mark.parametrize("result", FP32_WINS.values(), ids=FP32_WINS)
+def test_where_fp32_is_to_be_deployed_what_is_built_is_named(result: Result) -> None:
+    """Who reads "deploy FP32", then "build", would ship the mixed plan for it."""
+    assert "the mixed plan (strong10" in words(result)
+    all_low = replace(result, kept=(), status=Status.NOTHING_TO_KEEP)
+    assert "the FP16 model (strong10" in words(all_low)
+    everything = words(replace(result, candidates=len(result.kept)))
+    assert "deploy FP32" in everything and "as fast as the fe" not in everything

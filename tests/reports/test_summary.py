@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from final_screens import DEPLOYMENT, KEPT, RESULT, screen
 from precision_bisect.runs.results.causes import Cause
@@ -110,3 +112,24 @@ def test_keeping_everything_is_no_answer(status: Status) -> None:
         assert "No answer yet" in shown
         assert "error" not in shown
         assert "certificate" not in shown
+
+
+@given(st.integers(0, 40), st.integers(0, 5), st.booleans())
+def test_what_changes_the_verdict_is_not_crowded_out(kept: int, notes: int, proven: bool) -> None:
+    """A short list of culprits gives way to: it is not minimal, judge by another check."""
+    names = [f"/block.{number}/layer/{'Norm' * (number % 7)}Conv" for number in range(kept + 1)]
+    causes = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="11 bits") for name in names]
+    remark = "output 'boxes' looks like boxes of what was detected: " + "--check boxes " * 8
+    result = replace(
+        RESULT,
+        kept=names,
+        candidates=50,
+        diagnosis=causes,
+        deployment=DEPLOYMENT,
+        certificate=Certificate(minimal=proven, checked=(), unchecked=names),
+        notes=[remark, *(f"remark {number}" for number in range(notes))],
+    )
+    shown = screen(result)
+    assert "looks like boxes" in shown and "All of it" in shown and "Then build" in shown
+    assert proven or "not proven minimal" in shown
+    assert len(shown.splitlines()) <= MOST_LINES

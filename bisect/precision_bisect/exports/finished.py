@@ -142,6 +142,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         point, kept = kept_in_files(result)
     else:
         point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
+    modules = _modules(file, result, model) if point in (DEPLOY, FEWEST) else ()
     is_fused = point == DEPLOY and result.deploy is not None and result.deploy.fused
     if is_fused:
         model, pinned = _fused_form(file, result)
@@ -168,9 +169,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
         code=code,
         model=model,
         point=point,
-        modules=(
-            _modules(file, result, model) if point in (DEPLOY, FEWEST) and not is_fused else ()
-        ),
+        modules=modules,
     )
     searched = finished.with_pinned(model)
     held = point == DEPLOY and result.deploy is not None and result.deploy.tf32

@@ -4,7 +4,6 @@ Everything is computed from the trials, so a run that was cut short is concluded
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -52,6 +51,7 @@ from precision_bisect.pipeline.judged_answer import (
     judged_answer,
     kept_names,
     loop_steps,
+    low_share,
     timings,
     without_verdict,
 )
@@ -65,7 +65,6 @@ from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.layer_costs import Costs
-from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import ElsewhereSection, InnerSection
 from precision_bisect.runs.results.result import (
     EffortSection,
@@ -82,7 +81,6 @@ from precision_bisect.runs.saved_options import told_options
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 from precision_bisect.trial import Phase
 
@@ -251,7 +249,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
         unseen=unseen,
         fp32_form=run.fp32_form,
         interface=interface,
-        low_share=_low_share(prepared, answer.plan),
+        low_share=low_share(prepared, answer.plan),
         loop=loop_steps(prepared, driver, answer.plan),
         modules=_modules(run),
         by_modules=ending.by_modules,
@@ -324,15 +322,7 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
     if deploy is None:
         return None
     form = run.fused.prepared if deploy.record.fused and run.fused is not None else None
-    return replace(deploy.record, low_share=_low_share(form or run.prepared, deploy.plan))
-
-
-def _low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
-    """Return what runs low in an answer, None without one, and where the file does not tell."""
-    case = prepared.case
-    with suppress(Exception):  # whatever a file holds, the answer stands
-        return None if plan is None else running_low(case.model, case.pair, plan, case.shapes)
-    return None
+    return replace(deploy.record, low_share=low_share(form or run.prepared, deploy.plan))
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:
@@ -347,11 +337,11 @@ def _notes(run: _Ended) -> list[str]:
     leaving = run.leaving or run.answer.plan
     decided = decided_remark(run.prepared.case.comparator, trials)
     return [
-        # First what a verdict may rest on.
+        # First what should judge, then what a verdict may rest on.
+        *run.prepared.loaded.remarks,
         *unfelt(run.deployed, leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
-        *run.prepared.loaded.remarks,
         *filter(None, (dropped_remark(trials), decided)),
         *run.answer.final.notes,
         *forecast_notes(run.driver),

@@ -90,7 +90,7 @@ def exported_plan(
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:
         return None, missing
-    whole = None if point == DEPLOY and deploy is not None and deploy.fused else ending.by_modules
+    whole = ending.by_modules
     modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
 

@@ -14,9 +14,11 @@ from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
+from precision_bisect.errors import counted
 from precision_bisect.exports.settings_to_deploy import library_decides, settings_to_deploy
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.typed.pinning import without_cuda_kernel
 from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
@@ -101,7 +103,8 @@ def other_targets(
 ) -> Search[list[OnTargets]]:
     """Judge an answer of the emulator on its samples and on copies, as other targets compute it.
 
-    Targets that compute the model as one of the run's own, or cannot run it, are left out.
+    Targets that compute the model as one of the run's own, or cannot run it, are left out. On one
+    that lacks a kernel of a low layer nothing is judged.
     """
     if not prepared.backend.emulated:
         return []
@@ -110,9 +113,10 @@ def other_targets(
         for target in TARGETS
     }
     own = [affected[target] for target in prepared.case.options.targets]
+    refused = _without_kernel(prepared, plan)
     groups: list[tuple[_Affected, list[TargetName]]] = []
     for target, effects in affected.items():
-        if target in prepared.unknown_to:
+        if target in prepared.unknown_to or (refused and target == "onnxruntime"):
             continue
         alike = next((names for other, names in groups if other == effects), None)
         if alike is not None:
@@ -126,7 +130,7 @@ def other_targets(
         proposals.append(_beside(prepared, name, plan, samples, "the answer"))
         cases.add(proposals[-1].case, partial(_on_target, prepared, targets[0]))
     outcomes = (yield tuple(proposals)) if proposals else ()
-    return [
+    return refused + [
         OnTargets(
             targets=targets,
             stored=_stored(prepared, plan, effects),
@@ -137,6 +141,17 @@ def other_targets(
         )
         for (effects, targets), outcome in zip(groups, outcomes, strict=True)
     ]
+
+
+def _without_kernel(prepared: Prepared, plan: Plan) -> list[OnTargets]:
+    """Return that ONNX Runtime on CUDA, as another target, refuses the plan; [] if it does not."""
+    if "onnxruntime" in {*prepared.case.options.targets, *prepared.unknown_to}:
+        return []
+    reasons = list(without_cuda_kernel(prepared.case.model, prepared.case.pair, plan).values())
+    if not reasons:
+        return []
+    more = f" (and {counted(len(reasons) - 1, 'more layer')} likewise)" * (len(reasons) > 1)
+    return [OnTargets(targets=["onnxruntime"], passed=None, message=reasons[0] + more)]
 
 
 def _beside(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_bisect.judging.comparators.output_errors import together
@@ -14,6 +15,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.runs.results.certificates import Uncertified
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
 from precision_bisect.runs.results.loop_steps import LoopSteps
+from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.result import AnswerSection, Asked, Rung
 from precision_bisect.runs.results.speed_report import LatencySection
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
@@ -24,6 +26,7 @@ from precision_bisect.search.engine_runs import TOLD_BY_STEP
 from precision_bisect.search.limits_and_noise import noise_between
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.search.speed.front import Timings
+from precision_bisect.search.speed.running_low import running_low
 from precision_bisect.trial import (
     JUDGED_KINDS,
     Evidence,
@@ -80,6 +83,14 @@ def _errors_by_output(
     }
     errors = together(errors_by_samples.values()) if samples in errors_by_samples else ()
     return [error for error in errors if error.elements]
+
+
+def low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
+    """Return what runs low in an answer, None without one, and where the file does not tell."""
+    case = prepared.case
+    with suppress(Exception):  # whatever a file holds, the answer stands
+        return None if plan is None else running_low(case.model, case.pair, plan, case.shapes)
+    return None
 
 
 def loop_steps(prepared: Prepared, driver: Driver, plan: Plan | None) -> LoopSteps | None:

@@ -205,10 +205,11 @@ def load_run(
         try_batch(original, batch, sets.steps or choosing, single, options.threads)
     model, declared = with_true_shapes(model, single)
     remarks = [
+        # First what should judge: screens show the first in full.
+        *head_remarks(options, original, choosing, expected),
         *filter(None, (ill_typed_remark(original),)),
         *(*known_model.remarks, *without, *declared),
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
-        *head_remarks(options, original, choosing, expected),
         *overlooked_remarks(comparator, expected),
         *odd_remarks,
         *filter(None, (new.remark if options.inputs is not None else "",)),

@@ -6,6 +6,8 @@ the engine's own: FP32, as in tensor cores, unless a table says otherwise. That 
 what its parser takes apart, and its builder computes one by one. The steps themselves are written
 in `backends.emulation.steps`. What its parser refuses in a type that ONNX has, and takes only at
 the border of the network, is in `parser_conditions.json`, which `rtx_conditions.py` writes there.
+What ONNX Runtime has no 16-bit kernel of is in `low_kernels.json`: rows with an opset are read off
+its documentation, those with none off docs/engines/onnxruntime-cuda.json.
 """
 
 import json
@@ -104,6 +106,14 @@ def parser_steps() -> Mapping[str, Any]:
 def parser_conditions() -> Mapping[str, Any]:
     """Return what TensorRT's parser asks of an operator's type and place, with the version."""
     return _table("parser_conditions.json")
+
+
+def low_kernels() -> Mapping[str, Any]:
+    """Return from which opset ONNX Runtime's CUDA provider runs an operator in a 16-bit type.
+
+    Only of those that it runs in FP32 earlier; None where it never does.
+    """
+    return _table("low_kernels.json")
 
 
 def written_out() -> Mapping[str, Any]:

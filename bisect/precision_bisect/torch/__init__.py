@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from precision_bisect.api import FindOptions
 from precision_bisect.api import find as find_in_file
 from precision_bisect.errors import InputError, ModelError, PluginError, SearchInterrupted
+from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
 from precision_bisect.settings.sample_options import Limits
@@ -56,6 +57,8 @@ def find(
     tol: Limits = None,
     folder: str | Path | None = None,
     dynamic_shapes: Any = None,
+    observer: Observer | None = None,
+    progress: bool | None = None,
     **options: Unpack[FindOptions],
 ) -> Found:
     """Export a module by `torch.export`, and find the modules that must stay in FP32.
@@ -63,8 +66,8 @@ def find(
     `inputs` is what it is called with, a list for several samples: a tensor, a tuple of positional
     arguments, or a dict of keyword arguments. The first is exported with, and `dynamic_shapes` is
     torch.onnx.export's. `folder` keeps the exported model and the run; without it both are
-    removed, and the result has no `out`. `tol` and the options are those of
-    `precision_bisect.find`. The module is exported in evaluation mode, and is not changed.
+    removed, and the result has no `out`. `tol`, `observer`, `progress` and the options are those
+    of `precision_bisect.find`. The module is exported in evaluation mode, and is not changed.
 
     Raises a PrecisionBisectError for a module that cannot be exported, and for other bad input.
     """
@@ -80,7 +83,13 @@ def find(
         samples = [_sample(call, names) for call in calls]
         try:
             result = find_in_file(
-                place / MODEL, tol=tol, inputs=samples, out=place / RUN, **options
+                place / MODEL,
+                tol=tol,
+                inputs=samples,
+                out=place / RUN,
+                observer=observer,
+                progress=progress,
+                **options,
             )
         except SearchInterrupted as interrupt:
             if folder is None and isinstance(interrupt.result, Result):

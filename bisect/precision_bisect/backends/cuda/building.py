@@ -23,6 +23,7 @@ from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.graph import has_function, opset
 from precision_bisect.graphs.ort import CPU
 from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.pinning import without_cuda_kernel
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.free_space import trim
@@ -264,7 +265,8 @@ class TypedSessions:
             return dict.fromkeys(about, f"ONNX Runtime: {error}")
         except TimeoutError:
             return {}
-        return dict.fromkeys(self._on_cpu(plan, opened), _ON_CPU)
+        known = without_cuda_kernel(self._model, self._writer.pair, plan)
+        return {name: known.get(name, _ON_CPU) for name in self._on_cpu(plan, opened)}
 
     def _named(self, error: str, plan: Plan) -> Sequence[LayerName]:
         """Return the low layers that an error is about."""

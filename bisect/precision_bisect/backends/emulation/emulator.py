@@ -33,6 +33,7 @@ from precision_bisect.graphs.load import Model, at_least_opset, hint_to_export
 from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.pinning import without_cuda_kernel
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
 from precision_bisect.machine.free_space import trim
@@ -80,6 +81,9 @@ class EmulatedBackend:
         self._refused = refused_by_every_parser(model, low)
         if "tensorrt-rtx" in targets:
             self._refused |= without_kernel("tensorrt-rtx", model, low)
+        if "onnxruntime" in targets:
+            lacking = without_cuda_kernel(model, pair, Plan.of(()))
+            self._refused |= {name: lacking[name] for name in model.table.names if name in lacking}
         graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
@@ -103,7 +107,7 @@ class EmulatedBackend:
         return {"onnxruntime": runtime().__version__, "provider": "CPU"}
 
     def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return the layers that TensorRT would refuse: any operator could be rounded here."""
+        """Return the layers that a target would refuse: any operator could be rounded here."""
         return self._refused
 
     def build(self, plan: Plan, *, afresh: bool = False) -> "EmulatedEngine":

@@ -13,7 +13,7 @@ from precision_bisect.settings.flags import flag
 from precision_bisect.settings.reading import parse_workers
 from precision_bisect.settings.worker_options import MOST_THREADS
 
-_EPILOG = """\
+_JOBS = """\
 jobs.toml:
   [defaults]                 # for every job
   max-time = "2h"
@@ -24,20 +24,24 @@ jobs.toml:
   tol = ["logits=1e-2", "boxes=1e-1"]
   inputs = "detector_inputs"
 
-Keys are the flags of `precision-bisect MODEL` without their dashes; true is a flag without a
-value, a list repeats a flag. A model that is a folder, or a pattern such as "models/*.onnx", is
-one job for each file. {name} in other values is the job's name. All models and samples are read
-before the first job begins.
-
+Keys are the flags of `precision-bisect MODEL` without their dashes; true is a
+flag without a value, a list repeats a flag. A model that is a folder, or a
+pattern such as "models/*.onnx", is one job for each file. {name} in other
+values is the job's name. All models and samples are read before the first job
+begins.
+"""
+_EXIT_CODES = """
 exit codes, the first that applies:
   130  interrupted; what was found so far is written
   70   an internal error ended a job
   2    wrong usage or bad input, or a job could not run, or crashed
-  6    an exported model of a job must not be used: it does not open, or gives something else
+  6    an exported model of a job must not be used: it does not open, or gives
+       something else
   4    not even FP32 builds for a job
-  1    a job ended without a plan: limits that cannot be met, or no precision problem; or its
-       answer keeps more than --max-kept or --baseline allow
-  3    a job ended early (budget or disk spent, crash after crash), or the time is up
+  1    a job ended without a plan: limits that cannot be met, or no precision
+       problem; or its answer keeps more than --max-kept or --baseline allow
+  3    a job ended early (budget or disk spent, crash after crash), or the time
+       is up
   0    every job found its plan, or has nothing to keep
 """
 
@@ -96,8 +100,11 @@ def batch_parser() -> Parser:
     parser = Parser(
         "batch",
         description="Search many models, each in a process of its own: one that crashes costs "
-        "only itself.",
-        epilog=_EPILOG,
+        "only\nitself.",
+        short_usage="precision-bisect batch JOBS.toml [flags]",
+        short_epilog=f"{_JOBS}\n--help-all shows the exit codes.",
+        everyday=("out", "at_once", "until", "resume", "overwrite", "dry_run", "json", "github"),
+        epilog=f"{_JOBS}{_EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_needed("jobs", "the models and their flags", "jobs.toml")

@@ -5,13 +5,16 @@ from dataclasses import replace
 
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.constant_values import OutOfRange
+from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import not_quantizable
 from precision_bisect.graphs.typed.rewrite import TypedWriter
-from precision_bisect.layer_table import Exclusion, LayerName
-from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair
+from precision_bisect.layer_table import Exclusion, LayerName, assigned
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair, PrecisionName
 from precision_bisect.protocols import Described
+from precision_bisect.settings.targets import LABELS, low_kernels
 
 
 class NothingLow(ModelError):
@@ -66,6 +69,39 @@ def refuse_nothing_low(model: Model, low: LowName, hint: str) -> None:
     if not model.table.candidates:
         name, reason = next(iter(pinned_layers(model).items()))
         raise NothingLow(f"no layer of {model.path} can run in {low}: {name}: {reason}", hint)
+
+
+def without_cuda_kernel(model: Model, pair: Pair, plan: Plan) -> dict[LayerName, str]:
+    """Return the layers that a plan runs in a type without a kernel in ONNX Runtime on CUDA.
+
+    In network order, each with the reason and the cure. Those that it runs in FP32 on the CPU,
+    too, are not among them. Raises what `TypedWriter` does.
+    """
+    since, layers = low_kernels()["since"], {layer.name: layer for layer in model.table.layers}
+    rows: list[tuple[LayerName, str, PrecisionName, int | None]] = [
+        (name, layers[name].op_type, kind, since[kind][layers[name].op_type])
+        for name, kind in assigned(model.table, pair, plan).items()
+        if layers[name].domain in ("", "ai.onnx") and layers[name].op_type in since.get(kind, ())
+    ]
+    version = opset(model.proto)
+    if any(first is not None and version < first for *_, first in rows):
+        # As it is written: BF16 may have the file converted.
+        version = TypedWriter(model, pair).opset
+    return {
+        name: _no_kernel(op_type, kind, first)
+        for name, op_type, kind, first in rows
+        if first is None or version < first
+    }
+
+
+def _no_kernel(op_type: str, kind: PrecisionName, first: int | None) -> str:
+    before, cure, low = "", "", kind.upper()
+    if first is not None:
+        before = f" before opset {first}"
+        cure = f"; raise the opset to {first} (onnx.version_converter), and it runs in {low}"
+    # The CPU provider computes FP16 in FP32, and has no kernel in BF16 either.
+    then = "it would run on the CPU" if kind == "fp16" else "the file would not open"
+    return f"no {low} kernel of {op_type}{before} on {LABELS['onnxruntime']}: {then}{cure}"
 
 
 def pinned_layers(model: Model, low: Form | None = None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.constant_values import OutOfRange, folded
-from precision_bisect.graphs.graph import Names, captured, copied, refill
+from precision_bisect.graphs.graph import Names, captured, copied, opset, refill
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import BF16, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.ort_fusions import Kernel, norms_of_one_type
@@ -75,6 +75,11 @@ class TypedWriter:
         layout = Layout(model, self.pair, self._scales)
         if layout.without_form < self._layout.without_form:
             self._converted, self._layout = model, layout
+
+    @property
+    def opset(self) -> int:
+        """The opset of the files that are written."""
+        return opset(self._converted.proto)
 
     @cached_property
     def out_of_range(self) -> Sequence[OutOfRange]:

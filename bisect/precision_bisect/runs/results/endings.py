@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from precision_bisect.errors import shortened
+from precision_bisect.errors import ExitCode, shortened
 from precision_bisect.plan import Plan
 from precision_bisect.trial import CaseName, Latency, Outcome, SampleSet, TrialStatus
 
@@ -38,6 +38,18 @@ class Status(StrEnum):
         return self in (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED)
 
 
+EXIT_CODES = {
+    Status.FOUND: ExitCode.OK,
+    Status.NOTHING_TO_KEEP: ExitCode.OK,
+    Status.NO_BASELINE: ExitCode.NOT_BUILT,
+    Status.NOT_PRECISION: ExitCode.NO_PLAN,
+    Status.INFEASIBLE: ExitCode.NO_PLAN,
+    Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
+    Status.INTERRUPTED: ExitCode.INTERRUPTED,
+    Status.ABORTED: ExitCode.BUDGET,
+    Status.STOPPED: ExitCode.BUDGET,
+}
+"""What a command returns whose search ended so."""
 CUT_SHORT = "interrupted after the search; --resume completes it"
 """What is said of an answer that an interrupt met while it was completed."""
 NO_SEARCH = ""

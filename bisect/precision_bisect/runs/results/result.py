@@ -21,7 +21,7 @@ from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.curve_of_result import CurveSection, NonMonotone, Plot
 from precision_bisect.runs.results.deployment import Deployment, Recheck
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.endings import EXIT_CODES, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.layer_costs import Costs
@@ -45,17 +45,6 @@ RESULT_SCHEMA: Literal[1] = 1
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 HARDLY = 0.9
 """Share of the candidates above which keeping them gains little: only words depend on it."""
-_EXIT_CODES = {
-    Status.FOUND: ExitCode.OK,
-    Status.NOTHING_TO_KEEP: ExitCode.OK,
-    Status.NO_BASELINE: ExitCode.NOT_BUILT,
-    Status.NOT_PRECISION: ExitCode.NO_PLAN,
-    Status.INFEASIBLE: ExitCode.NO_PLAN,
-    Status.BUDGET_EXHAUSTED: ExitCode.BUDGET,
-    Status.INTERRUPTED: ExitCode.INTERRUPTED,
-    Status.ABORTED: ExitCode.BUDGET,
-    Status.STOPPED: ExitCode.BUDGET,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +330,7 @@ class Result(
     def exit_code(self) -> ExitCode:
         """What a command that ends with this result returns."""
         ended = Status.INTERRUPTED if self.cut_short else self.status
-        return ExitCode.BAD_EXPORT if self.refuted else _EXIT_CODES[ended]
+        return ExitCode.BAD_EXPORT if self.refuted else EXIT_CODES[ended]
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of `result.json`; infinite figures become the string "inf"."""
