@@ -161,6 +161,25 @@ def test_what_overflows_beside_the_norm_stays_kept(tmp_path: Path) -> None:
     assert sorted(plan.kept) == sorted(reopen(path, tmp_path / "run", {}).finished.kept)
 
 
+def test_tf32_stays_on_where_the_fused_form_keeps_no_product(tmp_path: Path) -> None:
+    """FP32 in TF32 has no room, so plans are judged without; that of no product feels none."""
+    more = "".join(f"[out{i}] c{i + 1} = MatMul(c{i}, w1) " for i in range(9))
+    text = ALONE.replace(" c = ", " c0 = ").replace(
+        "[end] y = Tanh(c)", f"{more}[end] y = Tanh(c9)"
+    )
+    path = saved(text, tmp_path)
+    roomy = find(path, tol=1.0, inputs=samples(), out=tmp_path / "roomy", threads=1)
+    assert roomy.tf32 is not None and roomy.tf32.fp32_error and roomy.tf32.error
+    limit = 1.24 * roomy.tf32.fp32_error
+    assert roomy.tf32.error < limit
+    run = find(path, tol=limit, inputs=samples(), out=tmp_path / "run", threads=1)
+    plan, products = run.deploy, {"in", "out", *(f"out{i}" for i in range(9))}
+    assert plan is not None and plan.fused and not plan.tf32 and not products & {*plan.kept}
+    assert run.tf32_on and run.tf32 is not None and run.tf32.error == plan.error
+    assert "noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
+    assert reopen(path, tmp_path / "run", {}).finished.options.engine.in_tf32
+
+
 PLAN = PlanToDeploy(
     kept=["a", "b"],
     error=0.0,
