@@ -13,10 +13,10 @@ from precision_bisect.runs.results.advised import CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.deployment import Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result, TrtexecMode
-from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, TRTEXEC
+from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, RUN_SCRIPT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.culprit_groups import WHOLE
-from precision_bisect_reports.promise import judging_steps, kept_for_rounding
+from precision_bisect_reports.promise import kept_for_rounding
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS
 
 _OPEN = {"darwin": "open", "win32": "start"}
@@ -257,7 +257,7 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
     undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
     tf32 = f"TF32 {'on' if result.tf32_on else 'off'}"
     tf32 += f" (for {counted(undone, 'layer')})" if undone and not result.tf32_on else ""
-    for number, (target, command) in enumerate(judging_steps(result).items()):
+    for number, (target, command) in enumerate(_judging_steps(result).items()):
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:
@@ -298,3 +298,22 @@ def _run(result: Result, model: Path) -> str:
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
+
+
+def _judging_steps(result: Result) -> Mapping[TargetName, str]:
+    """Return the commands that judge an answer on targets where it may pass, for a shell.
+
+    The target that was searched for comes first.
+    """
+    deployment, folder = result.deployment, result.out
+    if deployment is None or not deployment.samples or folder is None or result.refuted:
+        return {}
+    steps: dict[TargetName, str] = {}
+    if deployment.polygraphy is not None:
+        there = shlex.quote(str(folder))
+        steps["tensorrt"] = f"(cd {there} && {printable(deployment.polygraphy)})"
+    steps["onnxruntime"] = f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
+    usable = [target for target in steps if target not in result.unusable]
+    return {
+        target: steps[target] for target in sorted(usable, key=lambda name: name != result.target)
+    }

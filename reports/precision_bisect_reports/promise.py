@@ -1,8 +1,7 @@
 """What an answer promises: of layers, unseen inputs, ranges, other targets, and where deployed."""
 
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.precisions import HALF_NAMES
@@ -385,22 +384,3 @@ def under_tf32(causes: Iterable[Cause]) -> str:
     if rounded > 1:
         layers = f"the {rounded} layers kept for rounding gain"
     return f"; under TF32 {layers} nothing"
-
-
-def judging_steps(result: Result) -> Mapping[TargetName, str]:
-    """Return the commands that judge an answer on targets where it may pass, for a shell.
-
-    The target that was searched for comes first.
-    """
-    deployment, folder = result.deployment, result.out
-    if deployment is None or not deployment.samples or folder is None or result.refuted:
-        return {}
-    steps: dict[TargetName, str] = {}
-    if deployment.polygraphy is not None:
-        there = shlex.quote(str(folder))
-        steps["tensorrt"] = f"(cd {there} && {printable(deployment.polygraphy)})"
-    steps["onnxruntime"] = f"python {shlex.quote(str(folder / RUN_SCRIPT))}"
-    usable = [target for target in steps if target not in result.unusable]
-    return {
-        target: steps[target] for target in sorted(usable, key=lambda name: name != result.target)
-    }

@@ -116,7 +116,7 @@ def test_empty_tensors_are_no_trouble(tmp_path: Path) -> None:
 def test_on_a_real_network_the_plan_passes_before_any_ranking(tmp_path: Path) -> None:
     """In NAFNet these are the squares and means of its norms, and they are all that is needed.
 
-    FP32 with TF32 is the first of the trials.
+    FP32 with TF32 is the first of the trials, the fused form with every layer low the last before.
     """
     model = load_model(NAFNET / "nafnet.onnx")
     with np.load(NAFNET / "inputs" / "000.npz") as stored:
@@ -129,7 +129,7 @@ def test_on_a_real_network_the_plan_passes_before_any_ranking(tmp_path: Path) ->
         NAFNET / "nafnet.onnx",
         inputs=NAFNET / "inputs" / "000.npz",
         tol=1e-2,
-        max_trials=5,
+        max_trials=6,
         out=tmp_path / "run",
     )
     assert "budget_exhausted" == result.status.value

@@ -259,8 +259,8 @@ def test_the_loop_is_part_of_what_a_run_is(
     said = capsys.readouterr().err
     assert "--steps was 10, now 9" in said and 1 == said.count("\n")
     assert ExitCode.OK == main([*flags, "--steps", "10", "--resume"])
-    shown = capsys.readouterr().out
-    assert "judged after 10 steps" in shown
+    assert ExitCode.OK == main(["show", str(tmp_path / "run"), "-v"])
+    assert "judged after 10 steps" in capsys.readouterr().out
 
 
 def test_the_exported_script_runs_the_loop(looped: Result) -> None:

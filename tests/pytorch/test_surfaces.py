@@ -45,6 +45,7 @@ def test_every_surface_has_pytorchs_names(
     modules: dict[str, str] = {layer.name: layer.module for layer in table.candidates}
     run = model.parent / "run"
     assert 0 == main([str(model), *inputs, "--out", str(run)])
+    assert 0 == main(["show", str(run), "-v"])
     screen = capsys.readouterr().out
     result = json.loads((run / "result.json").read_text())
     whole = result["by_modules"]["names"]

@@ -225,15 +225,16 @@ def test_a_model_that_learns_on_is_too_noisy(tmp_path: Path) -> None:
 def test_ctrl_c_while_explaining_keeps_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The search is over by then: the result is written, without a diagnosis."""
+    """The search is over by then: the result is written, without a diagnosis, and says so."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("precision_bisect.pipeline.explanation.diagnose", interrupted)
-    result = precision_bisect.find(
-        chain(tmp_path / "m.onnx", OVERFLOW), inputs=row(300, 300, 290, 280), out=tmp_path / "run"
-    )
-    assert "found" == result.status
+    model, samples = chain(tmp_path / "m.onnx", OVERFLOW), row(300, 300, 290, 280)
+    with pytest.raises(precision_bisect.SearchInterrupted) as broken_off:
+        precision_bisect.find(model, inputs=samples, out=tmp_path / "run")
+    result = broken_off.value.result
+    assert result.cut_short and "found" == result.status
     assert ["square", "scale"] == json.loads((tmp_path / "run/result.json").read_text())["kept"]
     assert 0 == len(result.diagnosis)

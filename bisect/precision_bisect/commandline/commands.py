@@ -199,7 +199,7 @@ def curve_command(parsed: Namespace) -> int:
         if to_options(parsed) != Options(model=parsed.model, until="curve"):
             raise _told_already(parsed.model)
         parsed.run = parsed.model
-        return show_command(parsed)
+        return show_command(parsed, whole=True)
     return search(parsed, to_options(parsed))
 
 
@@ -247,8 +247,8 @@ def _show(line: str) -> None:
     sys.stdout.flush()
 
 
-def show_command(parsed: Namespace) -> int:
-    """Print the final screen of a run again, or how the jobs of a batch stand."""
+def show_command(parsed: Namespace, *, whole: bool = False) -> int:
+    """Print the final screen of a run again, `whole` or not, or how the jobs of a batch stand."""
     if _batch_shown(parsed):
         return ExitCode.OK
     from precision_bisect.plugins import REPORTS, load
@@ -262,7 +262,9 @@ def show_command(parsed: Namespace) -> int:
         sys.stdout.write(saved.result.to_text())
     else:
         trials = recorded_trials(saved.path.parent) if parsed.explain_search else ()
-        report = load(REPORTS, "terminal")(sys.stdout, sys.stderr, explain=parsed.explain_search)
+        report = load(REPORTS, "terminal")(
+            sys.stdout, sys.stderr, explain=whole or parsed.explain_search
+        )
         report.show(saved.result, saved.model, trials)
     return ExitCode.OK
 

@@ -59,7 +59,6 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.results.endings import BUILDS_DIFFER, Ending, Status
@@ -260,7 +259,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
         front=speed.front(names),
         notes=_notes(run),
         diagnosis=run.findings.kept,
-        advice=_advised(run),
+        advice=[advice.advised(run.answer.kept) for advice in run.findings.advice],
         message=_message(run, interface),
         out=run.folder.path,
     )
@@ -348,20 +347,6 @@ def _notes(run: _Ended) -> list[str]:
         *remarks(run.answer.broken),
         *run.missing,
         *run.written.notes,
-    ]
-
-
-def _advised(run: _Ended) -> list[Advised]:
-    return [
-        Advised(
-            id=advice.id,
-            title=advice.title,
-            evidence=advice.evidence,
-            passed=advice.holds,
-            layers=[name for name in advice.layers if name in run.answer.kept],
-            tried=advice.tried,
-        )
-        for advice in run.findings.advice
     ]
 
 

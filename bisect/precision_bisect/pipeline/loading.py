@@ -393,8 +393,7 @@ def _without_ifs(
 
 def _strategy(options: Options) -> Strategy:
     """Return the strategy; one that needs another package says so before any work."""
-    storage = options.optuna_storage
-    settings = {} if storage is None else {"storage": storage}
+    settings = {} if options.optuna_storage is None else {"storage": options.optuna_storage}
     strategy = load_strategy(options.strategy, **settings)
     if isinstance(strategy, Checked):
         strategy.check()

@@ -1,6 +1,6 @@
 """The result of a diagnosis: `diagnosis.json`, version 1, declared once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from precision_bisect.errors import RunFolderError, counted
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.results.advised import Tried
+from precision_bisect.runs.results.advised import Advised, Tried
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import DIAGNOSIS
@@ -193,6 +193,17 @@ class Advice:
     def holds(self) -> bool:
         """Whether it was tried, and helps: what holds is no merit where it holds without, too."""
         return self.tried is not None and self.tried.helps
+
+    def advised(self, kept: Collection[str]) -> Advised:
+        """Return what the result tells of it, beside the `kept` layers alone."""
+        return Advised(
+            id=self.id,
+            title=self.title,
+            evidence=self.evidence,
+            passed=self.holds,
+            layers=[name for name in self.layers if name in kept],
+            tried=self.tried,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
