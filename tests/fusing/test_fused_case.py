@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,21 @@ def test_what_overflows_beside_the_norm_stays_kept(tmp_path: Path) -> None:
     told = {entry.key: entry.value for entry in mixed.metadata_props}
     assert sorted(plan.kept) == sorted(json.loads(told["precision_bisect.layers"]))
     assert sorted(plan.kept) == sorted(reopen(path, tmp_path / "run", {}).finished.kept)
+
+
+def test_a_plan_is_not_told_of_before_it_was_held_against_the_file_s(tmp_path: Path) -> None:
+    """A run that ends between would say that it is no faster; resumed, it deploys it."""
+    path = saved(BESIDE, tmp_path)
+    run = partial(find, path, tol=TOLERANCE, inputs=samples(), threads=1, out=tmp_path / "run")
+    whole = run()
+    trials = read_ledger(tmp_path / "run" / LEDGER).trials
+    held = [FUSED in t.proposal.case and bool(t.proposal.draw) for t in trials].index(True)
+    counted = [t for t in trials[: held + 1] if not t.proposal.forecast]
+    cut = run(overwrite=True, max_trials=len(counted))
+    assert cut.fused is not None and cut.deploy is not None
+    assert (None, False) == (cut.fused.kept, cut.deploy.fused)
+    resumed = run(resume=True)
+    assert (whole.deploy, whole.fused) == (resumed.deploy, resumed.fused)
 
 
 PLAN = PlanToDeploy(
