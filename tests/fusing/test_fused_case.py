@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,21 @@ def test_tf32_stays_on_where_the_fused_form_keeps_no_product(tmp_path: Path) -> 
     assert run.tf32_on and run.tf32 is not None and run.tf32.error == plan.error
     assert "noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
     assert reopen(path, tmp_path / "run", {}).finished.options.engine.in_tf32
+
+
+def test_a_plan_is_not_told_of_before_it_was_held_against_the_file_s(tmp_path: Path) -> None:
+    """A run that ends between would say that it is no faster; resumed, it deploys it."""
+    path = saved(BESIDE, tmp_path)
+    run = partial(find, path, tol=TOLERANCE, inputs=samples(), threads=1, out=tmp_path / "run")
+    whole = run()
+    trials = read_ledger(tmp_path / "run" / LEDGER).trials
+    held = [FUSED in t.proposal.case and bool(t.proposal.draw) for t in trials].index(True)
+    counted = [t for t in trials[: held + 1] if not t.proposal.forecast]
+    cut = run(overwrite=True, max_trials=len(counted))
+    assert cut.fused is not None and cut.deploy is not None
+    assert (None, False) == (cut.fused.kept, cut.deploy.fused)
+    resumed = run(resume=True)
+    assert (whole.deploy, whole.fused) == (resumed.deploy, resumed.fused)
 
 
 PLAN = PlanToDeploy(

@@ -65,7 +65,7 @@ class FusedCase:
     """The fused form of the run that is `given`, made once something asks for it.
 
     `prepared` is the run over it, None where it is not tried, or cannot be made. The `best` plan
-    was the last to be judged on copies, or is the fastest that holds.
+    holds: it is what to deploy, or is no better than the file's. None until that is decided.
     """
 
     given: Prepared
@@ -116,7 +116,6 @@ class FusedCase:
             else:
                 found = yield from self._on_engine(fused, driver, own, samples, floor)
             deployable = found or deployable
-        self.best = deployable.plan, deployable.outcome
         deployable = beside_fp32(self.given, driver, deployable, samples)
         if not self._in_tf32:
             self._at_work.enter_context(in_tf32(fused, driver.cases))
@@ -124,7 +123,10 @@ class FusedCase:
             fused, driver, own, deployable, samples, of_file=self.given
         )
         objective = self.given.case.options.objective
-        return [plan for plan in candidates if is_better(plan.record, deploy.record, objective)]
+        better = [plan for plan in candidates if is_better(plan.record, deploy.record, objective)]
+        if not better:
+            self.best = deployable.plan, deployable.outcome
+        return better
 
     def record(self, driver: Driver) -> FusedForm | None:
         """Return what the result says of this form, None where it was not judged."""
@@ -152,7 +154,7 @@ class FusedCase:
     @property
     def holding(self) -> tuple[frozenset[str], Outcome] | None:
         """The layers that the best plan keeps, and its outcome, None where none holds."""
-        if self.prepared is None or self.best is None or not self.best[1].passed:
+        if self.prepared is None or self.best is None:
             return None
         names = self.prepared.case.model.table.names
         return frozenset(names[i] for i in self.best[0].indices), self.best[1]
@@ -195,16 +197,18 @@ class FusedCase:
         low = yield from one(Plan.of(()), Phase.SPEED, "every layer low, norms whole")
         kept = rivals.answer
         for plan in [Plan.of(())] * low.passed + [kept] * bool(kept):
-            if (yield from self._holds(fused, plan)):
-                if plan and not fused.problem.builds:
-                    standing, fewer = self.best, (yield from _dropped(plan, rivals.errors))
-                    if fewer != plan and not (yield from self._holds(fused, fewer)):
-                        self.best = standing
-                return self.best
+            outcome = yield from self._on_copies(fused, plan)
+            if not outcome.passed:
+                continue
+            if plan and not fused.problem.builds:
+                fewer = yield from _dropped(plan, rivals.errors)
+                on_copies = yield from self._on_copies(fused, fewer)
+                if on_copies.passed:
+                    return fewer, on_copies
+            return plan, outcome
         return None
 
-    def _holds(self, fused: Prepared, plan: Plan) -> Search[bool]:
-        """Judge a plan on copies, and take it for the best."""
+    def _on_copies(self, fused: Prepared, plan: Plan) -> Search[Outcome]:
         builds = fused.problem.builds
         check = StabilityCheck(
             problem=fused.problem,
@@ -213,9 +217,7 @@ class FusedCase:
             drawn=FIRST_DRAW,
         )
         reason = "norms whole, on copies"
-        outcome = yield from check.judge(plan, reason, last=True, phase=Phase.SPEED)
-        self.best = plan, outcome
-        return outcome.passed
+        return (yield from check.judge(plan, reason, last=True, phase=Phase.SPEED))
 
     def _by_estimate(
         self, fused: Prepared, rivals: Rivals, floor: float

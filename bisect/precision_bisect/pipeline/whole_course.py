@@ -148,7 +148,9 @@ def _with_fastest(
         candidates = yield from fused.fastest(driver, ending, rivals)
         form = fused.prepared or prepared
         better = yield from _first_that_holds(form, ending, candidates)
-        ending = replace(ending, deploy=better or ending.deploy)
+        if better is not None:
+            fused.best = better.plan, better.outcome
+            ending = replace(ending, deploy=better)
     return ending
 
 
