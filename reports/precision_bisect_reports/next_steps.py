@@ -257,7 +257,7 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
     undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
     tf32 = f"TF32 {'on' if result.tf32_on else 'off'}"
     tf32 += f" (for {counted(undone, 'layer')})" if undone and not result.tf32_on else ""
-    for number, (target, command) in enumerate(_judging_steps(result).items()):
+    for number, (target, command) in enumerate(judging_steps(result).items()):
         if number:
             yield NextStep(what=f"Or on {LABELS[target]}", commands=(command,), level=MORE)
         else:
@@ -300,7 +300,7 @@ def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
 
 
-def _judging_steps(result: Result) -> Mapping[TargetName, str]:
+def judging_steps(result: Result) -> Mapping[TargetName, str]:
     """Return the commands that judge an answer on targets where it may pass, for a shell.
 
     The target that was searched for comes first.

@@ -235,6 +235,7 @@ def test_ctrl_c_while_explaining_keeps_the_answer(
     with pytest.raises(precision_bisect.SearchInterrupted) as broken_off:
         precision_bisect.find(model, inputs=samples, out=tmp_path / "run")
     result = broken_off.value.result
+    assert isinstance(result, precision_bisect.Result)
     assert result.cut_short and "found" == result.status
     assert ["square", "scale"] == json.loads((tmp_path / "run/result.json").read_text())["kept"]
     assert 0 == len(result.diagnosis)
