@@ -31,7 +31,8 @@ from precision_bisect.runs.runfolder import MIXED_MODEL, RESULT
 from precision_bisect.search.budget import Budget
 from precision_bisect.settings.targets import TARGETS, Inside, TargetChoice, TargetName
 from precision_bisect.trial import SampleSet, Verdict
-from precision_bisect_reports.next_steps import judging_steps, predicted
+from precision_bisect_reports.next_steps import judging_steps
+from precision_bisect_reports.promise import predicted
 
 NAFNET = Path(__file__).parents[2] / "examples" / "nafnet"
 TOLERANCE = 1e-2
