@@ -181,6 +181,23 @@ def test_tf32_stays_on_where_the_fused_form_keeps_no_product(tmp_path: Path) -> 
     assert reopen(path, tmp_path / "run", {}).finished.options.engine.in_tf32
 
 
+def test_a_norm_stays_high_where_what_it_reads_leaves_the_range(tmp_path: Path) -> None:
+    """Without it no plan of the form holds. Its name is none of the file's, and it is exported."""
+    path = saved(ALONE, tmp_path)
+    large = [{"x": 60 * sample["x"]} for sample in samples()]
+    run = find(path, tol=TOLERANCE, inputs=large, out=tmp_path / "run", threads=1)
+    form, plan = run.fused, run.deploy
+    assert form is not None and plan is not None
+    assert (["in", "LayerNormalization"], True) == (form.kept, plan.fused)
+    mixed = tmp_path / "run" / MIXED_MODEL
+    session, fp32 = (onnxruntime.InferenceSession(file) for file in (mixed, path))
+    for sample in large:
+        np.testing.assert_allclose(
+            session.run(None, sample)[0], fp32.run(None, sample)[0], atol=TOLERANCE
+        )
+    assert [*plan.kept] == [*reopen(path, tmp_path / "run", {}).finished.kept]
+
+
 def test_a_plan_is_not_told_of_before_it_was_held_against_the_file_s(tmp_path: Path) -> None:
     """A run that ends between would say that it is no faster; resumed, it deploys it."""
     path = saved(BESIDE, tmp_path)

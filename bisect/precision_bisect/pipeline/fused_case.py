@@ -196,7 +196,10 @@ class FusedCase:
         """Return a plan that holds on copies, with few layers; None where none does."""
         low = yield from one(Plan.of(()), Phase.SPEED, "every layer low, norms whole")
         kept = rivals.answer
-        for plan in [Plan.of(())] * low.passed + [kept] * bool(kept):
+        of_file = {*self.given.case.model.table.names}
+        # What feeds a norm may leave the range, and be read by that in the high type alone.
+        whole = kept.with_(i for i, name in enumerate(rivals.names) if name not in of_file)
+        for plan in [Plan.of(())] * low.passed + [kept] * bool(kept) + [whole]:
             outcome = yield from self._on_copies(fused, plan)
             if not outcome.passed:
                 continue
