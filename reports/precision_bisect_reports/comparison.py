@@ -79,7 +79,7 @@ def _told(side: Side) -> Iterator[tuple[str, str]]:
     fields = side.to_json()
     limit = fields["tolerance"]
     yield "run", printable(str(side.saved.path))
-    yield "status", fields["status"].replace("_", " ")
+    yield "status", fields["status"].replace("_", " ") + ", cut short" * fields["cut_short"]
     yield "backend", printable(fields["backend"])
     yield "types", f"{fields['low']} and {fields['high']}"
     yield (

@@ -23,6 +23,7 @@ from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.judging.inputs.input_files import read_samples
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Sample
@@ -99,6 +100,20 @@ def test_any_graph_in_any_state(
     for low in [*states, *states, *states]:
         given = feed(graph, low, sample)
         assert bits(whole.run(given)) == bits(found.run(given))
+
+
+def test_opening_ends_with_the_time(tmp_path: Path) -> None:
+    """Graphs of thousands of layers take minutes to open: each step of it looks at the clock."""
+    model = chain(tmp_path)
+    graph = switch(model, FP16, Scales())
+    parts = list(cut(graph, model))
+    for step in (
+        lambda: switch(model, FP16, Scales()),
+        lambda: list(cut(graph, model)),
+        lambda: Segmented(parts, ["y"], 1),
+    ):
+        with until(lambda: True), pytest.raises(Stopped, match="the time was up"):
+            step()
 
 
 def test_a_network() -> None:

@@ -89,6 +89,23 @@ def test_causes_that_changed_are_told(tmp_path: Path, capsys: pytest.CaptureFixt
     assert expected == json.loads(capsys.readouterr().out)["causes"]
 
 
+def test_a_run_that_is_not_explained_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Causes that an interrupt left out are no news; who compares sees which run lacks them."""
+    before = run(tmp_path / "before", MODEL, [3, 7])
+    after = changed(run(tmp_path / "after", MODEL, [3, 7]), cut_short=True, diagnosis=[])
+    assert 0 == main(["compare", str(before), str(after), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (False, True, []) == (
+        told["before"]["cut_short"],
+        told["after"]["cut_short"],
+        told["causes"],
+    )
+    main(["compare", str(before), str(after)])
+    assert "found, cut short" in capsys.readouterr().out
+
+
 def test_another_type_is_a_change(tmp_path: Path) -> None:
     """A layer of a ladder that moves to another rung is kept in both runs, and not the same."""
     rungs = [

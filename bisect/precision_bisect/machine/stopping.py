@@ -82,14 +82,19 @@ class _Limits:
 _LIMITS = _Limits()
 
 
+def look_at_clock() -> None:
+    """Raise Stopped where the time is over: for loops that take long between calls."""
+    if _LIMITS.over is not None and _LIMITS.over():
+        raise Stopped("the time was up", "give it more")
+
+
 @contextmanager
 def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     """Have what goes on inside the block end where it must, by `stop`, from another thread.
 
     What the block raises once it was stopped becomes Stopped.
     """
-    if _LIMITS.over is not None and _LIMITS.over():
-        raise Stopped("the time was up", "give it more")
+    look_at_clock()
     call = _Call(stop)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)

@@ -34,6 +34,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, Session, as_value, check
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.judging.inputs.copies import FACTORS
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.protocols import Sample
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ class _Span:
 
 
 def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: Declared, span: _Span) -> Segment:
+    look_at_clock()
     source, read = graph.proto, span.read
     flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
     part = onnx.GraphProto(name=source.graph.name)
@@ -276,7 +278,10 @@ class Segmented:
         self._outputs = outputs
         self._flags = [segment.flags for segment in segments]
         self._carried = [segment.carried for segment in segments]
-        self._sessions = [Session(segment.checked, threads=threads) for segment in segments]
+        self._sessions: list[Session] = []
+        for segment in segments:
+            look_at_clock()
+            self._sessions.append(Session(segment.checked, threads=threads))
         self._threads = threads
         self._opening = Lock()
         self._off: list[CheckedGraph | Session | None] = [segment.off for segment in segments]

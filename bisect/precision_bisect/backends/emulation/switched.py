@@ -48,6 +48,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import INLINE_BYTES, Weights, drop_unused
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.precisions import Form, Pair
 from precision_bisect.settings.targets import Inside, TargetName
 
@@ -143,6 +144,7 @@ class _Builder:
     def build(self) -> SwitchedGraph:
         source = self._model.proto
         for node in source.graph.node:
+            look_at_clock()
             forms = self._forms.get(LayerName(node.name))
             if forms is None:
                 self._nodes.append(node)

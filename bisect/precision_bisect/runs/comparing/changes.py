@@ -43,7 +43,7 @@ class Side:
 
 
 _FIGURES = (
-    *("status", "backend", "low", "high", "error", "tolerance", "candidates"),
+    *("status", "cut_short", "backend", "low", "high", "error", "tolerance", "candidates"),
     *("trials", "builds", "wall_s"),
 )
 
