@@ -62,6 +62,7 @@ def final_screen(
         for next_step in next_steps(result, model, command)
     ]
     room = most - len(top) - 1
+    blocks: list[_Block] = []
     for most_kept in _MOST_KEPT:
         blocks = [*steps, *_facts(result, page, width, most_kept, cut=cut)]
         always = [block for block in blocks if block.level == ALWAYS]
