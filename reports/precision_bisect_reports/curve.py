@@ -13,7 +13,7 @@ from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
-from precision_bisect_reports.rows import EVIDENCE, MORE, NEWS, Form, Row
+from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS, Form, Row
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -35,7 +35,8 @@ def curve(result: Result) -> Iterator[Row]:
     helping = [advice for advice in result.advice if advice.passed]
     if helping:
         instead = f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
-        yield Row("instead", instead, NEWS, Form.CHART)
+        # What changes the model may leave nothing to keep.
+        yield Row("instead", instead, ALWAYS, Form.CHART)
 
 
 def _unfinished(result: Result) -> str:

@@ -223,7 +223,7 @@ def _rows(result: Result) -> Iterator[Row]:
         yield from _judged(result)
     yield from (row for row in _interface(result) if row.level != NEWS)
     if result.fp32_form is not None:
-        yield Row("searched", searched_as(result))
+        yield Row("searched", searched_as(result), ALWAYS)
     if result.asked:
         by_type = Counter(order.precision.upper() for order in result.asked)
         counts = ", ".join(f"{count} {precision}" for precision, count in by_type.items())

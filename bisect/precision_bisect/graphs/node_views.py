@@ -18,6 +18,7 @@ from precision_bisect.graphs.graph import (
     inferred,
 )
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.shape_values import with_shapes
 from precision_bisect.layer_table import Exclusion, LayerName
 
 UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
@@ -253,7 +254,7 @@ def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]
             for size in inputs[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
     # The main graph last: bodies may have tensors of the same names.
-    graphs = [*all_graphs(inferred(proto))][::-1]
+    graphs = [*all_graphs(with_shapes(proto))][::-1]
     return {
         name: tuple(size for size in dims if size is not None)
         for inner in graphs

@@ -1,0 +1,48 @@
+"""Shapes behind shape arithmetic, which speed is estimated by."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from models import parse, save
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.node_views import tensor_shapes
+
+POSITIONS = """(int64[batch, sequence] ids) => (float[b, s, 8] y)
+<float[16, 8] words, int64[1, 32] places, float[32, 8] learnt, float[8, 8] w>
+{
+    shape = Shape (ids)
+    one = Constant <value_int: int = 1> ()
+    past = Constant <value_int: int = 0> ()
+    length = Gather <axis = 0> (shape, one)
+    end = Add (length, past)
+    axis = Constant <value_ints: ints = [0]> ()
+    last = Constant <value_ints: ints = [1]> ()
+    ends = Unsqueeze (end, axis)
+    place = Slice (places, axis, ends, last, last)
+    position = Gather (learnt, place)
+    word = Gather (words, ids)
+    sum = Add (word, position)
+    y = MatMul (sum, w)
+}
+"""
+
+
+def test_positions_of_a_text_have_a_shape(tmp_path: Path) -> None:
+    """Transformers slice their positions; without shapes no product of them would be counted."""
+    proto = parse(POSITIONS)
+    rng = np.random.default_rng(0)
+    del proto.graph.initializer[:]
+    for name, array in {
+        "words": rng.normal(size=(16, 8)).astype(np.float32),
+        "places": np.arange(32, dtype=np.int64)[None],
+        "learnt": rng.normal(size=(32, 8)).astype(np.float32),
+        "w": rng.normal(size=(8, 8)).astype(np.float32),
+    }.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    path = save(proto, tmp_path)
+    shapes = tensor_shapes(load_model(path), {"ids": (2, 5)})
+    y = onnxruntime.InferenceSession(path).run(None, {"ids": np.zeros((2, 5), np.int64)})[0]
+    assert y.shape == shapes["y"] and (2, 5, 8) == shapes["sum"]
