@@ -13,6 +13,7 @@ from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
+from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS, Form, Row
 
 MOST_POINTS = 7
@@ -33,7 +34,9 @@ def curve(result: Result) -> Iterator[Row]:
         yield Row(label, curve_words(result), NEWS, Form.CHART)
     yield from _table(result.curve, MORE if result.front else EVIDENCE)
     helping = [advice for advice in result.advice if advice.passed]
-    if helping:
+    deploys_it = result.deploy is not None and result.deploy.fused
+    # A fused form that is deployed is told of already.
+    if helping and not (deploys_it and helping[0].id in WHOLE):
         instead = f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
         # What changes the model may leave nothing to keep.
         yield Row("instead", instead, ALWAYS, Form.CHART)

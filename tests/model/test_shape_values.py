@@ -35,12 +35,13 @@ def test_positions_of_a_text_have_a_shape(tmp_path: Path) -> None:
     proto = parse(POSITIONS)
     rng = np.random.default_rng(0)
     del proto.graph.initializer[:]
-    for name, array in {
+    stored: dict[str, np.ndarray] = {
         "words": rng.normal(size=(16, 8)).astype(np.float32),
         "places": np.arange(32, dtype=np.int64)[None],
         "learnt": rng.normal(size=(32, 8)).astype(np.float32),
         "w": rng.normal(size=(8, 8)).astype(np.float32),
-    }.items():
+    }
+    for name, array in stored.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     path = save(proto, tmp_path)
     shapes = tensor_shapes(load_model(path), {"ids": (2, 5)})
