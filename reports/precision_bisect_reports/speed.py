@@ -42,6 +42,9 @@ def no_faster(result: Result) -> str:
     """
     timed, spread = result.latency_ms or {}, result.latency_spread_ms or 0.0
     high, low, kept = (timed.get(name) for name in ("all_high", "all_low", "kept"))
+    deployed = None if result.deploy is None else result.deploy.latency
+    if deployed is not None and (deployed.speedup or 0.0) >= FASTER:
+        return ""  # the fused form, say
     if high is None:
         return ""
     beside = f"every layer high {high:.3g} ms" + (f", ± {spread:.2g}" if spread else "")

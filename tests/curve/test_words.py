@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from golden_screens import culprit, point
+from golden_screens import PLAN, culprit, point
 from precision_bisect.errors import counted
 from precision_bisect.runs.results.advised import Advised, Tried
 from precision_bisect.runs.results.certificates import Certificate
@@ -16,6 +16,7 @@ from precision_bisect.runs.results.result import (
     Result,
     Rung,
 )
+from precision_bisect.trial import Latency
 from precision_bisect_reports.curve import MOST_POINTS, curve, curve_words, error_text, needed
 from precision_bisect_reports.speed import no_faster
 
@@ -123,6 +124,9 @@ def test_a_low_type_that_is_no_faster_buys_nothing() -> None:
     )
     fast = {**times, "all_low": 1.2, "kept": 1.4}
     assert "" == no_faster(replace(RESULT, latency_ms=fast))
+    timed = Latency(median_ms=1.3, spread_ms=0.01, runs=9, baseline_ms=2.0, speedup=1.54)
+    plan = replace(PLAN, fused=True, estimated=False, latency=timed)
+    assert "" == no_faster(replace(RESULT, latency_ms=times, deploy=plan))
     within = replace(RESULT, latency_ms=fast, latency_spread_ms=0.7)
     assert "no faster than FP32: 1.4 ms, every layer high 2.05 ms, ± 0.7" in no_faster(within)
 
