@@ -72,4 +72,4 @@ def test_what_is_infinite_though_fp32_stays_in_range_is_told(body: str, tmp_path
     sample = {"x": np.full(4, 300, np.float32)}
     told = find(save(parse(graph), tmp_path), tol=1e-2, inputs=sample, out=tmp_path / "run")
     assert not told.kept
-    assert "NaN or Inf" in told.notes[0]
+    assert any("NaN or Inf" in note for note in told.notes)
