@@ -181,6 +181,16 @@ def test_tf32_stays_on_where_the_fused_form_keeps_no_product(tmp_path: Path) -> 
     assert reopen(path, tmp_path / "run", {}).finished.options.engine.in_tf32
 
 
+def test_what_is_promised_is_of_a_plan_that_keeps_nothing(model: Path, tmp_path: Path) -> None:
+    """Samples that chose nothing have judged it, not the layers that the file keeps."""
+    rng = np.random.default_rng(5)
+    many = [{"x": rng.normal(0, 1, (8, 32)).astype(np.float32)} for _ in range(12)]
+    run = find(model, tol=TOLERANCE, inputs=many, out=tmp_path, threads=1)
+    assert run.deploy is not None and run.deploy.fused and not run.deploy.kept
+    assert run.kept and run.unseen is not None
+    assert (4, 0) == (run.unseen.judged, run.unseen.failed)
+
+
 def test_a_norm_stays_high_where_what_it_reads_leaves_the_range(tmp_path: Path) -> None:
     """Without it no plan of the form holds. Its name is none of the file's, and it is exported."""
     path = saved(ALONE, tmp_path)

@@ -102,7 +102,7 @@ class _Ended:
     written: Written
     deployed: Prepared
     fused: FusedCase | None
-    leaving: Plan | None = None
+    leaving: Plan | None
     promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: CurveSection = field(default_factory=CurveSection)
     elsewhere: ElsewhereSection = field(default_factory=ElsewhereSection)
@@ -140,12 +140,12 @@ def conclude(
         written=Written(layer_precisions_reason="", deployment=Deployment.by(options)),
         deployed=prepared,
         fused=fused,
+        leaving=answer.plan,
     )
     if fused is None:
         return _result(run, None)
     yield from _explain(run)
-    plan, deployed = run.leaving or answer.plan, run.promises_of == DEPLOY
-    result = _result(run, _unseen(run, plan, deployed=deployed))
+    result = _result(run, _unseen(run, run.leaving, deployed=run.promises_of == DEPLOY))
     folder.write(DIAGNOSIS, run.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
@@ -159,7 +159,7 @@ def _explain(run: _Ended) -> Search[None]:
     run.fp32_form = fp32_search(prepared, late=budget.late)
     chart = run.chart
     exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
-    run.leaving = answer = plan if ending.status.answers else None
+    answer = plan if ending.status.answers else None
     opening, deploy, in_files = run.answer.final.opening, ending.deploy, prepared
     as_deployed = judged_as(prepared, run.fused, deploy, run.folder)
     if answer is not None:
@@ -195,7 +195,7 @@ def _explain(run: _Ended) -> Search[None]:
                 explained = yield from run.driver.to_end(explaining)
         run.findings = explained.findings.of_answer(run.answer.kept, answered=plan is not None)
         with until(budget.overdue), run.driver.standing():
-            if leaving is not None and not run.driver.interrupted:
+            if ending.status.answers and leaving is not None and not run.driver.interrupted:
                 judged = judged_elsewhere(
                     prepared,
                     run.driver,
@@ -333,12 +333,11 @@ def _modules(run: _Ended) -> Mapping[str, str]:
 
 def _notes(run: _Ended) -> list[str]:
     trials = run.driver.trials
-    leaving = run.leaving or run.answer.plan
     decided = decided_remark(run.prepared.case.comparator, trials)
     return [
         # First what should judge, then what a verdict may rest on.
         *run.prepared.loaded.remarks,
-        *unfelt(run.deployed, leaving, run.chart.curve, run.born),
+        *unfelt(run.deployed, run.leaving, run.chart.curve, run.born),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
         *filter(None, (dropped_remark(trials), decided)),
