@@ -274,7 +274,7 @@ keeps 47 of 272 layers at `--atol 3e-4`, and 14 of 144 with `--fuse-norms`.""",
         prints=(KEPT, BETTER),
         words="""\
 First suspect: the square in a norm. The NAFNet example keeps Pow and ReduceMean of seven norms, 14
-of 300 layers, and none with `--fuse-norms`.""",
+of 300 layers, and none with them put together.""",
     ),
     Recipe(
         network="LLM",

@@ -12,7 +12,6 @@ from precision_bisect.runs.results.speed_report import (
     PlanToDeploy,
     SpeedReport,
 )
-from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.runs.saved_options import typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
@@ -74,7 +73,7 @@ def to_deploy(result: Result) -> str:
     own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
         own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
-        own = f"{FUSED_MODEL}, " * plan.fused + own
+        own = "norms put together, " * plan.fused + own
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()
