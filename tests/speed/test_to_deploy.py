@@ -310,13 +310,18 @@ def test_the_fewest_alone(
     assert sorted(fewest.kept) == layers_in(tmp_path)
 
 
-def test_all_low_has_fp32_beside_it_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
-    """Where all can run low the files hold that, and the screen says that FP32 is as fast."""
+def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
+    """Where all can run low that is deployed: estimates of two Casts do not speak against it.
+
+    ViT, U-Net and a decoder, all low, are 1.2 to 1.6 times as fast as FP32 with TF32 on an H200.
+    """
     small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
     asked = find(model, tol=10.0, inputs=small, out=tmp_path, threads=1)
-    assert Status.NOTHING_TO_KEEP is asked.status
-    assert asked.deploy is not None and not asked.deploy.kept and asked.deploy.estimated
-    assert asked.fp32_wins and "times as fast as every layer in FP16" in words(asked)
+    assert (Status.NOTHING_TO_KEEP, None, "fewest") == (
+        asked.status,
+        asked.deploy,
+        asked.export_point,
+    )
     assert tmp_path == export(model, tmp_path, None, {}, "deploy").folder
     assert [] == layers_in(tmp_path)
 

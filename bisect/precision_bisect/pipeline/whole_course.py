@@ -46,9 +46,8 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
-from precision_bisect.search.rounding_law import Law
 from precision_bisect.settings.targets import TF32
-from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
+from precision_bisect.trial import CaseName, Phase, SampleSet
 
 
 def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) -> Search[Ending]:
@@ -114,11 +113,9 @@ def _with_fastest(
 ) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
     answer, samples = ending.plan, ending.samples
-    if not ending.status.answers or answer is None or not _seeks_fastest(prepared, driver):
+    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
-    if ending.status is Status.NOTHING_TO_KEEP:
-        return replace(ending, deploy=_every_layer_low(prepared, answer, outcome))
     curve = retraced(prepared, driver, ending)
     if outcome is None or curve.law is None or curve.problem.large:
         return ending
@@ -152,22 +149,6 @@ def _with_fastest(
             fused.best = better.plan, better.outcome
             ending = replace(ending, deploy=better)
     return ending
-
-
-def _every_layer_low(
-    prepared: Prepared, answer: Plan, outcome: Outcome | None
-) -> Deployable | None:
-    """Return every layer low with its estimates, FP32 beside it; None where an engine judges."""
-    if outcome is None or not prepared.backend.emulated:
-        return None
-    rivals = Rivals(
-        names=prepared.case.model.table.names,
-        law=Law([], []),
-        answer=answer,
-        outcome=outcome,
-        estimates=estimates_of(prepared),
-    )
-    return rivals.deployable(answer, outcome)
 
 
 def _first_that_holds(
