@@ -49,6 +49,12 @@ def of_layers() -> Iterator[tuple[str, Result]]:
     ]
     yield "two causes", replace(RESULT, kept=[each.layer for each in two], diagnosis=two)
     yield "operators alone", replace(RESULT, kept=[f"p2o.Conv.{i}" for i in range(6)])
+    numbered = [f"n{i}" for i in range(6)]
+    products = [
+        Diagnosis(layer=name, operator="MatMul", cause=Cause.ROUNDING, evidence="rounds")
+        for name in numbered
+    ]
+    yield "numbered layers", replace(RESULT, kept=numbered, diagnosis=products)
     many = [f"m{i}/layer{chr(97 + i)}" for i in range(20)]
     yield "many patterns", replace(RESULT, kept=many, candidates=40)
     yield "little gained", replace(RESULT, kept=many[:19], candidates=20)

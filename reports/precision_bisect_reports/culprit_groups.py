@@ -67,7 +67,7 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
     patterns: dict[tuple[str, ...], list[list[str]]] = {}
     for names in _places(result, layers):
         cause_names = {causes[name].cause for name in names if name in causes}
-        key = (*map(_operator, names), "", *sorted(cause_names))
+        key = (*(_operator(name, causes) for name in names), "", *sorted(cause_names))
         patterns.setdefault(key, []).append(names)
     groups = [_group(result, places, causes) for places in patterns.values()]
     culprits = {culprit.layer for culprit in result.culprits}
@@ -122,7 +122,8 @@ def _group(
 
 
 def _title(result: Result, places: Sequence[Sequence[str]], where: Sequence[str]) -> str:
-    operators = ", ".join(dict.fromkeys(map(_operator, places[0])))
+    causes = result.causes
+    operators = ", ".join(dict.fromkeys(_operator(name, causes) for name in places[0]))
     if len(places) == 1:
         one = printable(where[0])
         return one if len(places[0]) == 1 else f"{one}: {operators}"
@@ -153,8 +154,10 @@ def _cause(diagnoses: Sequence[Diagnosis]) -> str:
     return "; ".join(phrases)
 
 
-def _operator(name: str) -> str:
-    """Return the operator that a layer is named after, as far as its name tells."""
+def _operator(name: str, causes: Mapping[str, Diagnosis]) -> str:
+    """Return a layer's operator, without a diagnosis that which its name tells, else its name."""
+    if name in causes and causes[name].operator:
+        return printable(causes[name].operator)
     leaf = name.rpartition("/")[2].removeprefix("node_")
     match = _OPERATOR.search(leaf)
     return printable(match.group() if match else leaf.rstrip("0123456789._-") or leaf)

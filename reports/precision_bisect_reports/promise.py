@@ -12,6 +12,7 @@ from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
 from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, snr_of
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
 
@@ -199,9 +200,11 @@ def overlooked(result: Result) -> str:
         return ""
     names = first_of([printable(name) for name in result.overlooked], MOST_NAMED)
     verb = "is" if len(result.overlooked) == 1 else "are"
+    limit = result.tolerance
+    share = limit if isinstance(limit, float) and 0 < limit < 1 else DEFAULT_TOLERANCE
     return (
         f"{names} {verb} smaller than the tolerance, zeros would pass; give inputs that reach "
-        "larger values, or judge relatively: --metric snr --tol 40"
+        f"larger values, or judge relatively: {snr_of(share)}"
     )
 
 

@@ -104,17 +104,27 @@ def test_what_follows_the_trials_is_a_step_of_its_own() -> None:
 
 
 def test_what_is_done_never_goes_back() -> None:
-    """Phases come in any order; the bar and the step only go on."""
+    """Phases come in any order; the bar and the step only go on.
+
+    What explains a case beside the file comes before the search, and is not its end.
+    """
     progress = Progress()
     progress.take(STARTED)
-    order = (Phase.PREFLIGHT, Phase.CURVE, Phase.RANKING, Phase.SEARCH, Phase.RANKING)
+    order = (
+        Phase.PREFLIGHT,
+        Phase.EXPLANATION,
+        Phase.CURVE,
+        Phase.RANKING,
+        Phase.SEARCH,
+        Phase.RANKING,
+    )
     seen = []
     for phase in (*order, Phase.RECHECK, Phase.CURVE, Phase.PREDICTION):
         progress.take(PhaseStarted(phase=phase))
         progress.take(finished(12, Verdict.PASS, phase=phase))
         seen.append((progress.step, progress.done))
     assert sorted(seen) == seen
-    assert [0, 0, 1, 2, 2, 3, 3, 3] == [step for step, _ in seen]
+    assert [0, 0, 0, 1, 2, 2, 3, 3, 3] == [step for step, _ in seen]
 
 
 def test_a_terminal_has_one_line_with_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,13 +210,13 @@ def load_run(
         *filter(None, (ill_typed_remark(original),)),
         *(*known_model.remarks, *without, *declared),
         *filter(None, (reference.remark, random, unsettled(reference, comparator))),
-        *overlooked_remarks(comparator, expected),
         *odd_remarks,
         *filter(None, (new.remark if options.inputs is not None else "",)),
     ]
     if read is not None:
         observer(read)
-    for remark in remarks:
+    # Of outputs that judge nothing the result tells by itself.
+    for remark in (*remarks, *overlooked_remarks(comparator, expected)):
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
     threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(sets.pool)))

@@ -196,6 +196,11 @@ _inputs = partial(flag, "inputs")
 _verdict = partial(flag, "verdict")
 
 
+def snr_of(share: float) -> str:
+    """Return the flags that judge an error by this share of the norm of the output."""
+    return f"--metric snr --tol {-20 * math.log10(share):.0f}"
+
+
 def relative_of(limit: float) -> float:
     """Return the relative limit that one for both kinds of errors sets: itself, or none."""
     return limit if limit < WIDE else 0.0

@@ -30,9 +30,10 @@ class Telling:
 
     explain_search: bool = _output(
         False,
-        "print each trial but the forecasts: why this plan, what was believed, what came of it",
+        "print the last screen whole, not 25 lines of it, and before it each trial but the "
+        "forecasts: why this plan, what was believed, what came of it",
         short="-v",
-        brief="print each trial, and why",
+        brief="print all that was found, each trial too",
     )
     quiet: bool = _output(
         False,

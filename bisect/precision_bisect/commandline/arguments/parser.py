@@ -1,7 +1,6 @@
 """What all arguments of commands share, and what a command line that is refused may mean."""
 
 import argparse
-import itertools
 import os
 import shlex
 import sys
@@ -12,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
+from precision_bisect.commandline.arguments.foreign_flags import answers_to
 from precision_bisect.errors import UsageError
 from precision_bisect.options import DEFAULT_LOW
 from precision_bisect.precisions import LOW_NAMES, type_name
@@ -22,75 +22,6 @@ NEAR = 0.8
 """Words are alike from this share of common letters on, as difflib counts it."""
 SHORT = 4
 """Longer words are alike, too, where one is the beginning of the other."""
-_TYPING = "--typing weak, which constrains kept layers by itself"
-_TIMING = ("--duration", "--iterations", "--warmUp", "--avgRuns", "--useCudaGraph")
-_WHICH_OUTPUTS = ("--trt-outputs", "--onnx-outputs", "--mark")
-_CACHE = "no flag: each run folder has a timing cache of its own"
-_OTHERS: Mapping[str, str] = {
-    **dict.fromkeys(("--onnx", "--onnx_path", "--model"), "the model without a flag"),
-    "--loadInputs": "--inputs NAME:FILE.bin",
-    "--calibration_data": "--inputs PATH",
-    "--load-inputs": "--inputs FILE.json",
-    "--data-loader-script": "--inputs SCRIPT.py with load_data()",
-    "--val-range": "--range NAME=0:999",
-    "--shapes": "--input-shapes NAME:1x3x224x224",
-    **{f"--{end}Shapes": f"--{end}-shapes NAME:1x3x224x224" for end in ("min", "opt", "max")},
-    **dict.fromkeys(("--stronglyTyped", "--strongly-typed"), "--typing strong"),
-    **dict.fromkeys(("--precisionConstraints", "--precision-constraints"), _TYPING),
-    **dict.fromkeys(("--layerPrecisions", "--layer-precisions"), _TYPING),
-    **dict.fromkeys(("--saveEngine", "--save-engine"), "--keep-engines"),
-    **dict.fromkeys(("-o", "--output", "--output_path"), "--out DIR"),
-    **dict.fromkeys(("--memPoolSize", "--pool-limit"), "--workspace MIB"),
-    "--builderOptimizationLevel": "--builder-optimization-level N",
-    **dict.fromkeys(("--staticPlugins", "--dynamicPlugins"), "--plugins LIB.so"),
-    "--trt": "--backend tensorrt",
-    "--onnxrt": "--backend onnxruntime",
-    **dict.fromkeys(("--verbose", "--log_level"), "-v"),
-    "--noTF32": "--tf32 off",
-    **dict.fromkeys(("--timingCacheFile", "--timing-cache", "--load-timing-cache"), _CACHE),
-    "--best": "--ladder int8,fp16,fp32",
-    "--nodes_to_exclude": "--keep PATTERN",
-    "--op_types_to_exclude": "--keep OPERATOR",
-    "--low_precision_type": "--low fp16 or bf16",
-    "--keep_io_types": "no flag: inputs and outputs keep their types but for --io-types fp16",
-    **dict.fromkeys(("--data_max", "--init_max"), "no flag: what overflows is tried"),
-    **dict.fromkeys(_TIMING, "no flag: each plan is timed in turns with FP32"),
-    **dict.fromkeys(_WHICH_OUTPUTS, "no flag: the outputs of the model are judged"),
-    **dict.fromkeys(("--device", "--gpu"), "--workers gpu:N"),
-    **dict.fromkeys(("--providers", "--provider"), "--backend NAME"),
-    "--mode": "--strategy NAME",
-    **dict.fromkeys(("--batch-size", "--batch"), "--input-shapes NAME:8x3x224x224"),
-    **dict.fromkeys(("--check-error-stat", "--error-metric"), "--metric max, mean or quantile"),
-}
-"""What flags of trtexec, Polygraphy and AutoCast are called here."""
-_TRT = "--trt-"
-
-
-def others_meant(
-    arguments: Sequence[str], flags: Mapping[str, argparse.Action]
-) -> tuple[Sequence[str], str]:
-    """Return the arguments that are flags of trtexec or Polygraphy, and what to write instead.
-
-    Nothing is returned where the command has no flags of these meanings.
-    """
-    meanings: dict[str, str] = {}
-    for argument in itertools.takewhile("--".__ne__, arguments):
-        word = argument.partition("=")[0]
-        meaning = "" if word in flags else _other(word, flags)
-        if meaning and (not meaning.startswith("-") or meaning.split()[0] in flags):
-            meanings[argument] = meaning
-    return list(
-        meanings
-    ), f"write {', '.join(dict.fromkeys(meanings.values()))}" if meanings else ""
-
-
-def _other(word: str, flags: Mapping[str, argparse.Action]) -> str:
-    if word.startswith(_TRT) and word not in _OTHERS:
-        return next(iter(close_matches(f"--{word.removeprefix(_TRT)}", flags)), "")
-    if type_name(word.lstrip("-")) in LOW_NAMES and word.startswith("--"):
-        name = type_name(word.lstrip("-"))
-        return f"--low {name} ({DEFAULT_LOW} is the default)"
-    return _OTHERS.get(word, "")
 
 
 def unknown_meant(arguments: Sequence[str], flags: Mapping[str, argparse.Action]) -> str:
@@ -242,7 +173,7 @@ class Parser(argparse.ArgumentParser):
         `--` says where options end, which argparse would forget.
         """
         flags = self._option_string_actions
-        words, advice = others_meant(arguments, flags)
+        words, advice = answers_to(arguments, flags)
         if words:
             self._refuse(f"unrecognized arguments: {' '.join(words)}", advice)
         mixed = self._mixed and "--" not in arguments

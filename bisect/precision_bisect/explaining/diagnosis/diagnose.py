@@ -185,9 +185,13 @@ def _finding(
         words, reason = "without it the model does not run: {reason}", shortened(lowered.stopped)
         evidence = evidence.also(Sign(words, reason=reason))
     candidates = question.case.model.table.candidates
+    operator, module = next(
+        ((node.op_type, node.module) for node in candidates if node.name == layer), ("", "")
+    )
     return Finding(
         layer=layer,
-        module=next((node.module for node in candidates if node.name == layer), ""),
+        operator=operator,
+        module=module,
         kept=layer in set(question.kept),
         low=question.case.pair.low,
         high=question.case.pair.high,

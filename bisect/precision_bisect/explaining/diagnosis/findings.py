@@ -86,13 +86,15 @@ class Hurt:
 class Finding:
     """Why one layer needs the high type: a cause, its evidence, and the figures.
 
-    `name` is that of the layer, too, `module` the part of the source that it belongs to. `kept` is
+    `name` is that of the layer, too, `operator` its ONNX operator, `module` the part of the source
+    that it belongs to. `kept` is
     False for a near miss. `low` is the type that it cannot have, `high` the one that it has
     instead. `figures` differ with the cause. `advice` has the ids of what would help.
     """
 
     layer: str
     name: str = field(init=False)
+    operator: str = ""
     module: str = ""
     kept: bool
     low: str
@@ -114,6 +116,7 @@ class Finding:
         largest = max((self.figures.get(key) or 0.0 for key in keys), default=0.0)
         return Diagnosis(
             layer=self.layer,
+            operator=self.operator,
             cause=self.cause,
             evidence=str(self.evidence),
             largest=float(f"{largest:.3g}") or None,
@@ -159,18 +162,19 @@ class Selection:
     @property
     def words(self) -> str:
         """What it chooses, and how that differs, as a sentence without its end."""
-        what = "what stands in output" if len(self.outputs) == 1 else "the rows of outputs"
-        verb = "is" if len(self.outputs) == 1 else "are"
+        what, verb = ("what stands in", "is") if len(self.outputs) == 1 else ("rows of", "are")
+        named = self.layer.endswith(self.operator)
+        by = self.layer if named else f"{self.operator} ({self.layer})"
         return (
-            f"{what} {', '.join(map(repr, self.outputs))} {verb} chosen by {self.operator} "
-            f"({self.layer}), in {self.low.upper()} otherwise in {self.samples} of "
-            f"{counted(self.of_samples, 'sample')}: {self._differs}"
+            f"{what} {', '.join(map(repr, self.outputs))} {verb} chosen by {by}, in "
+            f"{self.low.upper()} otherwise in {self.samples} of "
+            f"{counted(self.of_samples, 'sample')} ({self._differs})"
         )
 
     @property
     def _differs(self) -> str:
         if list(self.shape) != list(self.expected):
-            return f"the shape is {list(self.shape)} instead of {list(self.expected)}"
+            return f"shape {list(self.shape)}, not {list(self.expected)}"
         verb = "differs" if self.elements == 1 else "differ"
         return f"{self.differing} of {counted(self.elements, 'choice')} {verb}"
 

@@ -1,6 +1,5 @@
 """What should be known of verdicts before they are believed: exact outputs, overlooked ones."""
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +10,7 @@ from precision_bisect.judging.comparators.metrics import METRICS
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
-from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits
+from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Limits, snr_of
 from precision_bisect.trial import Kind, Trial, Verdict
 
 _DIFFERENCES = [name for name, metric in METRICS.items() if metric.has_relative]
@@ -186,4 +185,4 @@ def _advice(comparator: PolygraphyComparator, small: Sequence[str]) -> str:
         shares = [comparator.rtol.of(name) for name in small]
         share = min(value if 0 < value < 1 else DEFAULT_TOLERANCE for value in shares)
     # Not by --rtol: where values are near 0, FP32's own rounding is beyond it.
-    return f"{_OTHERWISE} --metric snr --tol {20 * math.log10(1 / share):.0f}"
+    return f"{_OTHERWISE} {snr_of(share)}"

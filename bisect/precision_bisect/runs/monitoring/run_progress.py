@@ -167,11 +167,14 @@ class Progress:
     def _advance(self, phase: Phase) -> None:
         """Note how far the run is, which never goes back.
 
-        The curve and forecasts are asked for at any time: they tell only after the ranking.
+        The curve and forecasts are asked for at any time: they tell only after the ranking. A case
+        beside the file is explained before the search.
         """
         self._in_phase[phase] += 1
         begin, end = SHARES[phase]
         if phase in (Phase.CURVE, Phase.PREDICTION) and self.done < SHARES[Phase.RANKING][1] / 2:
+            return
+        if phase is Phase.EXPLANATION and self._trials_s is None:
             return
         over = self._in_phase[phase]
         share = over / (over + self.about_left) if self.about_left else 0.0

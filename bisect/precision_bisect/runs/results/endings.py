@@ -140,13 +140,13 @@ def not_reproduced(recheck: Outcome, *, builds: bool) -> Ending:
 
     `builds` tells whether that took another build.
     """
-    what, verb = recheck.message or "the outputs differ too much", "did not"
+    what, verb = recheck.message or "the outputs differ too much", "fails"
     if recheck.verdict is None:
-        what, verb = shortened(recheck.message), "had no verdict"
+        what, verb = shortened(recheck.message), "has no verdict"
     figure = "" if recheck.error is None else f", error {recheck.error:.4g}"
     return Ending(
         status=Status.INFEASIBLE,
-        message=f"the answer passed, and {verb} when it was judged afresh: {what}{figure}",
+        message=f"judged afresh, the answer {verb}: {what}{figure}",
         unsteady=builds and recheck.failed,
     )
 

@@ -51,10 +51,12 @@ HARDLY = 0.9
 class Diagnosis:
     """Why a kept layer needs the precision: one cause, with its evidence in one sentence.
 
-    `largest` is the largest magnitude that it reads or computes, None where that is not known.
+    `operator` is its ONNX operator, "" in runs of versions that did not tell. `largest` is the
+    largest magnitude that it reads or computes, None where that is not known.
     """
 
     layer: str
+    operator: str = ""
     cause: Cause
     evidence: str
     largest: Figure | None = None
