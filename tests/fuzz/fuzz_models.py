@@ -294,9 +294,9 @@ _NORM = """g (float[1, 8] x) => (float[1, 8] y)
 _ANY_LENGTH = """g (float[N, 8] x) => (float[N, L] y)
   <int64[1] first = {0}, int64[1] rest = {-1}, int64 from = {0}, int64 step = {1}> {
   [n0] a = Mul(x, x) [n1] s = Shape(a) [n2] n = Gather(s, first)
-  [n3] f = Concat <axis = 0> (n, rest) [n4] b = Reshape(a, f) [n5] c = ReduceProd <keepdims = 0> (s)
-  [n6] p = Range(from, c, step)
-  [n7] o = Cast <to = 1> (p) [n8] k = Reshape(o, f) [n9] h = Add(b, k) [n10] y = Sqrt(h) }"""
+  [n3] f = Concat <axis = 0> (n, rest) [n4] b = Reshape(a, f)
+  [n5] c = ReduceProd <keepdims = 0> (s) [n6] p = Range(from, c, step) [n7] o = Cast <to = 1> (p)
+  [n8] k = Reshape(o, f) [n9] h = Add(b, k) [n10] y = Sqrt(h) }"""
 
 
 def norms() -> onnx.ModelProto:
