@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import tiny
 from effort import nightly
 from precision_bisect.commandline.main import main
+from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.diagnosis.findings import (
     Advice,
     Birth,
@@ -139,6 +141,27 @@ def test_a_damaged_row_of_the_ledger_is_refused_in_one_line(
     with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
         ledger.execute(change, (damage,))
     check(run, capfd)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("evidence", '{"one_by_one": {"numbers": [1], "errors": [0.0]}}'),
+        ("samples", "1"),
+        ("plan", "f" * 9),
+        ("plan", "-1"),
+    ],
+)
+def test_trials_of_other_samples_or_layers_are_not_resumed(
+    column: str, value: str, tmp_path: Path
+) -> None:
+    """A run of 20 layers and one sample."""
+    model, run = tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run"
+    tiny.search(model, run, max_trials=2)
+    with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
+        ledger.execute(f"UPDATE trials SET {column} = ? WHERE id = 2", (value,))
+    with pytest.raises(PrecisionBisectError, match="trials of other layers or samples"):
+        tiny.search(model, run, max_trials=2, resume=True)
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
