@@ -115,7 +115,7 @@ def check(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *("nested", "empty", "bytes", "nan"),
+        *("nested", "empty", "bytes", "nan", "link to nowhere"),
         *nightly("deep", "objects", "null", "list", "huge", "object"),
     ],
 )
@@ -124,7 +124,11 @@ def test_a_damaged_file_is_refused_in_one_line(
 ) -> None:
     """Whatever a file holds, what reads it says so, and what does not need it goes on."""
     shutil.copytree(run, run.with_name("other"))
-    (run / name).write_bytes(CONTENTS[damage])
+    if damage in CONTENTS:
+        (run / name).write_bytes(CONTENTS[damage])
+    else:
+        (run / name).unlink()
+        (run / name).symlink_to("nowhere")
     check(run, capfd)
 
 
