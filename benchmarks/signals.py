@@ -1,26 +1,28 @@
-"""Random signals at random moments of ten kinds of runs, which must end with the same results.
+"""Random signals at random moments of many kinds of runs, which must end with the same results.
 
     python benchmarks/signals.py --signals 200 --seed 0 --out benchmarks/results/signals.json
 
 Each run is undisturbed once. Then it is begun afresh again and again, and meets SIGINT, SIGTERM or
 SIGKILL at a moment drawn from its duration; `--resume` goes on, with another signal half of the
 time, until it ends by itself. Its results must then be those of the undisturbed run, but for
-seconds and counts of trials that were cut off. What meets SIGINT or SIGTERM must end by 130 or as
-if nothing had been asked, without a traceback. `remote` needs root, for an sshd of its own.
-Exit code 1 tells that something differed.
+seconds and counts of trials that were cut off. What meets SIGINT or SIGTERM must end by 130, by
+the signal itself (143 in a shell) or as if nothing had been asked, without a traceback. Whatever
+met it, no process, temporary file or file of another name may be left. `remote` needs root, for
+an sshd of its own. Exit code 1 tells that something differed.
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,11 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
+import fused_models
 import ladder_model
 import tiny
-from loopback import boards, lacks
+from faults.subject import left_over
+from loopback import Boards, boards, lacks, until
 
 COMMAND = (sys.executable, "-m", "precision_bisect")
 QUICK = ("--inputs", "inputs.npz", "--threads", "1", "--tol", "1e-2", "--out", "run")
@@ -69,6 +73,8 @@ _LADDER = "ladder.onnx --inputs ladder.npz --threads 1 --tol 0.1 --out run --bac
 _HELD_OUT = (
     "tiny.onnx --inputs more --holdout 2 --threads 1 --tol 1e-2 --out run --backend emulated"
 )
+_FUSED = "fused.onnx --inputs fused.npz --threads 1 --tol 2e-2 --out run --backend emulated"
+_EXPLAIN = "explain tiny.onnx --inputs inputs.npz --threads 1 --tol 1e-2 --json"
 KINDS: Mapping[str, Sequence[str]] = {
     "guided": TINY,
     "ddmin": (*TINY, "--strategy", "ddmin"),
@@ -80,15 +86,24 @@ KINDS: Mapping[str, Sequence[str]] = {
     "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
     "API": (sys.executable, "-c", API),
     "remote": (*COMMAND, "tiny.onnx", *QUICK),
+    "fused": (*COMMAND, *_FUSED.split()),
+    "target": (*COMMAND, "target", "done", "--write", "board"),
+    "explain": (*COMMAND, *_EXPLAIN.split()),
+    "verify": (*COMMAND, "verify", "done", "--json"),
 }
+BEGUN_AGAIN = ("target", "explain", "verify")
+"""Commands without --resume, which print their results."""
 LEFT_OUT = frozenset(
     ("wall_s", "trials", "evaluations", "builds", "unresolved", "fingerprint", "costs", "speed")
 )
 """Keys of a result that tell of effort or time, or of both."""
 
 
-def prepare(folder: Path) -> None:
-    """Write the models, inputs and jobs of every kind."""
+def prepare(folder: Path, kind: str) -> None:
+    """Write the models, inputs and jobs of every kind, and a finished run for what needs one."""
+    (folder / "temp").mkdir()
+    fused_models.saved(fused_models.ALONE, folder).rename(folder / "fused.onnx")
+    np.savez(folder / "fused.npz", x=fused_models.samples()[0]["x"])
     tiny.write_with_samples(folder)
     ladder_model.write(folder).rename(folder / "ladder.onnx")
     np.savez(folder / "ladder.npz", x=ladder_model.samples()[0]["x"])
@@ -96,13 +111,18 @@ def prepare(folder: Path) -> None:
     for number, sample in enumerate(tiny.samples(6)):
         np.savez(folder / "more" / f"{number}.npz", x=sample["x"])
     (folder / "jobs.toml").write_text(JOBS)
+    if kind in BEGUN_AGAIN:
+        code, said = run([{"run": "done"}.get(word, word) for word in TINY], folder)
+        assert code == 0, said
 
 
 def results(folder: Path) -> Mapping[str, Any]:
-    """Return what the run folders say, without what may differ."""
-    return {
-        str(path.parent.relative_to(folder)): _steady(json.loads(path.read_text()))
-        for path in sorted(folder.rglob("result.json"))
+    """Return what the run folders say, without what may differ, and the names of all files."""
+    files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*"))]
+    return {"files": [name for name in files if not name.startswith("temp")]} | {
+        str(path.relative_to(folder)): _steady(json.loads(path.read_text()))
+        for pattern in ("result.json", "verify.json", "points.json")
+        for path in sorted(folder.rglob(pattern))
     }
 
 
@@ -121,7 +141,12 @@ def run(
     """Run a command, with a signal after so long; return how it ended, and its last words."""
     with tempfile.TemporaryFile("w+") as said:
         child = subprocess.Popen(
-            words, cwd=folder, stdout=said, stderr=said, stdin=subprocess.DEVNULL
+            words,
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(folder / "temp")},
         )
         if number is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -134,26 +159,29 @@ def run(
 
 
 def disturbed(
-    words: Sequence[str], folder: Path, draw: random.Random, took_s: float
-) -> tuple[Counter[str], list[str]]:
-    """Run a command that signals meet until it ends; count them, and list what was wrong."""
+    kind: str, words: Sequence[str], folder: Path, draw: random.Random, took_s: float
+) -> tuple[Counter[str], list[str], str]:
+    """Run a command that signals meet until it ends; count them, and list what was wrong.
+
+    Returns what its last run said, too.
+    """
     met, faults = Counter[str](), list[str]()
-    resumed = [] if words[1] == "-c" else ["--resume"]
+    resumed = [] if kind in ("API", *BEGUN_AGAIN) else ["--resume"]
     again: Sequence[str] = words
     while True:
         kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         number = draw.choice(kinds) if not met or draw.random() < 0.5 else None
         code, said = run(again, folder, number, draw.uniform(0.0, took_s))
-        # An API's process has no answer to SIGTERM but its end.
         ends = {0, 130} | ({-number} if number is not None else set())
         if number is None:
             ends = {0}
         else:
             met[number.name] += 1
-        if code not in ends or ("Traceback" in said and words[1] != "-c"):
+        if code not in ends or ("Traceback" in said and kind != "API"):
             faults.append(f"exit code {code}: {said[-400:]}")
+        faults += [f"left by {number and number.name}: {text}" for text in left_over(folder, 60)]
         if number is None or (code == 0):
-            return met, faults
+            return met, faults, said
         again = [*words, *resumed]
 
 
@@ -169,29 +197,34 @@ def differences(one: Any, other: Any, place: str = "") -> list[str]:
 
 
 def study(
-    kind: str, words: Sequence[str], signals: int, seed: int, say: Callable[[str], None]
+    kind: str, words: Sequence[str], signals: int, seed: int, hosts: Boards | None
 ) -> dict[str, Any]:
-    """Let so many signals meet a kind of run; return counts and faults."""
+    """Let so many signals meet a kind of run, which leaves nothing on hosts.
+
+    Returns counts and faults.
+    """
     draw, met, faults = random.Random(f"{kind}/{seed}"), Counter[str](), list[str]()
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        prepare(folder)
+    runs, temporary = 0, tempfile.TemporaryDirectory
+    with temporary() as prepared, temporary() as text:
+        prepare(Path(prepared), kind)
+        folder = Path(shutil.copytree(prepared, text, dirs_exist_ok=True))
         begun = time.monotonic()
         code, said = run(words, folder)
         took_s = time.monotonic() - begun
         if code:
             return {"signals": 0, "faults": [f"undisturbed: exit code {code}: {said[-400:]}"]}
-        wanted = results(folder)
-    runs = 0
-    while met.total() < signals:
-        with tempfile.TemporaryDirectory() as text:
-            folder = Path(text)
-            prepare(folder)
-            more, wrong = disturbed(words, folder, draw, took_s)
-            wrong += differences(wanted, results(folder))
-            runs, met, faults = runs + 1, met + more, [*faults, *wrong]
-            for line in wrong:
-                say(f"{kind}, run {runs}, {dict(more)}: {line}")
+        wanted = {**results(folder), "said": said if kind == "explain" else ""}
+        while met.total() < signals:
+            with temporary() as text:
+                folder = Path(shutil.copytree(prepared, text, dirs_exist_ok=True))
+                more, wrong, said = disturbed(kind, words, folder, draw, took_s)
+                ended = {**results(folder), "said": said if kind == "explain" else ""}
+                wrong += differences(wanted, ended)
+                if hosts is not None and not until(hosts.clear, 60):
+                    wrong.append(f"a host is not clear: {hosts.left()}")
+                runs, met, faults = runs + 1, met + more, [*faults, *wrong]
+                for line in wrong:
+                    print(f"{kind}, run {runs}, {dict(more)}: {line}", flush=True)
     return {"runs": runs, "signals": met.total(), **met, "faults": faults}
 
 
@@ -207,15 +240,15 @@ def main() -> int:
     counts: dict[str, Any] = {}
     for kind in names:
         words, each = KINDS[kind], -(-asked.signals // len(names))
+        hosts = None
         with ExitStack() as open_:
             if kind == "remote":
                 if why := lacks():
                     counts[kind] = {"signals": 0, "faults": [], "left_out": why}
                     continue
-                words = [*words, *open_.enter_context(boards("one")).flags()]
-            counts[kind] = study(
-                kind, words, each, asked.seed, lambda text: print(text, flush=True)
-            )
+                hosts = open_.enter_context(boards("one"))
+                words = [*words, *hosts.flags()]
+            counts[kind] = study(kind, words, each, asked.seed, hosts)
         print(kind, {key: row for key, row in counts[kind].items() if key != "faults"}, flush=True)
         if asked.out:
             asked.out.write_text(

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
+import psutil
+
 TESTS = Path(__file__).parent
 REPO = TESTS.parent
 _SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
@@ -56,6 +58,20 @@ class Board:
         asked = ["ps", "-u", self.user, "-o", "args="]
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
         return [line for line in found.stdout.splitlines() if "<defunct>" not in line]
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have nothing on it move on within the block; connections stay, and nobody answers."""
+        top = psutil.Process(self.sshd.pid)
+        processes = [top, *top.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def cut(self) -> None:
         """Lose every connection, and answer none any more."""

@@ -1,8 +1,17 @@
-"""`python -m precision_bisect`."""
+"""`python -m precision_bisect`, and the installed command."""
 
 import sys
 
-from precision_bisect.commandline.main import main
+
+def main() -> int:
+    """Run the command line; Ctrl-C ends it in one line while it is imported, too."""
+    try:
+        from precision_bisect.commandline.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("precision-bisect: interrupted\n")
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,6 +17,7 @@ from precision_bisect.errors import (
     PrecisionBisectError,
     SearchInterrupted,
     UsageError,
+    in_words,
     shortened,
 )
 from precision_bisect.layer_table import Layer
@@ -203,6 +204,10 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
+_RAISED = (Exception, SystemExit, GeneratorExit)
+"""What a callable of the caller's may raise but Ctrl-C."""
+
+
 def _guarded(observer: Observer) -> Observer:
     """Return an observer whose errors are told as such: some would end a generator in silence."""
 
@@ -211,9 +216,8 @@ def _guarded(observer: Observer) -> Observer:
             observer(event)
         except PrecisionBisectError:
             raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise PluginError(f"the observer failed: {why}", "mend it") from error
+        except _RAISED as error:
+            raise PluginError(f"the observer failed: {in_words(error)}", "mend it") from error
 
     return observe
 
@@ -268,9 +272,9 @@ def _samples(inputs: Any) -> Any:
 
     try:
         return [own_sample(sample) for sample in inputs]
-    except Exception as error:  # a generator of the caller's
-        why = f"{type(error).__name__}: {error}"
-        raise InputError(f"inputs failed: {why}", "run what makes them on its own") from error
+    except _RAISED as error:  # a generator of the caller's
+        hint = "run what makes them on its own"
+        raise InputError(f"inputs failed: {in_words(error)}", hint) from error
 
 
 def _written(options: Options, proto: object, work: Path) -> Options:
@@ -364,8 +368,8 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
 def layers(model: str | Path) -> Sequence[Layer]:
     """Return every node of the model's main graph, candidates and excluded ones with the reason.
 
-    Raises ModelError for a model that cannot be read.
+    Raises a PrecisionBisectError for a model that cannot be read.
     """
     from precision_bisect.graphs.load import load_model
 
-    return load_model(Path(model)).table.layers
+    return load_model(_path(model, "model")).table.layers

@@ -126,8 +126,16 @@ def shortened(text: str, most: int = 120) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def in_words(error: Exception) -> str:
+def said_by(error: BaseException) -> str:
+    """Return what an exception says, "" where its own words fail, too."""
+    try:
+        return str(error)
+    except BaseException:
+        return ""
+
+
+def in_words(error: BaseException) -> str:
     """Return what an exception says, with its type where an import does not usually raise it."""
-    text = " ".join(str(error).split())
+    text = " ".join(said_by(error).split())
     usual = isinstance(error, ImportError | OSError) and text
-    return text if usual else f"{type(error).__name__}: {text}"
+    return text if usual else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -119,7 +119,10 @@ def make(
 
 def load_strategy(named: str | Callable[..., Any], **settings: Any) -> Strategy:
     """Return a strategy by the name it is installed under, made with its own settings, if any."""
-    return cast("Strategy", make(STRATEGIES, named, **settings))
+    strategy = cast("Strategy", make(STRATEGIES, named, **settings))
+    if not isinstance(strategy.largest, int | None):
+        raise PluginError(f"the strategy {name_of(named)} has no number as largest", _PROTOCOL)
+    return strategy
 
 
 def leave_page(folder: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from precision_bisect.errors import UsageError
 
@@ -85,19 +85,18 @@ class Pair:
 def parse_ladder(text: str) -> tuple[PrecisionName, ...]:
     """Return the types that `int8,fp16,fp32` names, lowest first. Raises UsageError."""
     wanted = [type_name(name.strip()).lower() for name in text.split(",")]
-    for name in wanted:
-        if name not in _NAMES:
-            raise UsageError(
-                f"--ladder {text}: {name!r} is no type", f"types are {', '.join(_NAMES)}"
-            )
-    ladder = tuple(_NAMES[name] for name in wanted)
+    ladder = tuple(_NAMES.get(name, cast("PrecisionName", name)) for name in wanted)
     pairs_of(ladder)
     return ladder
 
 
 def pairs_of(ladder: Sequence[PrecisionName]) -> tuple[Pair, ...]:
     """Return the pairs of neighbours of a ladder, lowest first. Raises UsageError."""
-    text = ",".join(ladder)
+    text = ",".join(map(str, ladder))
+    for name in ladder:
+        if name not in _NAMES.values():
+            what = f"--ladder {text}: {name!r} is no type"
+            raise UsageError(what, f"types are {', '.join(_NAMES)}")
     if len(ladder) < 2 or len(set(ladder)) < len(ladder):
         raise UsageError(
             f"--ladder {text} does not name at least two different types",

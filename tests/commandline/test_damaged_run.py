@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import tiny
 from effort import nightly
 from precision_bisect.commandline.main import main
+from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.diagnosis.findings import (
     Advice,
     Birth,
@@ -113,7 +115,7 @@ def check(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *("nested", "empty", "bytes", "nan"),
+        *("nested", "empty", "bytes", "nan", "link to nowhere"),
         *nightly("deep", "objects", "null", "list", "huge", "object"),
     ],
 )
@@ -122,7 +124,11 @@ def test_a_damaged_file_is_refused_in_one_line(
 ) -> None:
     """Whatever a file holds, what reads it says so, and what does not need it goes on."""
     shutil.copytree(run, run.with_name("other"))
-    (run / name).write_bytes(CONTENTS[damage])
+    if damage in CONTENTS:
+        (run / name).write_bytes(CONTENTS[damage])
+    else:
+        (run / name).unlink()
+        (run / name).symlink_to("nowhere")
     check(run, capfd)
 
 
@@ -139,6 +145,27 @@ def test_a_damaged_row_of_the_ledger_is_refused_in_one_line(
     with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
         ledger.execute(change, (damage,))
     check(run, capfd)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("evidence", '{"one_by_one": {"numbers": [1], "errors": [0.0]}}'),
+        ("samples", "1"),
+        ("plan", "f" * 9),
+        ("plan", "-1"),
+    ],
+)
+def test_trials_of_other_samples_or_layers_are_not_resumed(
+    column: str, value: str, tmp_path: Path
+) -> None:
+    """A run of 20 layers and one sample."""
+    model, run = tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run"
+    tiny.search(model, run, max_trials=2)
+    with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
+        ledger.execute(f"UPDATE trials SET {column} = ? WHERE id = 2", (value,))
+    with pytest.raises(PrecisionBisectError, match="trials of other layers or samples"):
+        tiny.search(model, run, max_trials=2, resume=True)
 
 
 def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

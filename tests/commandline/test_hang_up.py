@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import tiny
 
@@ -49,3 +50,13 @@ def test_a_closed_terminal_costs_nothing(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGHUP)
     assert 0 == process.wait(60)
     assert "found" == json.loads((run / "result.json").read_text())["status"]
+
+
+@pytest.mark.usefixtures("cold")
+def test_ctrl_c_while_it_is_imported_is_one_line(tmp_path: Path) -> None:
+    """The signal meets the first module that the command line needs."""
+    (tmp_path / "argparse.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    command = [sys.executable, "-m", "precision_bisect", "layers", "model.onnx"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, check=False, capture_output=True, env=environment)
+    assert (130, b"precision-bisect: interrupted\n") == (done.returncode, done.stderr)

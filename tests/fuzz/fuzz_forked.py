@@ -89,7 +89,7 @@ def _read_json() -> None:
             read_samples(path, ["x"])
 
 
-def run(arguments: Sequence[str], folder: Path, logs: Path) -> Ended:
+def run(arguments: Sequence[str], folder: Path, logs: Path, limit_s: float = LIMIT_S) -> Ended:
     """Run the command line in a child whose working folder is `folder`; it logs into `logs`."""
     begun = time.monotonic()
     child = os.fork()
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str], folder: Path, logs: Path) -> Ended:
             _in_child(list(arguments), folder, logs)
         finally:
             os._exit(99)
-    code = _waited(child, begun + LIMIT_S)
+    code = _waited(child, begun + limit_s)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     texts = [
@@ -140,6 +140,7 @@ def _in_child(arguments: list[str], folder: Path, logs: Path) -> None:
     temporary = folder.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(temporary)
+    os.environ["GITHUB_STEP_SUMMARY"] = str(folder / "step.md")
     import tempfile
 
     tempfile.tempdir = None

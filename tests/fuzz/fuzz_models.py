@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 INTEGERS = (
@@ -44,6 +44,10 @@ TYPES = (
 FIGURES = (0.0, -1.0, 1e-40, 1e38, float("inf"), float("nan"))
 QUICK = ("--synthetic", "1", "--threads", "1", "--copies", "0", "--max-trials", "3")
 """Flags of a search that ends soon."""
+_MORE = (
+    *("", "", "--low bf16", "--low int8", "--take-branches", "--json", "-v", "--fuse-norms"),
+    *("--tf32 on", "--tf32 auto", "--target onnxruntime", "--target all", "--objective smallest"),
+)
 
 
 def write(rng: random.Random, folder: Path) -> list[str]:
@@ -64,9 +68,7 @@ def write(rng: random.Random, folder: Path) -> list[str]:
     what = rng.random()
     if what < 0.4:
         return ["layers", "m.onnx", *rng.choice(([], ["--json"], ["--low", "int8"]))]
-    more = rng.choice(
-        ([], [], ["--low", "bf16"], ["--low", "int8"], ["--take-branches"], ["--json"])
-    )
+    more = rng.choice(_MORE).split()
     shapes = rng.choice(([], [], ["--input-shapes", "x:1x8"]))
     # An answer is re-checked in a fresh process, which takes longer than all else: few have one.
     flags += ["--tol", "1e-12"] if rng.random() < 0.8 else []
@@ -282,6 +284,31 @@ def recurrent() -> onnx.ModelProto:
     return _model(nodes, [axis, flat, *weights])
 
 
+_OPSETS = '<ir_version: 9, opset_import: ["" : 17, "own" : 1]>'
+_NORM = """g (float[1, 8] x) => (float[1, 8] y)
+  <float[1] two = {2}, float[1] small = {0.001}, float[1] up = {400}> {
+  [n0] a = Mul(x, up) [n1] m = ReduceMean <axes = [-1]> (a) [n2] d = Sub(a, m)
+  [n3] q = Pow(d, two) [n4] v = ReduceMean <axes = [-1]> (q) [n5] w = Add(v, small)
+  [n6] r = Sqrt(w) [n7] z = Div(d, r) [n8] e = Exp(z) [n9] s = ReduceSum(e)
+  [n10] y = Div(e, s) }"""
+_ANY_LENGTH = """g (float[N, 8] x) => (float[N, L] y)
+  <int64[1] first = {0}, int64[1] rest = {-1}, int64 from = {0}, int64 step = {1}> {
+  [n0] a = Mul(x, x) [n1] s = Shape(a) [n2] n = Gather(s, first)
+  [n3] f = Concat <axis = 0> (n, rest) [n4] b = Reshape(a, f)
+  [n5] c = ReduceProd <keepdims = 0> (s) [n6] p = Range(from, c, step) [n7] o = Cast <to = 1> (p)
+  [n8] k = Reshape(o, f) [n9] h = Add(b, k) [n10] y = Sqrt(h) }"""
+
+
+def norms() -> onnx.ModelProto:
+    """Return a LayerNorm and a Softmax in pieces, the squares of which overflow in FP16."""
+    return parser.parse_model(_OPSETS + _NORM)
+
+
+def any_length() -> onnx.ModelProto:
+    """Return shape arithmetic over an input without fixed shape."""
+    return parser.parse_model(_OPSETS + _ANY_LENGTH)
+
+
 _SEEDS: tuple[Callable[[], onnx.ModelProto], ...] = (
-    *(plain, constants, control, functions, external, recurrent),
+    *(plain, constants, control, functions, external, recurrent, norms, any_length),
 )

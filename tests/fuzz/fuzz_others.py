@@ -1,4 +1,4 @@
-"""Inputs, run folders, job files and command lines, changed by what they are made of."""
+"""Inputs, folders, settings, job files and command lines, changed by what they are made of."""
 
 import json
 import os
@@ -160,6 +160,7 @@ class Folders:
         for _ in range(rng.choice((1, 1, 2))):
             self._change(rng, folder / "run", outside)
         commands = (
+            *(["show", "run", "-v"], ["explain", "run", "-v"], ["target", "run", "--write", "t"]),
             *(["status", "run"], ["status", "run", "--json"], ["report", "run"], ["show", "run"]),
             *(["compare", "run", "run"], ["explain", "run"], ["explain", "run", "--json"]),
             *(["export", "m.onnx", "--plan", "run"], ["verify", "m.onnx", "--plan", "run"]),
@@ -252,6 +253,52 @@ def jobs(rng: random.Random, folder: Path) -> list[str]:
     (folder / "jobs.toml").write_bytes(bytes_changed(rng, text) if rng.random() < 0.3 else text)
     how = rng.choice((["--dry-run"], ["--dry-run", "--json"], ["--dry-run", "--out", "batch"]))
     return ["batch", "jobs.toml", *how]
+
+
+def settings(rng: random.Random, folder: Path) -> list[str]:
+    """Write a configuration file, which is named or found."""
+    from precision_bisect.commandline.arguments.run_flags import run_parser
+
+    onnx.save(fuzz_models.plain(), folder / "m.onnx")
+    names = [each.option_strings[-1] for each in run_parser()._actions if each.option_strings]
+    keys = [name.removeprefix("--") for name in names if name not in _LEFT_OUT]
+    table, name = rng.choice(
+        (("", "precision-bisect.toml"), ("", "own.toml"), ("[tool.precision-bisect]\n",) * 2)
+    )
+    name = "pyproject.toml" if table else name
+    lines = [f"{key} = {_toml(rng)}" for key in rng.sample(keys, rng.randrange(4))]
+    text = (table + "\n".join(lines)).encode("utf-8", errors="replace")
+    (folder / name).write_bytes(bytes_changed(rng, text) if rng.random() < 0.3 else text)
+    named = [] if rng.random() < 0.3 else ["--config", name]
+    return ["m.onnx", *_QUICK, "--backend", "emulated", *_STRICT, *named]
+
+
+class Batches:
+    """Changed copies of a finished batch; its job ended well."""
+
+    def __init__(self, finished: Path) -> None:
+        self._finished = finished.parent
+
+    def write(self, rng: random.Random, folder: Path) -> list[str]:
+        """Write a batch that somebody has been at, and return a command that reads it."""
+        for name in ("m.onnx", "jobs.toml"):
+            shutil.copy2(self._finished / name, folder / name)
+        shutil.copytree(self._finished / "batch", folder / "batch")
+        path = folder / rng.choice(("batch/batch.json", "batch/one/result.json"))
+        for _ in range(rng.choice((1, 1, 2))):
+            _change_json(rng, path)
+        # A job that is not in the batch before cannot be read.
+        with (folder / "jobs.toml").open("a") as jobs_file:
+            jobs_file.write(f'[[job]]\nmodel = "absent.onnx"\nname = {_toml(rng)}\n')
+        again = "batch jobs.toml --out batch --resume --github"
+        commands = (
+            "status batch",
+            "show batch",
+            "show batch --json",
+            "compare batch batch",
+            again,
+        )
+        return rng.choices(commands, (8, 8, 8, 8, 1))[0].split()
 
 
 def _toml(rng: random.Random) -> str:

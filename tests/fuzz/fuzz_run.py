@@ -1,4 +1,4 @@
-"""The command line against changed models, inputs, run folders, jobs and flags, thousands a class.
+"""The command line against changed files and flags, thousands of cases a class.
 
 `python tests/fuzz/fuzz_run.py --cases 10000 --seed 7` prints the table of outcomes. A case is made
 by its class, the seed and its number alone, so `--only models:123` makes it again and shows it.
@@ -35,7 +35,7 @@ import onnx
 from fuzz_forked import Ended
 from fuzz_outcomes import FAULTS, Kind, kind
 
-CLASSES = ("models", "inputs", "folders", "jobs", "flags")
+CLASSES = ("models", "inputs", "folders", "batches", "jobs", "settings", "flags")
 _CHUNK = 25
 _VERSIONS = ("numpy", "onnx", "onnxruntime", "polygraphy", "rich", "precision-bisect")
 
@@ -52,14 +52,20 @@ class Case:
 
 
 def finished_run(folder: Path) -> Path:
-    """Return the folder of a finished run, made once for all cases that change one."""
-    onnx.save(fuzz_models.plain(), folder / "m.onnx")
+    """Return the folder of a finished run, made once for all cases that change one.
+
+    A finished batch lies beside it.
+    """
+    onnx.save(fuzz_models.norms(), folder / "m.onnx")
     logs = folder / "logs"
     logs.mkdir()
-    quick = ["--synthetic", "1", "--threads", "1", "--copies", "0", "--seed", "0"]
-    ended = fuzz_forked.run(["m.onnx", "--out", "run", *quick], folder, logs)
-    if ended.code != 0:
-        raise RuntimeError(f"the run to change did not end well: {ended}")
+    quick = "--synthetic 1 --threads 1 --copies 0 --seed 0"
+    job = quick.replace(" --", "\n").replace("--", "").replace(" ", " = ")
+    (folder / "jobs.toml").write_text(f'[[job]]\nname = "one"\nmodel = "m.onnx"\n{job}\n')
+    for arguments in (f"m.onnx --out run {quick}", "batch jobs.toml --out batch"):
+        ended = fuzz_forked.run(arguments.split(), folder, logs, limit_s=600)
+        if ended.code != 0:
+            raise RuntimeError(f"the run to change did not end well: {ended}")
     return folder / "run"
 
 
@@ -86,7 +92,9 @@ def makers(finished: Path) -> Mapping[str, Callable[[random.Random, Path], list[
         "models": fuzz_models.write,
         "inputs": fuzz_others.inputs,
         "folders": fuzz_others.Folders(finished).write,
+        "batches": fuzz_others.Batches(finished).write,
         "jobs": fuzz_others.jobs,
+        "settings": fuzz_others.settings,
         "flags": fuzz_others.flags,
     }
 

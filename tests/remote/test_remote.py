@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -328,6 +329,31 @@ def test_a_board_that_dies_costs_nothing(two: Boards, tmp_path: Path) -> None:
     assert 0 == run.returncode, said
     assert sorted(tiny.KEPT) == kept(model)
     assert "lost" not in said
+    assert until(two.clear), two.left()
+
+
+@pytest.mark.nightly
+def test_a_board_that_hangs_in_mid_build_is_left(two: Boards, tmp_path: Path) -> None:
+    """Its connection stays, and nobody answers: another one builds; what it has clears up later.
+
+    The other one's clock is hours ahead.
+    """
+    begun = two.home / "begun"
+    write_tool(two.each[0].tools, f"{PLANS}touch {begun}; sleep 300;; esac")
+    ahead = two.each[1].tools
+    write_tool(ahead / "real")
+    real = f'{ahead}/real/trtexec "$@"; code=$?; touch -d "2 hours" ./* ../*; exit $code'
+    write_tool(ahead, real)
+    two.home.chmod(0o777)
+    made = backend(two, load_model(tiny_model(tmp_path)), tmp_path)
+    made.versions()
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(made.build, Plan.of(()))
+        assert until(begun.exists, 60)
+        with two.each[0].frozen(), built.result(150) as engine:
+            assert engine.run({"x": np.ones((1, 8), np.float32)})
+    del made, built, engine
+    gc.collect()
     assert until(two.clear), two.left()
 
 

@@ -12,11 +12,12 @@ import precision_bisect
 from models import OVERFLOW, parse, save
 from precision_bisect.api import FindOptions
 from precision_bisect.options import Options
+from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, load
 from precision_bisect.protocols import Judgement, Sample
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
 from precision_bisect.runs.results.result import Result
-from precision_bisect.trial import Verdict
+from precision_bisect.trial import Proposal, Verdict
 
 SAMPLE = {"x": np.array([300.0], np.float32)}
 
@@ -160,9 +161,50 @@ class Stops(Searching):
         yield ()
 
 
-def stop(_: object) -> None:
-    """Raise what ends a generator around in silence."""
-    raise StopIteration
+def yielding(*asked: object, **members: object) -> type:
+    """Return a strategy that asks for these plans, and ends with the first of them."""
+
+    def search(self: object, problem: object) -> Any:
+        yield tuple(Proposal(plan=plan) for plan in asked)  # type: ignore[arg-type]
+        return asked[0]
+
+    return type("Yielding", (Searching,), {"search": search, **members})
+
+
+class WordlessError(Exception):
+    """Fails even when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+def raises(error: BaseException) -> Any:
+    """Return a function of anything that raises this."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+class Untold(Largest):
+    """A metric whose settings are none."""
+
+    settings = raises(WordlessError())
+
+
+class Unjudged(Largest):
+    """A metric that ends the process."""
+
+    judge = raises(SystemExit(3))
+
+
+class Numbers(Largest):
+    """A metric that judges by a number."""
+
+    def judge(self, outputs: object, reference: object) -> Any:
+        """Return no judgement."""
+        return 3
 
 
 def samples() -> Iterator[Sample]:
@@ -178,7 +220,19 @@ def samples() -> Iterator[Sample]:
         ({"strategy": Nothing}, "the strategy odd failed: TypeError"),
         ({"strategy": Planless}, "the strategy odd ended with no plan"),
         ({"strategy": Stops}, "the strategy odd failed: RuntimeError"),
-        ({"observer": stop}, "the observer failed: StopIteration"),
+        ({"strategy": yielding(None)}, "the strategy odd failed: AttributeError"),
+        ({"strategy": yielding(Plan.of([99]))}, "odd proposes layers that there are not"),
+        ({"strategy": yielding(Plan(-1))}, "odd proposes layers that there are not"),
+        ({"strategy": yielding(largest="x")}, "Yielding has no number as largest"),
+        ({"observer": raises(StopIteration())}, "the observer failed: StopIteration"),
+        ({"observer": raises(GeneratorExit())}, "the observer failed: GeneratorExit"),
+        ({"observer": raises(SystemExit(3))}, "the observer failed: SystemExit: 3"),
+        ({"observer": raises(WordlessError())}, "the observer failed: WordlessError"),
+        ({"metric": Untold}, "Untold failed: WordlessError"),
+        ({"metric": Unjudged}, "Unjudged failed: 3"),
+        ({"metric": Numbers}, "Numbers failed: it returned int, which is no Judgement"),
+        ({"inputs": map(raises(SystemExit(3)), "x")}, "inputs failed: SystemExit: 3"),
+        ({"ladder": [None, "fp16"]}, "None is no type"),
         ({"inputs": samples()}, "inputs failed: LookupError: no more"),
         ({"out": "a\0b"}, "give a path"),
         ({"max_time": "10x"}, "write 90, 90s, 15m or 8h"),
@@ -194,6 +248,16 @@ def test_whatever_is_called_its_errors_are_ours(
         given = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **options}
         precision_bisect.find(model, **given)
     assert said in str(caught.value) and caught.value.hint
+
+
+def test_paths_with_a_null_character_are_refused() -> None:
+    """Wherever one is given."""
+    for field in ("plugins", "ort_custom_ops"):
+        with pytest.raises(precision_bisect.PrecisionBisectError, match="cannot read"):
+            precision_bisect.EngineSettings(**{field: (Path("a\0b"),)})  # type: ignore[arg-type]
+    for path in ("a\0b", None):
+        with pytest.raises(precision_bisect.PrecisionBisectError, match="give a path"):
+            precision_bisect.layers(path)  # type: ignore[arg-type]
 
 
 def test_a_bare_array_and_texts_of_units(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-from precision_bisect.errors import UsageError
+from precision_bisect.errors import UsageError, said_by
 from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
 _PACKAGE = Path(__file__).parents[1]
@@ -187,8 +187,5 @@ def _is_interrupt(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a foreign error, or its class where it says nothing."""
-    try:
-        lines = str(error).strip().splitlines()
-    except BaseException:  # its own words fail, too
-        lines = []
+    lines = said_by(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

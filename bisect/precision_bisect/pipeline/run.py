@@ -1,8 +1,10 @@
 """One run over a pair of types: the place that brings all rooms together."""
 
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
@@ -20,6 +22,7 @@ from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.pipeline.run_fingerprint import plugin_versions
 from precision_bisect.pipeline.whole_course import searched_in, whole_course
+from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.store import open_ledger
 from precision_bisect.runs.locking import RunLock
@@ -40,7 +43,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import Outcome
+from precision_bisect.trial import OneByOne, Outcome, Trial
 
 
 def run_pair(
@@ -86,6 +89,7 @@ def run_prepared(
     ):
         workers = at_work.enter_context(evaluators(prepared, folder.path))
         recorded = ledger.trials()
+        _refuse_others(recorded, prepared, folder.ledger)
         # A resumed run has one budget with its earlier sessions.
         spent_s = sum(trial.outcome.wall_s for trial in recorded)
         budget.spent_s += spent_s
@@ -138,6 +142,19 @@ def run_prepared(
         result = driver.run(course())
         ledger.note_wall(budget.wall_s() - began_s)
         return result
+
+
+def _refuse_others(recorded: Sequence[Trial], prepared: Prepared, path: Path) -> None:
+    """Raise RunFolderError for trials of layers or of samples that the run has not."""
+    samples = range(len(prepared.case.sets.feeds))
+    most = Plan.all_high(len(prepared.case.model.table.candidates)).mask
+    for proposal, one_by_one in ((t.proposal, t.outcome.evidence.one_by_one) for t in recorded):
+        single = one_by_one or OneByOne(numbers=(), errors=())
+        judged = (single.numbers, single.failed, single.unjudged, proposal.samples.numbers or ())
+        own = proposal.case or 0 <= proposal.plan.mask <= most
+        if not own or any(number not in samples for number in chain(*judged)):
+            what = f"{path} is damaged: it has trials of other layers or samples than the run"
+            raise RunFolderError(what, "search anew with --overwrite")
 
 
 def _settled(ending: Ending, driver: Driver, budget: Budget) -> Ending:

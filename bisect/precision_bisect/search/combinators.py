@@ -63,10 +63,15 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
     what = f"the strategy {strategy.name}"
     thrown: list[BaseException] = []
 
+    def is_of_problem(plan: Plan) -> bool:
+        return 0 <= plan.mask <= Plan.all_high(problem.size).mask
+
     def asked(batch: Batch) -> Search[Outcomes]:
         listed = isinstance(batch, tuple | list)
         if not listed or not all(isinstance(proposal, Proposal) for proposal in batch):
             raise PluginError(f"{what} yields no tuple of proposals", _PROTOCOL)
+        if not all(is_of_problem(proposal.plan) for proposal in batch):
+            raise PluginError(f"{what} proposes layers that there are not", _PROTOCOL)
         try:
             return (yield tuple(batch))
         except BaseException as error:  # of whoever answers
@@ -75,11 +80,11 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
 
     try:
         plan = yield from answered(strategy.search(problem), asked)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if error in thrown or isinstance(error, PrecisionBisectError | MemoryError):
             raise
         raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Plan) or not is_of_problem(plan):
         raise PluginError(f"{what} ended with no plan", _PROTOCOL)
     return plan
 

@@ -183,10 +183,9 @@ def check_libraries(paths: Iterable[Path], flag: str) -> None:
                 raise OSError(errno.EINVAL, "it is no plain file")
             with path.open("rb") as stream:
                 head = stream.read(18)
-        except OSError as error:
-            raise UsageError(
-                f"{flag} cannot read {path}: {error.strerror}", "check the path"
-            ) from error
+        except (OSError, ValueError) as error:  # a null character
+            why = getattr(error, "strerror", error)
+            raise UsageError(f"{flag} cannot read {path}: {why}", "check the path") from error
         kind = int.from_bytes(head[16:18], "big" if head[5:6] == b"\2" else "little")
         if not head.startswith(_MAGIC) or (head.startswith(b"\x7fELF") and kind != _ELF_SHARED):
             raise UsageError(f"{flag} {path} is no shared library", "give the .so, .dll or .dylib")

@@ -1,7 +1,6 @@
 """What a run folder holds, read and never written, and what its trials say of single layers."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,7 +132,10 @@ def _result(path: Path, message: str) -> Result | None:
 
 def _read(kind: type[T], path: Path) -> T | None:
     """Return what a file holds, None where it is not there. Raises RunFolderError."""
-    return read_file(kind, path) if os.path.lexists(path) else None
+    try:
+        return read_file(kind, path)
+    except FileNotFoundError:  # or a link that leads nowhere
+        return None
 
 
 def _exports(folder: Path) -> dict[str, str | None]:

@@ -23,7 +23,7 @@ from precision_bisect.machine.user_scripts import (
     running_script,
     script_copy,
 )
-from precision_bisect.protocols import Comparator, Judgement, Sample, dropping
+from precision_bisect.protocols import Comparator, Judgement, Sample, T, dropping
 from precision_bisect.trial import Verdict
 
 
@@ -39,15 +39,26 @@ class Guarded:
         return self.comparator.tolerance
 
     def settings(self) -> Mapping[str, Any]:
-        return self.comparator.settings()
+        """Return the comparator's settings. Raises as `judge` does."""
+        return self._of_others(lambda: dict(self.comparator.settings()))
 
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
         """Judge all samples. Raises PluginError where the comparator raises, and MemoryError."""
+
+        def judged() -> Judgement:
+            judgement = self.comparator.judge(copied(outputs), copied(reference))
+            if not isinstance(judgement, Judgement):
+                raise TypeError(f"it returned {type(judgement).__name__}, which is no Judgement")
+            return numbered(judgement)
+
+        return self._of_others(judged)
+
+    def _of_others(self, call: Callable[[], T]) -> T:
         try:
-            return self.comparator.judge(copied(outputs), copied(reference))
+            return call()
         except (MemoryError, PrecisionBisectError):
             raise
-        except Exception as error:  # others' code may raise anything
+        except (Exception, SystemExit) as error:  # others' code may raise anything
             raise PluginError(
                 f"the metric {self.name} failed: {first_line(error)}", "report it to its author"
             ) from error

@@ -3,6 +3,7 @@
 Nothing that comes back is trusted.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ from precision_bisect.runs.runfolder import TARGET, RunFolder, folder_errors
 from precision_bisect.trial import LayerHonour, Verdict
 
 _NO_LOG = "no log says why"
+_HALF = ".half-written"
+"""A file that is there as long as the folder is not whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +85,12 @@ class Written:
 def write_target(subject: Subject, where: Path, comparator: Comparator) -> Written:
     """Write the folder of a run; on the target trtexec may compare as the comparator does.
 
-    Raises UsageError for a folder that holds something, and for a plan that no model can say, and
-    RunFolderError where it cannot be written.
+    What a killed writer left is written anew. Raises UsageError for a folder that holds something
+    else, and for a plan that no model can say, and RunFolderError where it cannot be written.
     """
     try:
+        if (where / _HALF).is_file():
+            shutil.rmtree(where)
         if any(where.iterdir()):
             raise UsageError(f"{where} is not empty", "name a new folder by --write")
     except FileNotFoundError:
@@ -112,6 +117,7 @@ def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:
     """Write what belongs into the folder. Raises as `write_target` does, and NotWritable."""
     script = write_script(subject, own_comparison(subject, comparator))
     folder, model = RunFolder(where), subject.model
+    folder.write(_HALF, "")
     for name, export in subject.points.items():
         folder_of_point = RunFolder(where / name)
         if subject.weak is None:
@@ -123,6 +129,7 @@ def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:
     folder.write(SCRIPT, script)
     # Last, so that a folder that has it is complete.
     folder.write(MANIFEST, plain_json.dumps(subject.manifest, indent=2) + "\n")
+    folder.remove(_HALF)
 
 
 def _write_arrays(
