@@ -54,7 +54,8 @@ def search(
     patch: pytest.MonkeyPatch,
     most_s: float,
     ladder: Sequence[PrecisionName] = (),
-    **options: bool,
+    *,
+    resume: bool = False,
 ) -> tuple[Result, Looks]:
     """Search the small model within so many looks."""
     folder.mkdir(exist_ok=True)
@@ -70,7 +71,7 @@ def search(
         backend="emulated",
         max_time_s=most_s,
         ladder=tuple(ladder),
-        **options,
+        resume=resume,
     )
     looks = Looks()
     with patch.context() as patched, RunLock(given.folder) as lock:

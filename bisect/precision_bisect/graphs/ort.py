@@ -366,23 +366,20 @@ def _open(
     graph: CheckedGraph, options: Any, providers: Providers, disabled: Collection[str] = ()
 ) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
-    ort = runtime()
     if graph.folder is not None:
         options.add_session_config_entry(DATA_FOLDER, str(graph.folder))
-    needs = ("C", "A")
-    arrays = {name: np.require(array, None, needs) for name, array in graph.weights.items()}
-    if arrays:
+    if graph.weights:
         # Not `add_initializer` as well: it puts the old value back if the optimizer has rewritten
         # a weight under its own name, as it does when it moves a Transpose past one.
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-        options.add_external_initializers(list(arrays), values)
+        values = [as_value(array) for array in graph.weights.values()]
+        options.add_external_initializers(list(graph.weights), values)
     try:
         return _loaded(graph.text, options, providers, disabled)
     except Stopped:
         raise
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} cannot load the model: {ort_message(error)}",
+            f"ONNX Runtime {runtime().__version__} cannot load the model: {ort_message(error)}",
             "an operator, domain or opset that it does not know cannot be judged here; "
             f"{CUSTOM_OPS} LIB.so registers operators, and with --reference TensorRT needs none",
         ) from error
