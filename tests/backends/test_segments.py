@@ -116,6 +116,22 @@ def test_opening_ends_with_the_time(tmp_path: Path) -> None:
             step()
 
 
+def test_a_longer_network_has_more_segments_and_no_longer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open one takes the square of its nodes; what they compute stays the same."""
+    monkeypatch.setattr(segments, "MOST_SWITCHES", 10)
+    model = chain(tmp_path)
+    graph = switch(model, FP16, Scales())
+    parts = list(cut(graph, model))
+    assert len(parts) == len(graph.switches.layers) // 10 > segments.MOST_SEGMENTS
+    assert max(len(part.flags) for part in parts) <= 2 * 10
+    whole, cut_up = Session(graph.proto, graph.weights, 1), opened(graph, model)
+    low = np.arange(len(model.table.candidates)) % 3 == 0
+    given = feed(graph, low, {"x": np.linspace(-1, 1, 4, dtype=np.float32)})
+    assert bits(whole.run(given)) == bits(cut_up.run(given))
+
+
 def test_a_network() -> None:
     """NAFNet's segments give the bits of one session, started at any cut."""
     model = load_model(NAFNET / "nafnet.onnx")

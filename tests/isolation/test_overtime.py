@@ -1,6 +1,11 @@
-"""A run ends soon after its time, whatever it is at: each inference looks at the clock."""
+"""A run ends soon after its time, whatever it is at: each inference looks at the clock.
 
-from collections.abc import Mapping
+Opening a session, work in a copy of the process and the check of files end by it, too.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,12 @@ import pytest
 
 import tiny
 from effort import nightly
+from models import load_text
+from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
+from precision_bisect.machine import stopping
+from precision_bisect.machine.forked import copies_allowed, in_copy
+from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
@@ -76,3 +86,37 @@ def test_no_phase_goes_on_past_the_time(
     with monkeypatch.context() as patch:
         seconds = took(tmp_path / "cut", patch, most_s)
     assert seconds <= (1 + OVERTIME) * most_s + OVERTIME_S + 1
+
+
+@contextmanager
+def over_once_begun() -> Iterator[None]:
+    """Have the time end as soon as a call is at work, which then looks at no clock itself."""
+    # So long nothing here takes: the limit only has a thread watch the calls.
+    with limited(1e6, None), until(lambda: bool(stopping._LIMITS.calls)):
+        yield
+
+
+def test_a_session_that_is_being_opened_is_given_up(tmp_path: Path) -> None:
+    """ONNX Runtime takes the square of the nodes for it: minutes for tens of thousands."""
+    steps = "".join(f"v{i + 1} = Tanh(v{i}) " for i in range(8000))
+    text = f"(float[4] v0) => (float[4] y) {{ {steps} y = Identity(v8000) }}"
+    model = load_text(text, tmp_path)
+    with over_once_begun(), pytest.raises(Stopped):
+        ort.Session(model.proto, model.weights, threads=1)
+
+
+def test_work_in_a_copy_of_the_process_is_given_up() -> None:
+    """Shape inference of a foreign file looks at no clock."""
+    with copies_allowed(), over_once_begun(), pytest.raises(Stopped):
+        in_copy(lambda: time.sleep(600), "waiting")
+
+
+def test_the_check_of_files_is_given_up(tmp_path: Path) -> None:
+    words = ["-c", "import time; time.sleep(600)"]
+    check = recheck._Beside(words, tmp_path, lambda _: None, called="the check", limit_s=600.0)
+    with check, until(lambda: True):
+        given_up = check.ended()
+    assert ("not_judged", "the check was broken off: the time was up") == (
+        given_up.outcome,
+        given_up.message,
+    )

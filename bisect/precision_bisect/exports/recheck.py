@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -25,6 +26,7 @@ from precision_bisect.graphs.ort import LacksKernel, open_file
 from precision_bisect.judging.inputs.loops import Loop
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.machine.stopping import Stopped, look_at_clock
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
@@ -213,6 +215,10 @@ class Check:
         return recheck
 
 
+_LOOK_S = 0.02
+"""Between two looks at a process and the clock, as in `subprocess`."""
+
+
 class _Beside:
     """A process of this Python that begins at once; leaving the context ends it.
 
@@ -255,9 +261,13 @@ class _Beside:
         self._held.close()
 
     def ended(self) -> Recheck:
-        """Wait for the process and return what it says."""
+        """Wait for the process and return what it says, if the run has the time."""
         try:
-            self._process.wait(self._limit_s)
+            ends = time.monotonic() + self._limit_s
+            while self._process.poll() is None and time.monotonic() < ends:
+                look_at_clock()
+                time.sleep(_LOOK_S)
+            self._process.wait(0)
             for stream in (self._printed, self._said):
                 stream.seek(0)
             recheck = self._told(self._printed.read().splitlines())
@@ -265,6 +275,8 @@ class _Beside:
                 return recheck
             lines = self._said.read().strip().splitlines()
             why = f"ended: {lines[-1] if lines else f'exit code {self._process.returncode}'}"
+        except Stopped as stopped:
+            why = f"was broken off: {stopped.message}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"
         return Recheck(outcome="not_judged", message=f"{self._called} {why}")

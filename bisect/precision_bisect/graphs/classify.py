@@ -11,6 +11,7 @@ import onnx
 from precision_bisect.graphs.graph import RANDOM, attribute, subgraphs
 from precision_bisect.graphs.types import ElemTypes
 from precision_bisect.layer_table import Exclusion, Layer, LayerName, LayerTable, scope_of
+from precision_bisect.machine.stopping import look_at_clock
 
 FOLLOWERS = frozenset(
     (
@@ -38,12 +39,13 @@ def layer_table(
     """Return the layer table of a graph whose node names are unique.
 
     `elem_types` maps tensor names to ONNX element types where they are known. `modules` are the
-    nodes' by name, None where nothing but name scopes tells them.
+    nodes' by name, None where nothing but name scopes tells them. Raises Stopped.
     """
     constants = {tensor.name for tensor in graph.initializer}
     shapes: set[str] = set()
     layers = []
     for node in graph.node:
+        look_at_clock()
         exclusion = _exclusion(node, constants, shapes, elem_types)
         # Nodes stand after what they read, so one pass suffices for both sets.
         if exclusion is Exclusion.CONSTANT:

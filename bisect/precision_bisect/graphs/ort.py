@@ -263,27 +263,24 @@ def open_file(
     unless it has to open `by_defaults`. Raises LacksKernel, and ModelError for what does not open
     otherwise.
     """
-    ort = runtime()
+    runtime()
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
     for as_it_is in (True,) if large else (False,) if by_defaults else (False, True):
         options = session_options()
-        options.log_severity_level = 4
         options.intra_op_num_threads = threads
         if as_it_is:
             _leave_as_it_is(options)
         try:
-            session: onnxruntime.InferenceSession = ort.InferenceSession(
-                str(path), options, providers=list(ON_CPU), enable_fallback=0
-            )
+            return _loaded(str(path), options, ON_CPU)
+        except Stopped:
+            raise
         except NoKernel as error:
             raise LacksKernel(ort_message(error)) from error
         except Exception as error:  # onnxruntime's classes share no base but Exception
             if as_it_is or by_defaults:
                 why = ort_message(error).removeprefix(f"Load model from {path} failed:")
                 raise ModelError(why, "export it again") from error
-        else:
-            return session
     raise AssertionError
 
 
@@ -369,32 +366,34 @@ def _open(
     graph: CheckedGraph, options: Any, providers: Providers, disabled: Collection[str] = ()
 ) -> "onnxruntime.InferenceSession":
     """Return a session over the graph and its weights."""
-    ort = runtime()
-    # Fatal only: refusals are raised, and warnings would go to the terminal.
-    options.log_severity_level = 4
     if graph.folder is not None:
         options.add_session_config_entry(DATA_FOLDER, str(graph.folder))
-    arrays = {
-        name: np.require(array, requirements=("C", "A")) for name, array in graph.weights.items()
-    }
-    if arrays:
+    if graph.weights:
         # Not `add_initializer` as well: it puts the old value back if the optimizer has rewritten
         # a weight under its own name, as it does when it moves a Transpose past one.
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-        options.add_external_initializers(list(arrays), values)
+        values = [as_value(array) for array in graph.weights.values()]
+        options.add_external_initializers(list(graph.weights), values)
     try:
-        session: onnxruntime.InferenceSession = ort.InferenceSession(
-            # Its fallback would print to stdout and try the same provider again.
-            graph.text,
-            options,
-            providers=list(providers),
-            enable_fallback=0,
-            disabled_optimizers=set(disabled),
-        )
+        return _loaded(graph.text, options, providers, disabled)
+    except Stopped:
+        raise
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} cannot load the model: {ort_message(error)}",
+            f"ONNX Runtime {runtime().__version__} cannot load the model: {ort_message(error)}",
             "an operator, domain or opset that it does not know cannot be judged here; "
             f"{CUSTOM_OPS} LIB.so registers operators, and with --reference TensorRT needs none",
         ) from error
+
+
+def _loaded(
+    source: str | bytes, options: Any, providers: Providers, disabled: Collection[str] = ()
+) -> "onnxruntime.InferenceSession":
+    """Return a session over a file or its text; the optimizer ends early once the time is over."""
+    # Fatal only: refusals are raised, and warnings would go to the terminal.
+    options.log_severity_level = 4
+    with stoppable(partial(options.set_load_cancellation_flag, True), alone=False):
+        # The fallback would print to stdout and try the same provider again.
+        more = {"enable_fallback": 0, "disabled_optimizers": set(disabled)}
+        session: onnxruntime.InferenceSession
+        session = runtime().InferenceSession(source, options, list(providers), **more)
     return session

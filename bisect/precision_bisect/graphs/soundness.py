@@ -8,6 +8,7 @@ import onnx
 
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import all_graphs, inner_nodes, opset
+from precision_bisect.machine.stopping import look_at_clock
 
 LOWEST_OPSET = 9
 MOST_NODES = 2**18
@@ -84,6 +85,7 @@ def check_nodes(proto: onnx.ModelProto) -> None:
     bounds: dict[str, tuple[int, int, int, int] | None] = {}
     for graph in all_graphs(proto.graph):
         for node in graph.node:
+            look_at_clock()
             if node.domain not in _DOMAINS:
                 continue
             if node.op_type not in bounds:

@@ -149,13 +149,14 @@ def _pickled(work: Callable[[], Any]) -> bytes:
 def _answer(stream: IO[bytes], kill: Callable[[], None]) -> bytes | None:
     """Return the answer; None where the copy ends without one.
 
-    Each call there that can be stopped is one here.
+    Each call there that has a limit of its own is one here, and so is all that goes on there.
     """
     try:
-        while (mark := _mark(stream)) != _ANSWER:
-            if mark == _BEGUN:
-                with stoppable(kill):
-                    _mark(stream)
+        with stoppable(kill, alone=False):
+            while (mark := _mark(stream)) != _ANSWER:
+                if mark == _BEGUN:
+                    with stoppable(kill):
+                        _mark(stream)
     except EOFError:
         return None
     content = BytesIO()

@@ -36,9 +36,10 @@ class Stopped(PrecisionBisectError):
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """One call, how it is stopped, and what has stopped it."""
+    """One call, how it is stopped, and what has stopped it; `alone` it has a limit, too."""
 
     stop: Callable[[], None]
+    alone: bool
     thread: int = field(default_factory=threading.get_ident)
     begun: float = field(default_factory=time.monotonic)
     why: str = ""
@@ -76,7 +77,11 @@ class _Limits:
                 self.stop(lambda _: True, total)
             if self.each_s is not None:
                 begun = now - self.each_s
-                self.stop(lambda call: call.begun < begun, per_call, late=True)  # noqa: B023
+                self.stop(
+                    lambda call: call.alone and call.begun < begun,  # noqa: B023
+                    per_call,
+                    late=True,
+                )
 
 
 _LIMITS = _Limits()
@@ -89,16 +94,17 @@ def look_at_clock() -> None:
 
 
 @contextmanager
-def stoppable(stop: Callable[[], None]) -> Iterator[None]:
+def stoppable(stop: Callable[[], None], *, alone: bool = True) -> Iterator[None]:
     """Have what goes on inside the block end where it must, by `stop`, from another thread.
 
-    What the block raises once it was stopped becomes Stopped.
+    What the block raises once it was stopped becomes Stopped. The limit for each call `alone` is
+    for inferences: what prepares them has only that of the run.
     """
     look_at_clock()
-    call = _Call(stop)
+    call = _Call(stop, alone)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
-    if _LIMITS.tell is not None:
+    if alone and _LIMITS.tell is not None:
         _LIMITS.tell(True)
     try:
         yield
@@ -111,7 +117,7 @@ def stoppable(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         with _LIMITS.changed:
             _LIMITS.calls.discard(call)
-        if _LIMITS.tell is not None:
+        if alone and _LIMITS.tell is not None:
             _LIMITS.tell(False)
 
 
@@ -159,7 +165,7 @@ def _watched(total_s: float | None, each_s: float | None, begun: float) -> Itera
     _LIMITS.each_s = each_s
     ended = threading.Event()
     messages = (
-        f"--max-time of {total_s or 0:g} s is spent within an inference",
+        f"--max-time of {total_s or 0:g} s is spent",
         f"one inference takes longer than the --trial-timeout of {each_s or 0:g} s",
     )
     threading.Thread(target=_LIMITS.watch, args=(ended, *messages), daemon=True).start()

@@ -3,7 +3,8 @@
 Everything is computed from the trials, so a run that was cut short is concluded the same way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +12,7 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
-from precision_bisect.machine.stopping import until
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.chart import caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
@@ -218,7 +219,8 @@ def _explain(run: _Ended) -> Search[None]:
             with run.driver.standing():
                 # The files are checked by now, mostly: what is timed has the device to itself.
                 run.costs = costs()
-                recheck = files.checked()
+                with until(budget.closing):
+                    recheck = files.checked()
         run.written = files.completed(run.findings.kept, recheck)
 
 
@@ -337,7 +339,7 @@ def _notes(run: _Ended) -> list[str]:
     return [
         # First what should judge, then what a verdict may rest on.
         *run.prepared.loaded.remarks,
-        *unfelt(run.deployed, run.leaving, run.chart.curve, run.born),
+        *_unfelt(run),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
         *filter(None, (dropped_remark(trials), decided)),
@@ -347,6 +349,13 @@ def _notes(run: _Ended) -> list[str]:
         *run.missing,
         *run.written.notes,
     ]
+
+
+def _unfelt(run: _Ended) -> Sequence[str]:
+    """Return what no sample feels, as far as the time lets the samples be looked at."""
+    with suppress(Stopped), until(run.budget.overdue):
+        return unfelt(run.deployed, run.leaving, run.chart.curve, run.born)
+    return ()
 
 
 def _unseen(run: _Ended, plan: Plan | None, *, deployed: bool) -> Unseen | None:

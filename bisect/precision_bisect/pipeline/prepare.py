@@ -14,6 +14,7 @@ from typing import Any
 from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import (
+    LAYER_BYTES,
     choose_forecasts,
     choose_target,
     forecaster,
@@ -69,9 +70,6 @@ from precision_bisect.settings.targets import TargetName
 
 HELD_BYTES = 2**25
 """Bytes up to which sessions stay open from the search to the explanation. A limit on memory."""
-LAYER_BYTES = 5e4
-"""What a session of the emulator takes for each layer beside its values: 109 MB for 2,000 layers
-of benchmarks/large_model.py."""
 FORECASTS = 0.5
 """Share of `--max-time` that the ranking may take. A bound: half is left for trials."""
 

@@ -11,10 +11,11 @@ from precision_bisect.errors import RunFolderError
 from precision_bisect.execution.executor import Executor
 from precision_bisect.graphs.layers_file import write_layers
 from precision_bisect.judging.comparators.comparison_remarks import limits_in_words
-from precision_bisect.machine.stopping import past_deadline, running_s, until
+from precision_bisect.machine.stopping import Stopped, past_deadline, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import LOW_ONLY, AskedLow
 from precision_bisect.pipeline.conclude import conclude
+from precision_bisect.pipeline.early_end import end_early
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.loading import load_run
@@ -54,8 +55,12 @@ def run_pair(
     budget = Budget(
         max_trials=options.max_trials, max_time_s=options.max_time_s, spent_s=running_s()
     )
-    loaded = load_run(options, observer, work)
-    prepared = assemble(loaded, observer, work, executor=executor)
+    try:
+        with until(budget.overdue):
+            loaded = load_run(options, observer, work)
+            prepared = assemble(loaded, observer, work, executor=executor)
+    except Stopped as stopped:
+        return end_early(stopped, options, budget, lock)
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
     prepared = replace(prepared, loaded=keep_made(prepared.loaded, work, folder))
@@ -118,7 +123,7 @@ def run_prepared(
                     Warned(message="looking for the layers of --low-only that break it alone")
                 )
                 high = driver.outcome_of(prepared.everything, searched(driver.trials))
-                with until(budget.overdue):
+                with until(budget.overdue), driver.standing():
                     ending = yield from _blamed(asked_low, driver, high)
             ending = _settled(ending, driver, budget)
             # The trials that were lost are tried again when the run is resumed.

@@ -13,6 +13,8 @@ from precision_bisect.machine.free_space import Space
 OVERTIME, OVERTIME_S = 0.05, 2.0
 """Share of `--max-time`, and seconds beside, that a trial or what explains the answer may go on. A
 bound: as much again is left for writing files, which has to be done."""
+CHECK, CHECK_S = 0.08, 4.0
+"""The same for the check of what was written, after which little is left but `result.json`."""
 
 
 class BudgetSpent(Exception):
@@ -59,9 +61,16 @@ class Budget:
 
     def left_s(self) -> float:
         """Return the seconds until nothing but files may be written; infinity without a limit."""
+        return self._left_s(OVERTIME, OVERTIME_S)
+
+    def closing(self) -> bool:
+        """Return whether no check of files is to go on, either."""
+        return self._left_s(CHECK, CHECK_S) <= 0
+
+    def _left_s(self, share: float, more_s: float) -> float:
         if self.max_time_s is None:
             return math.inf
-        return (1 + OVERTIME) * self.max_time_s + OVERTIME_S - self.elapsed_s()
+        return (1 + share) * self.max_time_s + more_s - self.elapsed_s()
 
     def admit(self, *, counted: bool) -> None:
         """Account for one more trial. Raises BudgetSpent when a limit forbids it."""

@@ -26,6 +26,7 @@ from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.machine.gpu import devices
 from precision_bisect.options import Options
 from precision_bisect.precisions import LowName
+from precision_bisect.protocols import Backend
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TARGETS, TargetName
 
@@ -39,6 +40,12 @@ on memory."""
 _COPIES = 4
 """Multiples of the model's weights that a session is taken to need: those of both types, and as
 much for values between layers."""
+LAYER_BYTES = 5e4
+"""What a session of the emulator takes for each layer beside its values: 109 MB for 2,000 layers
+of benchmarks/large_model.py."""
+LATE_BYTES = 2**27
+"""Bytes from which a session opens with the first plan that needs it, and FP32 in TF32, which is
+judged before, has the memory to itself. A limit on memory."""
 _WORTH_S = 0.1
 """Seconds of a plain inference on all CPU cores, from which a GPU is worth its start: it takes
 a tenth for MiniLM (`benchmarks/results/engine/forecasts.json`), so 213 forecasts save 19 s."""
@@ -174,7 +181,13 @@ class EmulatorPlugin:
         options = choose_target(replace(task.options, backend="emulated"))
         # Copies are made inside if no sample has a float input to change.
         factors = options.copies > 0 and not can_change(task.samples)
-        return lambda model: forecaster(model, options, task.scales, factors=factors)
+
+        def emulator(model: Model) -> Backend:
+            nodes = LAYER_BYTES * len(model.table.layers)
+            late = total_bytes(model.weights) + nodes > LATE_BYTES
+            return forecaster(model, options, task.scales, factors=factors, late=late)
+
+        return emulator
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Raise RefusedError: it builds nothing to look into."""

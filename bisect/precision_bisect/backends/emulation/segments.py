@@ -42,9 +42,12 @@ if TYPE_CHECKING:
 
 
 MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
-"""Segments of a graph, at most and at least. With 8 a ranking of NAFNet and of PP-OCR det takes
-0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are no better on
-either."""
+"""Segments of a graph, at most (see MOST_SWITCHES) and at least. With 8 a ranking of NAFNet and of
+PP-OCR det takes 0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are
+no better on either."""
+MOST_SWITCHES = 1000
+"""Switches of a segment, on average, above which there are more segments: the time that ONNX
+Runtime takes to open one grows with the square of its nodes. Results are those of one session."""
 SWITCHES = 16
 """Switches of a segment, at least, on average. With half and double answers are the same
 (`benchmarks/constants.py`)."""
@@ -88,7 +91,8 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
 
     Raises RefusedError as `check` does.
     """
-    count = min(MOST_SEGMENTS, len(graph.switches.layers) // SWITCHES)
+    switches = len(graph.switches.layers)
+    count = min(max(MOST_SEGMENTS, switches // MOST_SWITCHES), switches // SWITCHES)
     if count < FEWEST_SEGMENTS:
         return
     wiring = _Wiring(graph.proto.graph, model.elem_types)

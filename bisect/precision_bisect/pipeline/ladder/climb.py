@@ -25,9 +25,10 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
 from precision_bisect.judging.comparators.steadiness import shared
 from precision_bisect.layer_table import LayerName
-from precision_bisect.machine.stopping import running_s
+from precision_bisect.machine.stopping import Stopped, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
+from precision_bisect.pipeline.early_end import end_early
 from precision_bisect.pipeline.ladder.ladder_answer import (
     Climbed,
     Composition,
@@ -48,7 +49,7 @@ from precision_bisect.runs.monitoring.events import (
     TrialsEnded,
     Warned,
 )
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import Budget
@@ -69,11 +70,16 @@ def climb(
     budget = Budget(
         max_trials=options.max_trials, max_time_s=options.max_time_s, spent_s=running_s()
     )
-    loaded = load_run(options, observer, work)
-    options = loaded.case.options
-    lowest = pairs_of(options.ladder)[0]
-    model = pin_formless(loaded.case.model, lowest)
-    scales = scales_for(model, lowest, loaded.case.sets.judging, options)
+    request = options
+    try:
+        with until(budget.overdue):
+            loaded = load_run(options, observer, work)
+            options = loaded.case.options
+            lowest = pairs_of(options.ladder)[0]
+            model = pin_formless(loaded.case.model, lowest)
+            scales = scales_for(model, lowest, loaded.case.sets.judging, options)
+    except Stopped as stopped:
+        return end_early(stopped, request, budget, lock)
     folder = lock.open(overwrite=options.overwrite, rungs=True)
     loaded = keep_made(loaded, work, folder)
     climbed = _Climb(
@@ -86,7 +92,10 @@ def climb(
         executor=executor,
     )
     climbed.take_floors(model, level=1)
-    climbed.run(folder, budget)
+    try:
+        climbed.run(folder, budget)
+    except Stopped as stopped:
+        return end_early(stopped, request, budget, lock)
     write_layers(loaded.case.model, folder)
     observer(TrialsEnded())
     try:
@@ -111,11 +120,16 @@ class _Climb(Climbed):
     def run(self, top: RunFolder, budget: Budget) -> None:
         try:
             self._all_rungs(top, budget)
+        except Stopped:
+            # As without a first search below; a later one leaves the composition as it is.
+            if not self.steps:
+                raise
+            self.broken_off = Status.BUDGET_EXHAUSTED
         except KeyboardInterrupt:
             # Without a first search there is no result to write: let the interrupt through.
             if not self.steps:
                 raise
-            self.interrupted = True
+            self.broken_off = Status.INTERRUPTED
 
     def _all_rungs(self, top: RunFolder, budget: Budget) -> None:
         """Search all rungs from the top, then again until nothing changes."""
@@ -143,7 +157,8 @@ class _Climb(Climbed):
                 raise NothingLow(
                     "no layer is left for this rung", "leave its type out of the ladder"
                 )
-            prepared = self._prepared(model, pair, share, number)
+            with until(budget.overdue):
+                prepared = self._prepared(model, pair, share, number)
         # No layer of this rung has a form in its lower type: nothing to search, and no step.
         except NothingLow:
             self.take_floors(pin_formless(model, pair), rung + 1)

@@ -108,15 +108,15 @@ class Climbed:
     """What the searches of a ladder have found, in their order: the latest `composition`.
 
     `comparator` judges by the full tolerance. `floors` has the layers that have no form in the
-    lowest type. `interrupted` tells that the run was broken off between two searches, `cut_short`
-    that it was while its answer was explained.
+    lowest type. `broken_off` tells how the run was between two searches, `cut_short` that it was
+    while its answer was explained.
     """
 
     comparator: Comparator
     composition: Composition
     steps: list[RungSearch] = field(default_factory=list)
     floors: dict[LayerName, Floor] = field(default_factory=dict)
-    interrupted: bool = False
+    broken_off: Status | None = None
     cut_short: bool = False
 
     @property
@@ -174,7 +174,7 @@ def conclude_ladder(
     others, before = [], _effort(climbed)
     plan = last.prepared.case.model.table.plan_of(last.kept)
     whole = last.prepared.with_case(replace(last.prepared.case, comparator=climbed.comparator))
-    check = not (climbed.interrupted or climbed.cut_short)
+    check = not (climbed.broken_off is Status.INTERRUPTED or climbed.cut_short)
     with deploying(whole, point, folder, judge, check=check, passed=True) as files:
         if last.answered:
             findings = explain_ladder(climbed, budget, observer)
@@ -192,7 +192,7 @@ def conclude_ladder(
         ]
         recheck = None
         if not climbed.cut_short:
-            with climbed.noting():
+            with until(budget.closing), climbed.noting():
                 recheck = files.checked()
         written = files.completed(diagnosis, recheck)
     notes = [*(note for result in results for note in result.notes), *written.notes]
@@ -245,8 +245,8 @@ def _pinned(climbed: Climbed, kept: Sequence[LayerName]) -> list[Pinned]:
 
 
 def _status(climbed: Climbed, kept: Sequence[LayerName]) -> Status:
-    if climbed.interrupted:
-        return Status.INTERRUPTED
+    if climbed.broken_off is not None:
+        return climbed.broken_off
     last = climbed.steps[-1].result.status
     if not last.answers:
         return last

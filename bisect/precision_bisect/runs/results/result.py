@@ -1,7 +1,6 @@
 """What a run comes to: `result.json`, version 1, declared once.
 
-The file is written from these dataclasses, read back into them, and its JSON Schema is made of
-them (`docs/make_schema.py`).
+The file is written from these dataclasses and read into them; `docs/make_schema.py` reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -274,6 +273,11 @@ class Result(
             return ""
         least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
         return least if least == most else f"{least} to {most}"
+
+    @property
+    def begun(self) -> bool:
+        """Whether a search has begun: without one there is no ledger to go on from."""
+        return bool(self.fingerprint)
 
     @property
     def unanswered(self) -> bool:
