@@ -1,5 +1,6 @@
 """Products that stay FP32 are TF32's where the emulator is told so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from models import normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.tf32 import round_to_tf32
 from precision_bisect.graphs.load import load_model
+from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 
 FLOATS = st.floats(width=32, allow_subnormal=False)
 
@@ -49,6 +52,23 @@ PRODUCTS = {
         (8, 4, 3, 3),
     ),
 }
+INNER = {
+    "in a branch": "u = If(b) <then_branch = t () => (float[4, 8] v) { v = MatMul(h, w) }, "
+    "else_branch = e () => (float[4, 8] v) { v = MatMul(h, w) }>",
+    "in a branch of a loop": "a = Loop(once, on) <body = l (int64 i, bool c) => (bool d, "
+    "float[4, 8] g) { d = Identity(c) g = If(b) <then_branch = t () => (float[4, 8] v) "
+    "{ v = MatMul(h, w) }, else_branch = e () => (float[4, 8] v) { v = MatMul(h, w) }> }> "
+    "u = Reshape(a, square)",
+}
+PRODUCTS |= {
+    case: (
+        "(float[4, 64] x) => (float[4, 8] y) <float far = {-9}, int64 once = {1}, bool on = {1}, "
+        f"int64[2] square = {{4, 8}}> {{ [p] h = Neg(x) m = ReduceMax<keepdims = 0>(x) "
+        f"b = Greater(m, far) {text} y = Neg(u) }}",
+        (64, 8),
+    )
+    for case, text in INNER.items()
+}
 STAY = {
     "a row": ("(float[1, 64] x) => (float[1, 8] y) { [p] y = MatMul(x, w) }", (64, 8)),
     "depthwise": (
@@ -63,23 +83,33 @@ STAY = {
 
 
 def computed(
-    text: str, weight: tuple[int, ...], folder: Path, *, tf32: bool
+    text: str, weight: tuple[int, ...], folder: Path, *, tf32: bool, asked: bool = False
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return a sample, the weight, and what the emulator makes of them with every layer high."""
+    """Return a sample, the weight, and what the emulator makes of them with every layer high.
+
+    The layer p is a candidate, unless it was `asked` to stay FP32.
+    """
     values = normal(*weight, seed=1)
     proto = with_weights(parse(text), {"w": values} if weight else {})
     model = load_model(save(proto, folder))
     x = normal(*[d.dim_value for d in model.proto.graph.input[0].type.tensor_type.shape.dim])
+    if asked:
+        high = Pair(low="fp16", high="fp32").high_form
+        model = replace(model, table=model.table.asking({LayerName("p"): high}))
     backend = EmulatedBackend(model, threads=1, tf32=tf32)
     everything = Plan.all_high(len(model.table.candidates))
     return x, values, backend.evaluate(everything, {"x": x})["y"]
 
 
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("case", PRODUCTS)
-def test_products_take_rounded_operands(case: str, tmp_path: Path) -> None:
-    """Both operands are rounded, sums are not; against products in double precision."""
+def test_products_take_rounded_operands(case: str, asked: bool, tmp_path: Path) -> None:
+    """Both operands are rounded, sums are not; against products in double precision.
+
+    Of what no plan changes as well: else FP32 in TF32 would be said to hold where it fails.
+    """
     text, weight = PRODUCTS[case]
-    x, w, y = computed(text, weight, tmp_path, tf32=True)
+    x, w, y = computed(text, weight, tmp_path, tf32=True, asked=asked)
     a, b = (round_to_tf32(each).astype(np.float64) for each in (x, w if weight else x.T))
     if case == "Conv":
         windows = np.lib.stride_tricks.sliding_window_view(a[0], (3, 3), (1, 2))

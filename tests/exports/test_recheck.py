@@ -15,14 +15,14 @@ from onnx.shape_inference import infer_shapes
 
 import precision_bisect
 from final_screens import screen
-from models import load_text, normal, parse, save
+from models import load_text, normal, parse, save, with_weights
 from precision_bisect.backends.cuda.opening import opening_without
 from precision_bisect.backends.cuda.provider import deployed_provider
 from precision_bisect.errors import ExitCode
 from precision_bisect.exports import write as mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import Check, from_script, judging
+from precision_bisect.exports.recheck import STORED, Check, Unfit, fit, from_script, judging
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
@@ -327,6 +327,35 @@ def test_what_this_library_cannot_run_is_not_broken(tmp_path: Path) -> None:
     assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
     assert "was not run: ONNX Runtime's CPU does not run it: sum: " in recheck.message
     assert "fits" not in recheck.message
+
+
+def test_what_this_library_writes_out_wrongly_is_not_broken(tmp_path: Path) -> None:
+    """Without a kernel of Clip in BF16 it takes ONNX's function, whose Where has no BF16 then."""
+    body = "(float[4] x) => (float[4] y) { a = Clip(x, low) y = Tanh(a) }"
+    model = with_weights(parse(body, opset=13), {"low": np.array(0.1, np.float32)})
+    found = precision_bisect.find(
+        save(model, tmp_path),
+        inputs=[{"x": normal(4)}],
+        threads=1,
+        tol=5e-2,
+        low="bf16",
+        out=tmp_path / "run",
+    )
+    assert found.deployment is not None and found.deployment.recheck is not None
+    recheck = found.deployment.recheck
+    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
+    assert "of operator (Where) in node ()" in recheck.message
+    assert "fits" not in recheck.message
+    # Such a node of the file itself is a fault of the file.
+    typed = onnx.load(tmp_path / "run" / MIXED_MODEL)
+    clip = next(node for node in typed.graph.node if node.op_type == "Clip")
+    where = onnx.helper.make_node("Where", ["never", *clip.input], clip.output)
+    never = onnx.numpy_helper.from_array(np.array(False), "never")
+    typed.graph.node[list(typed.graph.node).index(clip)].CopyFrom(where)
+    typed.graph.initializer.append(never)
+    onnx.save(typed, tmp_path / "run" / MIXED_MODEL)
+    with pytest.raises(Unfit, match=r"it does not open: .* of operator \(Where\) in node \(\)"):
+        fit(tmp_path / "run", STORED, tmp_path)
 
 
 def test_an_output_of_unknown_rank_is_not_broken(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run tries the model with its norms put together beside the file, and deploys the better."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.runfolder import FUSED_MODEL, LEDGER, MIXED_MODEL, TRTEXEC
+from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import Phase, Verdict
 
@@ -179,6 +181,25 @@ def test_tf32_stays_on_where_the_fused_form_keeps_no_product(tmp_path: Path) -> 
     assert run.tf32_on and run.tf32 is not None and run.tf32.error == plan.error
     assert "noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
     assert reopen(path, tmp_path / "run", {}).finished.options.engine.in_tf32
+
+
+def test_tf32_is_left_off_where_the_products_that_the_fused_form_keeps_fail_with_it(
+    tmp_path: Path,
+) -> None:
+    """Judged as the form is without TF32 they would pass, and the files would leave it on."""
+    more = "".join(f"[in{i}] a{i + 1} = MatMul(a{i}, w1) " for i in range(9))
+    text = ALONE.replace(" a = MatMul(x, w0)", f" a0 = MatMul(x, w0) {more}")
+    path = saved(text.replace("(a)", "(a9)").replace("(a, m)", "(a9, m)"), tmp_path)
+    large = [{"x": 60 * sample["x"]} for sample in samples()]
+    run = partial(find, path, inputs=large, threads=1)
+    settings = {tf32: EngineSettings(tf32=tf32) for tf32 in ("off", "on")}
+    off, on = (run(tol=1.0, engine=settings[n], out=tmp_path / n).deploy for n in settings)
+    assert off is not None and off.error and on is not None and on.error
+    limit = math.sqrt(off.error * on.error)
+    result = run(tol=limit, out=tmp_path / "run")
+    plan = result.deploy
+    assert plan is not None and plan.fused and "in" in plan.kept and not plan.tf32
+    assert result.tf32 is not None and result.tf32.passed is False and not result.tf32_on
 
 
 def test_what_is_promised_is_of_a_plan_that_keeps_nothing(model: Path, tmp_path: Path) -> None:

@@ -337,12 +337,13 @@ def _notes(run: _Ended) -> list[str]:
     trials = run.driver.trials
     decided = decided_remark(run.prepared.case.comparator, trials)
     return [
-        # First what should judge, then what a verdict may rest on.
+        # First what should judge, then what a verdict may rest on: screens have the first two.
         *run.prepared.loaded.remarks,
         *_unfelt(run),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
         *filter(None, (dropped_remark(trials), decided)),
+        *run.prepared.remarks,
         *run.answer.final.notes,
         *forecast_notes(run.driver),
         *remarks(run.answer.broken),

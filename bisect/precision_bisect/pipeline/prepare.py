@@ -87,7 +87,7 @@ class Prepared:
     backend. `graph` says what plans cost where speed counts. `together`, `beyond_range` and
     `overflowing` are as in `Problem`. `seen` runs the samples once in FP32. `executor` evaluates
     the trials. `refer` computes the FP32 outputs of copies. Targets that the operators are
-    `unknown_to` cannot run the model.
+    `unknown_to` cannot run the model. `remarks` are true of the model whatever the samples.
     """
 
     loaded: Loaded
@@ -101,6 +101,7 @@ class Prepared:
     graph: CostGraph | None = None
     executor: Executor = LOCAL
     unknown_to: Sequence[TargetName] = ()
+    remarks: Sequence[str] = ()
     together: Sequence[Sequence[int]] = ()
     beyond_range: Callable[[], Plan | None]
     overflowing: Callable[[], Plan | None]
@@ -310,7 +311,7 @@ def assemble(
         # Workers share the cores: all of them together emulate as many samples as one would.
         at_once=max(1, case.at_once // options.workers),
     )
-    loaded = replace(loaded, case=case, remarks=[*loaded.remarks, *remarks])
+    loaded = replace(loaded, case=case)
     sample_extremes = cache(partial(extremes, model, case.fed, options.threads))
     outside = cache(
         partial(
@@ -332,6 +333,7 @@ def assemble(
         work=work,
         why=placed.why,
         unknown_to=unknown,
+        remarks=remarks,
         fingerprint=_fingerprint(loaded, backend),
         graph=_graph(loaded, backend),
         together=[

@@ -106,8 +106,8 @@ def switch(
 ) -> SwitchedGraph:
     """Return the switched graph of a model for a pair of precisions, as a target computes it.
 
-    With `factors` the graph also has the input FACTORS. With `tf32` products of layers that stay
-    FP32 are TF32's.
+    With `factors` the graph also has the input FACTORS. With `tf32` products that stay FP32 are
+    TF32's, of layers and of other nodes.
     """
     graph = _Builder(model, pair, scales, Semantics(model, target), tf32=tf32).build()
     if factors:
@@ -146,10 +146,13 @@ class _Builder:
         for node in source.graph.node:
             look_at_clock()
             forms = self._forms.get(LayerName(node.name))
-            if forms is None:
-                self._nodes.append(node)
-            else:
+            if forms is not None:
                 self._layer(node, forms)
+            elif self._tf32:
+                types = self._model.elem_types
+                self._nodes += tensor_cores.with_rounded_operands(node, self._view, types)
+            else:
+                self._nodes.append(node)
         graph = onnx.GraphProto(name=source.graph.name or "switched")
         count = len(self._flags.conditions)
         if count:

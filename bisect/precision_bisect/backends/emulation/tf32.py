@@ -12,7 +12,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from precision_bisect.graphs.graph import copied, refill, subgraphs
 from precision_bisect.graphs.node_views import View
+from precision_bisect.graphs.types import ElemTypes
 
 _SPLITTER, _LARGEST = "precision_bisect/tf32/splitter", "precision_bisect/tf32/largest"
 _DROPPED_BITS = 13
@@ -54,6 +56,28 @@ def rounded_operand(name: str, rounded: str) -> list[onnx.NodeProto]:
         helper.make_node("Less", [f"{rounded}/size", _LARGEST], [f"{rounded}/usual"]),
         helper.make_node("Where", [f"{rounded}/usual", split, name], [rounded]),
     ]
+
+
+def with_rounded_operands(
+    node: onnx.NodeProto, view: View, elem_types: ElemTypes
+) -> list[onnx.NodeProto]:
+    """Return a node that stays FP32 in every plan, its FP32 products with rounded operands.
+
+    Those in its graphs are among them.
+    """
+    rounded = copied(node)
+    for graph in subgraphs(rounded):
+        inner = (with_rounded_operands(each, view, elem_types) for each in graph.node)
+        refill(graph.node, [each for nodes in inner for each in nodes])
+    kinds = {elem_types.get(name) for name in node.input[:OPERANDS]} - {None}
+    standard = node.domain in ("", "ai.onnx")
+    if not standard or kinds != {onnx.TensorProto.FLOAT} or not is_product(node, view):
+        return [rounded]
+    nodes = []
+    for i, name in enumerate(node.input[:OPERANDS]):
+        rounded.input[i] = f"{node.output[0]}/tf32/{i}"
+        nodes += rounded_operand(name, rounded.input[i])
+    return [*nodes, rounded]
 
 
 def is_product(node: onnx.NodeProto, view: View) -> bool:

@@ -78,24 +78,28 @@ def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extre
 class _Rows:
     """A tensor whose values a layer turns into weights, row by row along these axes.
 
-    Where it is `causal`, each row begins with a value more than the one before it.
+    Where it is `causal`, each row begins with a value more than the one before it. A `boolean` one
+    tells which values are seen.
     """
 
     layer: str
     tensor: str
     axes: Sequence[int]
     causal: bool = False
+    boolean: bool = False
 
 
 def _rows(model: Model) -> Iterator[_Rows]:
-    """Yield what softmaxes read, and the float masks of Attention."""
+    """Yield what softmaxes read, and the masks of Attention."""
     view, flattens = View(model), opset(model.proto) < _AXIS_MEANS_ONE
     for node in view.nodes:
         place = _ROWS.get(node.op_type, len(node.input))
         if node.domain not in ("", "ai.onnx") or place >= len(node.input):
             continue
         tensor, axis = node.input[place], attribute(node, "axis")
-        if model.elem_types.get(tensor) != _FLOAT:
+        kind = model.elem_types.get(tensor)
+        boolean = kind == onnx.TensorProto.BOOL and node.op_type == "Attention"
+        if kind != _FLOAT and not boolean:
             continue
         axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]
         if node.op_type == "Softmax" and flattens:
@@ -103,7 +107,7 @@ def _rows(model: Model) -> Iterator[_Rows]:
             if not shape:
                 continue
             axes = [*range((1 if axis is None else axis.i) % len(shape), len(shape))]
-        yield _Rows(node.name, tensor, axes, causal=_is_causal(node))
+        yield _Rows(node.name, tensor, axes, causal=_is_causal(node), boolean=boolean)
 
 
 def _is_causal(node: onnx.NodeProto) -> bool:
@@ -151,7 +155,13 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
 def _least_row(graph: onnx.GraphProto, row: _Rows, out: str, version: int) -> list[onnx.NodeProto]:
     """Return the nodes that give the largest value of the row where that is least."""
     most, axes = f"{out}/most", list(row.axes)
-    before, source = _before_later(row.tensor, out) if row.causal else ([], row.tensor)
+    before: list[onnx.NodeProto] = []
+    source = row.tensor
+    if row.boolean:
+        before, source = _as_floats(source, out)
+    if row.causal:
+        later, source = _before_later(source, out)
+        before += later
     if version >= _AXES_ARE_INPUTS:
         along = onnx.numpy_helper.from_array(np.array(axes, np.int64), f"{out}/axes")
         graph.initializer.append(along)
@@ -159,6 +169,19 @@ def _least_row(graph: onnx.GraphProto, row: _Rows, out: str, version: int) -> li
     else:
         reduced = helper.make_node("ReduceMax", [source], [most], keepdims=0, axes=axes)
     return [*before, reduced, helper.make_node("ReduceMin", [most], [out], keepdims=0)]
+
+
+def _as_floats(mask: str, out: str) -> tuple[list[onnx.NodeProto], str]:
+    """Return the nodes that make a float mask of a boolean one, and what they give."""
+    values = {f"{out}/shown": 0.0, f"{out}/unseen": -math.inf}
+    tensors = [helper.make_tensor("", _FLOAT, [], [value]) for value in values.values()]
+    return [
+        *(
+            helper.make_node("Constant", [], [name], value=tensor)
+            for name, tensor in zip(values, tensors, strict=True)
+        ),
+        helper.make_node("Where", [mask, *values], [f"{out}/floats"]),
+    ], f"{out}/floats"
 
 
 def _before_later(mask: str, out: str) -> tuple[list[onnx.NodeProto], str]:
