@@ -14,7 +14,6 @@ from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
-from precision_bisect.errors import counted
 from precision_bisect.exports.settings_to_deploy import library_decides, settings_to_deploy
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
@@ -149,8 +148,8 @@ def _without_kernel(prepared: Prepared, plan: Plan) -> list[OnTargets]:
     reasons = list(without_cuda_kernel(prepared.case.model, prepared.case.pair, plan).values())
     if not reasons:
         return []
-    more = f" (and {counted(len(reasons) - 1, 'more layer')} likewise)" * (len(reasons) > 1)
-    return [OnTargets(targets=["onnxruntime"], passed=None, message=reasons[0] + more)]
+    count = len(reasons)
+    return [OnTargets(targets=["onnxruntime"], passed=None, message=reasons[0], lack_kernel=count)]
 
 
 def _beside(
