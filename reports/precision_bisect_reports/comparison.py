@@ -69,12 +69,12 @@ def _headline(comparison: Comparison) -> Text:
 
 
 def _figures(before: Side, after: Side) -> Table:
-    values = list(zip(_told(before), _told(after), strict=True))
+    values = list(zip(told_of(before), told_of(after), strict=True))
     rows = [(label, old, new) for (label, old), (_, new) in values if old or new]
     return _table([("", "before", "after"), *rows])
 
 
-def _told(side: Side) -> Iterator[tuple[str, str]]:
+def told_of(side: Side) -> Iterator[tuple[str, str]]:
     """Yield what there is to say of one run, "" where there is nothing; the labels are fixed."""
     fields = side.to_json()
     limit = fields["tolerance"]
@@ -100,8 +100,9 @@ def _deployed(fields: Mapping[str, Any]) -> str:
     """Say what is deployed of a run, in few words; "" where none is known."""
     plan = fields["deploy"]
     if plan is None or plan["fp32"]:
-        return "" if plan is None else fields["high"]
-    return f"{counted(plan['kept'], 'layer')} {fields['high']}" + ", norms fused" * plan["fused"]
+        return "" if plan is None else fields["high"].upper()
+    layers = f"{counted(plan['kept'], 'layer')} in {fields['high'].upper()}"
+    return layers + ", norms put together" * plan["fused"]
 
 
 def _layers(comparison: Comparison) -> Iterator[RenderableType]:
