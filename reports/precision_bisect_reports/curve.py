@@ -15,6 +15,7 @@ from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS, Form, Row
+from precision_bisect_reports.speed import deployed_as
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -34,9 +35,8 @@ def curve(result: Result) -> Iterator[Row]:
         yield Row(label, curve_words(result), NEWS, Form.CHART)
     yield from _table(result.curve, MORE if result.front else EVIDENCE)
     helping = [advice for advice in result.advice if advice.passed]
-    deploys_it = result.deploy is not None and result.deploy.fused
     # A fused form that is deployed is told of already.
-    if helping and not (deploys_it and helping[0].id in WHOLE):
+    if helping and not (result.deploys_fused and helping[0].id in WHOLE):
         instead = f"{printable(helping[0].title)}{_outcome(helping[0].tried)}"
         # What changes the model may leave nothing to keep.
         yield Row("instead", instead, ALWAYS, Form.CHART)
@@ -113,9 +113,8 @@ def exported(result: Result) -> str:
     if point == DEPLOY and result.deploy is not None:
         count = counted(len(result.deploy.kept), "layer")
         count += f" of {FUSED_MODEL}" * result.deploy.fused
-        plan = f"the plan to deploy ({count})"
-        if result.fp32_wins:
-            plan = f"the fastest mixed plan ({count}), which is no faster than FP32"
+        plan = f"{deployed_as(result)} ({count})"
+        plan += ", which is no faster than FP32" * result.fp32_wins
         return f"{plan}; target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from precision_bisect.runs.results.result import Result
 from precision_bisect_reports.curve import point_name
+from precision_bisect_reports.speed import mark_in_charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def _measured(result: Result) -> Iterator[Timed]:
         yield Timed("FP32, TF32", tf32.fp32_error, tf32.fp32_ms)
     timed = None if deploy is None or result.deploys_fewest else deploy.latency
     if deploy is not None and deploy.error is not None and timed is not None:
-        yield Timed("to deploy", deploy.error, timed.median_ms)
+        yield Timed(mark_in_charts(result), deploy.error, timed.median_ms)
 
 
 def _estimated(result: Result) -> Iterator[Timed]:
@@ -59,4 +60,4 @@ def _estimated(result: Result) -> Iterator[Timed]:
         yield Timed(f"{high}, TF32", tf32.fp32_error, deploy.fp32_tf32_time)
     yield Timed("fewest", result.error_max or result.error, deploy.answer_time * setting)
     if deploy.error is not None and not result.deploys_fewest:
-        yield Timed("to deploy", deploy.error, deploy.time * setting)
+        yield Timed(mark_in_charts(result), deploy.error, deploy.time * setting)

@@ -10,13 +10,14 @@ from pathlib import Path
 from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import CHOSEN_ROWS, EVERYWHERE
+from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.deployment import Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result, TrtexecMode
 from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, RUN_SCRIPT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.culprit_groups import WHOLE
-from precision_bisect_reports.promise import kept_for_rounding
+from precision_bisect_reports.promise import causes_in_files, kept_for_rounding
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS
 
 _OPEN = {"darwin": "open", "win32": "start"}
@@ -77,7 +78,7 @@ def _instead_of_file(recheck: Recheck) -> NextStep:
 
 def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[NextStep]:
     match result.status:
-        case Status.FOUND if result.gains_nothing and result.high == "fp32":
+        case Status.FOUND if result.gains_nothing and _stays_fp32(result):
             yield _as_it_is(result)
             yield from _explain(result, model)
         case Status.FOUND:
@@ -186,6 +187,12 @@ def _without(command: Sequence[str], status: Status) -> Iterator[str]:
             yield word
 
 
+def _stays_fp32(result: Result) -> bool:
+    """Whether a plan that keeps every layer is the model as it was given, and no form of it runs
+    low."""
+    return result.high == "fp32" and not result.deploys_fused
+
+
 def _as_it_is(result: Result) -> NextStep:
     """Return what to do where nothing can go low: nothing was exported for FP32."""
     steps = [f"deploy the model with every layer {result.high.upper()}"]
@@ -234,7 +241,7 @@ def _apply(result: Result, model: Path, *, first: bool) -> Iterator[NextStep]:
         yield NextStep(
             what="weak needs TensorRT 10.0 or later: a name holds a wildcard", level=EVIDENCE
         )
-    if result.emulated and "tensorrt" not in result.unusable:
+    if result.emulated and "tensorrt" not in result.unusable and kept_in_files(result)[1]:
         yield NextStep(
             what="Does TensorRT keep them",
             commands=(f"precision-bisect verify {_run(result, model)}",),
@@ -256,7 +263,7 @@ def _judge(result: Result, level: int) -> Iterator[NextStep]:
     """Yield how to judge a prediction on the target; nothing where an engine has judged."""
     if not result.emulated:
         return
-    undone = kept_for_rounding(diagnosis.cause for diagnosis in result.diagnosis)
+    undone = kept_for_rounding(causes_in_files(result))
     tf32 = f"TF32 {'on' if result.tf32_on else 'off'}"
     tf32 += f" (for {counted(undone, 'layer')})" if undone and not result.tf32_on else ""
     for number, (target, command) in enumerate(judging_steps(result).items()):
@@ -272,7 +279,7 @@ def _build(result: Result, level: int) -> Iterator[NextStep]:
     judged = any(_judge(result, ALWAYS))
     script = shlex.quote(str((result.out or Path()) / TRTEXEC))
     without: set[str] = set(result.no_command)
-    if result.kept and result.layer_precisions is None:
+    if kept_in_files(result)[1] and result.layer_precisions is None:
         without.add("weak")
     ways = [
         way

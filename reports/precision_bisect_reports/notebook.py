@@ -16,6 +16,7 @@ from precision_bisect.runs.runfolder import RESULT
 from precision_bisect_reports.curve import curve_words, error_text, figure_text, point_name
 from precision_bisect_reports.page_model import page_of
 from precision_bisect_reports.rows import Form
+from precision_bisect_reports.speed import mark_in_charts
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 628, 30, 254
 """Where the axes end, in pixels of 640 x 300."""
@@ -46,7 +47,8 @@ def curve_svg(result: Result) -> str:
     ]
     plan = None if result.deploys_fewest else result.deploy
     if plan is not None and plan.error is not None:
-        marks.append(_Mark(len(plan.kept), plan.error, "to deploy", figure_text(plan.error)))
+        name = mark_in_charts(result)
+        marks.append(_Mark(len(plan.kept), plan.error, name, figure_text(plan.error)))
     return f"{_SVG}{''.join(_drawn(points, marks, result.limit))}</svg>"
 
 

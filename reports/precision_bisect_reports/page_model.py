@@ -142,7 +142,8 @@ def _headline(result: Result) -> tuple[str, str, str]:
     if result.gains_nothing:
         every = "the one layer" if result.candidates == 1 else f"all {result.candidates} layers"
         gained = "Nothing gained"
-        return gained, gained, f"every plan that passed keeps {every} {high}"
+        of_file = " of the file as it stands" * result.deploys_fused
+        return gained, gained, f"every plan{of_file} that passed keeps {every} {high}"
     head = ending + ("; a near miss" if result.near_miss else _ALL_THE_SAME.get(result.status, ""))
     if len(result.rungs) > 2:
         return ending, head, _by_rung(result)
@@ -238,8 +239,7 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
     if words := fused_form(result):
-        better = result.deploy is not None and result.deploy.fused
-        yield Row("fused", words, ALWAYS if better else EVIDENCE)
+        yield Row("fused", words, ALWAYS if result.deploys_fused else EVIDENCE)
     if point := exported(result):
         yield Row("exports", point)
     if result.deploy is not None:

@@ -7,6 +7,7 @@ from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.precisions import HALF_NAMES
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Need, Uncertified
+from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
@@ -15,6 +16,7 @@ from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, snr_of
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
+from precision_bisect_reports.speed import deployed_as
 
 MOST_NAMED = 3
 """Of more names so many are shown."""
@@ -261,14 +263,15 @@ def foreign_to(result: Result) -> str:
 def predicted(result: Result) -> str:
     """Return what the answer is predicted for, and on which other targets it passes, too.
 
-    "" where an engine has judged, and of runs that do not tell.
+    What `fails_elsewhere` says is left out. "" where an engine has judged, and of runs that do not
+    tell.
     """
     if result.target is None:
         return ""
     parts = [names_of(result.target)]
     for outcome in result.other_targets:
         names = _names(outcome.targets)
-        if outcome.passed is None:
+        if outcome.passed is None and not outcome.lack_kernel:
             parts.append(f"not judged on {names}: {printable(outcome.message)}")
         elif outcome.passed:
             error = "" if outcome.error is None else f": error {outcome.error:.3g}"
@@ -277,10 +280,19 @@ def predicted(result: Result) -> str:
 
 
 def fails_elsewhere(result: Result) -> str:
-    """Say on which other targets the answer fails, and why; "" for none."""
-    failing = [outcome for outcome in result.other_targets if outcome.passed is False]
+    """Say on which other targets the answer fails, or does not run low, and why; "" for none."""
+    failing = [
+        outcome
+        for outcome in result.other_targets
+        if outcome.passed is False or outcome.lack_kernel
+    ]
     parts = []
     for outcome in failing:
+        if outcome.lack_kernel:
+            layers = counted(outcome.lack_kernel, "low layer")
+            why = printable(outcome.message)
+            parts.append(f"{_names(outcome.targets)} cannot run {layers} low ({why})")
+            continue
         error = "" if outcome.error is None else f": error {outcome.error:.3g}"
         parts.append(f"FAILS on {_names(outcome.targets)}{error}, {_why(result, outcome)}")
     if failing:
@@ -299,7 +311,7 @@ def with_tf32(result: Result) -> str:
     )
     default = "with TF32, the libraries' default"
     leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
-    plan = "the answer" if leaves_fewest else "the plan to deploy"
+    plan = "the answer" if leaves_fewest else deployed_as(result)
     if not judged.passed:
         also = "holds" if judged.fp32_passed else "fails, too"
         how = ", by forecast" if judged.forecast else ""
@@ -308,7 +320,7 @@ def with_tf32(result: Result) -> str:
         also = "holds, too" if judged.fp32_passed else "holds"
         holds = "holds" if judged.fp32_passed else "FAILS"
         words = f"FP32 {holds} {default}{fp32}; {plan} {also}{answer}"
-    files = "; its files leave it off" if judged.passed and not result.tf32_on else ""
+    files = "; the files leave it off" if judged.passed and not result.tf32_on else ""
     if judged.fp32_ms is None or judged.speedup is None:
         return f"{words}{files}"
     words += f"; FP32 takes {judged.fp32_ms:.3g} ms so"
@@ -369,8 +381,14 @@ def by_defaults(defaults: ByDefaults, result: Result) -> str:
         return f"ONNX Runtime's own options pass, too{error}"
     cure = f"; set {' and '.join(map(printable, defaults.options))}" if defaults.options else ""
     tf32 = any(option.startswith("use_tf32=") for option in defaults.options)
-    gains = under_tf32(entry.cause for entry in result.diagnosis) if tf32 else ""
+    gains = under_tf32(causes_in_files(result)) if tf32 else ""
     return f"ONNX Runtime's own options FAIL{error}{cure}{gains}"
+
+
+def causes_in_files(result: Result) -> list[Cause]:
+    """Return the causes of the layers that the files keep, too, as far as they are known."""
+    kept = {*kept_in_files(result)[1]}
+    return [diagnosis.cause for diagnosis in result.diagnosis if diagnosis.layer in kept]
 
 
 def kept_for_rounding(causes: Iterable[Cause]) -> int:

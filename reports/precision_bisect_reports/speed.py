@@ -86,7 +86,7 @@ def to_deploy(result: Result) -> str:
             fp32 = "FP32 with TF32"
         beside = high
     if result.fp32_wins:
-        if result.gains_nothing:
+        if result.gains_nothing and not result.deploys_fused:
             return fp32
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
@@ -103,6 +103,16 @@ def to_deploy(result: Result) -> str:
     return f"{own}; {how}{faster}{_gain(plan)} {_baseline(result)}"
 
 
+def deployed_as(result: Result) -> str:
+    """Name the plan that stands beside the answer: where FP32 is deployed, it is not."""
+    return "the fastest mixed plan" if result.fp32_wins else "the plan to deploy"
+
+
+def mark_in_charts(result: Result) -> str:
+    """Return the same as few words."""
+    return "fastest mixed" if result.fp32_wins else "to deploy"
+
+
 def fused_form(result: Result) -> str:
     """Say what the model with its norms put together came to, "" where that was not judged."""
     form = result.fused
@@ -114,9 +124,8 @@ def fused_form(result: Result) -> str:
         return f"{what} put together: no plan was found to hold{low}"
     error = "" if form.error is None else f" (error {form.error:.2g})"
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
-    deployed = result.deploy is not None and result.deploy.fused
     use = "is no faster than the plan to deploy"
-    if deployed:
+    if result.deploys_fused:
         use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"
 
@@ -144,7 +153,7 @@ def _faster(before: str, times: float, after: str = "") -> str:
 def how_fast(result: Result) -> str:
     """Say what the estimate of the plan to deploy rests on."""
     plan = result.deploy
-    if plan is None or (result.gains_nothing and not plan.fused):
+    if plan is None or (result.gains_nothing and not result.deploys_fused):
         return ""
     parts = [
         f"by estimate {_gain(plan)} {_baseline(result)}, by batch",

@@ -338,6 +338,33 @@ def test_what_onnx_runtime_has_no_kernel_of_is_pinned(
     assert not EmulatedBackend(newer, targets=["onnxruntime"]).unbuildable()
 
 
+POOLED = """(float[1, 2, 4, 4] x) => (float[1, 2, 2, 2] y) {
+  [product] a = Mul(x, x) [pool] b = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)
+  [last] y = Tanh(b) }"""
+
+
+@pytest.mark.parametrize("opset", [21, 22])
+def test_what_a_newer_opset_takes_from_cuda_is_pinned(opset: int, tmp_path: Path) -> None:
+    """In FP32, too, it runs on the CPU there; the reason names the opset that has the kernel."""
+    model = load_text(POOLED, tmp_path, opset=opset)
+    stuck = EmulatedBackend(model, targets=["onnxruntime"]).unbuildable()
+    assert (opset == 22) is (["pool"] == [*stuck])
+    why = (
+        "no FP16 kernel of MaxPool since opset 22 on ONNX Runtime on CUDA: it would run on the CPU"
+    )
+    assert all(
+        f"{why}; export at opset 21, and it runs in FP16" == told for told in stuck.values()
+    )
+    assert not EmulatedBackend(model, targets=["tensorrt"]).unbuildable()
+
+
+def test_a_file_that_bf16_converts_has_the_kernels_of_the_newer_opset(tmp_path: Path) -> None:
+    """MaxPool in BF16 needs opset 22, where FP16 has none either."""
+    model = load_text(POOLED, tmp_path, opset=17)
+    both = EmulatedBackend(model, "fp16", high="bf16", targets=["onnxruntime"]).unbuildable()
+    assert ["pool"] == [*both]
+
+
 def test_in_bf16_the_kernels_are_other_ones(tmp_path: Path) -> None:
     """A converted file has the newer opset; what no opset cures is pinned in any."""
     for opset in (11, 17):

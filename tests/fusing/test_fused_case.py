@@ -127,6 +127,27 @@ def test_a_resumed_run_comes_to_the_same(result: Result, model: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"fuse_norms": False}, {"objective": "fewest"}])
+def test_one_of_an_earlier_answer_goes(
+    options: dict[str, object], result: Result, model: Path, tmp_path: Path
+) -> None:
+    """A folder holds no file that its own record tells nothing of."""
+    assert result.out is not None
+    out = shutil.copytree(result.out, tmp_path / "run")
+    again = find(
+        model,
+        tol=TOLERANCE,
+        inputs=samples(),
+        out=out,
+        threads=1,
+        resume=True,
+        **options,  # type: ignore[arg-type]
+    )
+    assert again.deploy is None or not again.deploy.fused
+    assert not (out / FUSED_MODEL).exists() and (out / MIXED_MODEL).exists()
+    assert [*again.kept] == [*reopen(model, out, {}).finished.kept] or again.deploy
+
+
+@pytest.mark.parametrize("options", [{"fuse_norms": False}, {"objective": "fewest"}])
 def test_it_is_not_tried_where_it_is_not_wanted(
     options: dict[str, object], model: Path, tmp_path: Path
 ) -> None:
@@ -210,6 +231,7 @@ def test_what_is_promised_is_of_a_plan_that_keeps_nothing(model: Path, tmp_path:
     assert run.deploy is not None and run.deploy.fused and not run.deploy.kept
     assert run.kept and run.unseen is not None
     assert (4, 0) == (run.unseen.judged, run.unseen.failed)
+    assert run.fused is not None and run.fused.all_low is not None
 
 
 def test_a_norm_stays_high_where_what_it_reads_leaves_the_range(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import ENGINE, LEDGER, RUN_SCRIPT, TRTEXEC, RunFolder
 from precision_bisect.search.budget import Budget
@@ -125,6 +126,7 @@ def run(
     off: Fails = never,
     cast_ms: float = 0.1,
     tol: float = 5e-3,
+    body: str = BODY,
 ) -> tuple[Result, Gpus]:
     """Search on two such GPUs, by one sample more than choose; go on with what the folder has.
 
@@ -134,7 +136,7 @@ def run(
     weights = {f"w{i}": rng.normal(0, 0.18, (32, 32)).astype(np.float32) for i in range(2)}
     rng = np.random.default_rng(7)
     options = Options(
-        model=save(with_weights(parse(BODY), weights), folder),
+        model=save(with_weights(parse(body), weights), folder),
         inputs=[{"x": rng.normal(0, 2, (8, 32)).astype(np.float32)} for _ in range(CHOSEN + 1)],
         out=folder / "run",
         threads=1,
@@ -165,7 +167,7 @@ def run(
 def test_the_engine_that_stays_holds_the_plan_of_the_files(
     tmp_path: Path, cast_ms: float, alike: bool
 ) -> None:
-    """It goes where other files are asked for: another plan, or the same one without TF32."""
+    """Of other files that are asked for another one is built, with TF32 where they have it."""
     result, gpus = run(tmp_path, cast_ms=cast_ms)
     assert [("auto", 2), ("on", 1)] == gpus.specs
     assert result.deploy is not None and result.deploy.tf32
@@ -176,19 +178,49 @@ def test_the_engine_that_stays_holds_the_plan_of_the_files(
     assert not any(ENGINE in note for note in result.notes)
     fewest, _ = run(tmp_path, FEWEST, cast_ms=cast_ms)
     assert (result.kept, result.deploy) == (fewest.kept, fewest.deploy)
-    assert any(ENGINE in note for note in fewest.notes) and not engine.exists()
+    plan = gpus.model.table.plan_of(fewest.kept)
+    assert fewest.tf32_on and [[*plan.indices], True] == json.loads(engine.read_text())
+    assert not any(ENGINE in note for note in fewest.notes)
+
+
+def test_what_needs_nothing_kept_leaves_as_libraries_run_it(tmp_path: Path) -> None:
+    """TF32 is on where its trial holds so; nothing is in FP32, and the engine is that of files."""
+    body = """(float[8, 32] x) => (float[8, 32] y) {
+      [mm0] a = MatMul(x, w0) [act0] b = Tanh(a) [mm1] i = MatMul(b, w1) [act1] y = Tanh(i) }"""
+    result, _ = run(tmp_path, body=body)
+    assert result.status is Status.NOTHING_TO_KEEP and result.deploy is None and result.tf32_on
+    assert [[], True] == json.loads((tmp_path / "run" / ENGINE).read_text())
+    assert "--noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
+
+
+def test_the_fewest_that_other_samples_refuse_in_tf32_leave_without(tmp_path: Path) -> None:
+    """Samples that chose nothing judge what leaves as it leaves."""
+    result, _ = run(tmp_path, FEWEST, fails=lambda plan, tf32: tf32)
+    assert result.deploy is not None and not result.tf32_on and result.unseen is not None
+    assert (1, 0) == (result.unseen.judged, result.unseen.failed)
+
+
+def test_an_engine_of_other_files_goes(tmp_path: Path) -> None:
+    """The fewest fail with TF32 alone, so their files are without, and the engine is not."""
+    few: list[Plan] = []
+    result, gpus = run(tmp_path)
+    few.append(gpus.model.table.plan_of(result.kept))
+    again, _ = run(tmp_path, FEWEST, off=lambda plan, tf32: tf32 and plan in few)
+    assert not again.tf32_on and not (tmp_path / "run" / ENGINE).exists()
+    assert any(ENGINE in note for note in again.notes)
 
 
 @pytest.mark.parametrize(("held", "other"), [(DEPLOY, FEWEST), (FEWEST, DEPLOY)])
 def test_scripts_run_each_plan_as_it_was_judged(tmp_path: Path, held: str, other: str) -> None:
-    """The plan to deploy with TF32, the fewest without, whichever of them the run has written."""
+    """With TF32 where the run has judged it so: the fewest only where it has written them."""
     _, gpus = run(tmp_path, held)
     written = {held: tmp_path / "run"}
     written[other] = export(gpus.model.path, tmp_path / "run", None, {}, other).folder
     for point, folder in written.items():
         script, trtexec = ((folder / name).read_text() for name in (RUN_SCRIPT, TRTEXEC))
-        assert f"'use_tf32': '{int(point == DEPLOY)}'" in script
-        assert ("--noTF32" in trtexec) is (point == FEWEST)
+        in_tf32 = DEPLOY == point or point == held
+        assert f"'use_tf32': '{in_tf32:d}'" in script
+        assert ("--noTF32" in trtexec) is not in_tf32
 
 
 def test_a_plan_has_it_on_where_fp32_fails_so(tmp_path: Path) -> None:

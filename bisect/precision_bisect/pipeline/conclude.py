@@ -22,7 +22,6 @@ from precision_bisect.pipeline.deploying import (
     deploying,
     exported_plan,
     judge_of,
-    judged_as,
     within_limits,
     without_other_engine,
 )
@@ -56,8 +55,10 @@ from precision_bisect.pipeline.judged_answer import (
     timings,
     without_verdict,
 )
+from precision_bisect.pipeline.made_files import deployed_with
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import estimated, selecting
+from precision_bisect.pipeline.whole_course import held_as_exported
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.curve_of_result import CurveSection
@@ -82,7 +83,8 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.certificate.monotone import remarks
 from precision_bisect.search.driver import Driver
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
-from precision_bisect.trial import Phase
+from precision_bisect.settings.targets import TF32
+from precision_bisect.trial import CaseName, Phase
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class _Ended:
     """A run whose search is over: what its trials say of the answer, and what is found out after.
 
     That is its explanation, and what became of its exports. What other targets, TF32, ranges and
-    sums come to is of the `leaving` plan, `deployed` as it was judged.
+    sums come to is of the `leaving` plan, `deployed` as it was judged in a `case`.
     """
 
     prepared: Prepared
@@ -104,6 +106,7 @@ class _Ended:
     deployed: Prepared
     fused: FusedCase | None
     leaving: Plan | None
+    case: CaseName = ""
     promises_of: Literal["fewest", "deploy"] = FEWEST
     chart: CurveSection = field(default_factory=CurveSection)
     elsewhere: ElsewhereSection = field(default_factory=ElsewhereSection)
@@ -146,7 +149,7 @@ def conclude(
     if fused is None:
         return _result(run, None)
     yield from _explain(run)
-    result = _result(run, _unseen(run, run.leaving, deployed=run.promises_of == DEPLOY))
+    result = _result(run, _unseen(run))
     folder.write(DIAGNOSIS, run.findings.to_text())
     folder.write(RESULT, result.to_text())
     return result
@@ -158,22 +161,31 @@ def _explain(run: _Ended) -> Search[None]:
     curve = retraced(prepared, run.driver, ending)
     run.chart = charted(prepared, run.driver, curve, ending, plan)
     run.fp32_form = fp32_search(prepared, late=budget.late)
-    chart = run.chart
-    exported, run.missing = exported_plan(prepared, ending, run.answer, chart)
+    exported, run.missing = exported_plan(prepared, ending, run.answer, run.chart)
     answer = plan if ending.status.answers else None
     opening, deploy, in_files = run.answer.final.opening, ending.deploy, prepared
-    as_deployed = judged_as(prepared, run.fused, deploy, run.folder)
-    if answer is not None:
-        run.deployed = deployed_as(prepared, answer)
-    if exported is not None:
-        in_files = deployed_as(prepared, prepared.case.model.table.plan_of(exported.kept))
+    as_deployed = deployed_with(prepared, run.fused, deploy, run.folder)
+    held, exported_as = None, None
     if deploy is not None and exported is not None and exported.point == DEPLOY:
         run.leaving, run.promises_of = deploy.plan, DEPLOY
-        opening = deploy.outcome.evidence.opening or opening
-        run.deployed = in_files = as_deployed
+        in_files, held, exported_as = as_deployed, deploy.outcome, (deploy.plan, deploy.case)
+    elif exported is not None:
+        own = prepared.case.model.table.plan_of(exported.kept)
+        if ending.status.answers and not run.driver.interrupted:
+            with until(budget.overdue), run.driver.standing():
+                trial = held_as_exported(prepared, run.driver, ending, own, run.answer.samples)
+                held = yield from run.driver.to_end(trial)
+        in_files = deployed_as(prepared, own, held_in_tf32=held is not None)
+        exported_as = own, "" if held is None else TF32
+    opening = (held and held.evidence.opening) or opening
+    run.deployed = in_files
+    if exported_as is not None and run.leaving == exported_as[0]:
+        run.case = exported_as[1]
+    elif answer is not None:
+        held, run.deployed = None, deployed_as(prepared, answer)
     leaving, deployed, engine = run.leaving, run.deployed, in_files.case.options.engine
     judge = judge_of(prepared, prepared.case.comparator, deployed_session(engine, opening))
-    run.missing += without_other_engine(prepared, run.driver, ending, run.folder, exported)
+    run.missing += without_other_engine(run.driver, run.folder, exported_as)
     passed = within_limits(prepared, run.driver, ending, run.answer, exported)
     explained = Explained(run.findings)
     check = not run.driver.interrupted
@@ -198,12 +210,7 @@ def _explain(run: _Ended) -> Search[None]:
         with until(budget.overdue), run.driver.standing():
             if ending.status.answers and leaving is not None and not run.driver.interrupted:
                 judged = judged_elsewhere(
-                    prepared,
-                    run.driver,
-                    leaving,
-                    run.answer.samples,
-                    deployed,
-                    deploy if run.promises_of == DEPLOY else None,
+                    prepared, run.driver, leaving, run.answer.samples, deployed, held
                 )
                 run.elsewhere = yield from run.driver.to_end(judged)
                 deployed.rest()
@@ -255,7 +262,7 @@ def _result(run: _Ended, unseen: Unseen | None) -> Result:
         modules=_modules(run),
         by_modules=ending.by_modules,
         deploy=_deploy(run),
-        fused=None if run.fused is None else run.fused.record(driver),
+        fused=None if run.fused is None else run.fused.record(driver, answer.samples),
         costs=run.costs,
         speed=speed.report(options.speed, answer.timed.own, first),
         front=speed.front(names),
@@ -359,13 +366,12 @@ def _unfelt(run: _Ended) -> Sequence[str]:
     return ()
 
 
-def _unseen(run: _Ended, plan: Plan | None, *, deployed: bool) -> Unseen | None:
-    """Return the promise of the plan, `deployed` or the answer, with an estimate if asked for."""
-    deploy, case = run.ending.deploy, run.prepared.case
+def _unseen(run: _Ended) -> Unseen | None:
+    """Return the promise of the plan that leaves, with an estimate if asked for."""
+    case, plan = run.prepared.case, run.leaving
     if plan is None:
         return None
-    name = deploy.case if deploy is not None and deployed else ""
-    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == name]
+    trials = [trial for trial in run.driver.every_trial if trial.proposal.case == run.case]
     risk, limit = case.options.risk, case.comparator.tolerance
     calibrated = bool(case.scales.activations)
     unseen = promised(trials, plan, case.sets, calibrated=calibrated)

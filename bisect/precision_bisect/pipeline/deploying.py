@@ -35,17 +35,14 @@ from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
 from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.user_scripts import first_line
-from precision_bisect.pipeline.elsewhere import deployed_as
-from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.judged_answer import JudgedAnswer
-from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.curve_of_result import CurveSection
 from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
-from precision_bisect.runs.results.endings import Deployable, Ending, Status
+from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
 from precision_bisect.runs.results.result import Diagnosis, FilesSection
 from precision_bisect.runs.runfolder import (
@@ -62,7 +59,7 @@ from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.island_costs import island_costs
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
-from precision_bisect.trial import Opening, Phase
+from precision_bisect.trial import CaseName, Opening, Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +92,6 @@ def exported_plan(
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
 
 
-def judged_as(
-    prepared: Prepared, fused: FusedCase | None, deploy: Deployable | None, folder: RunFolder
-) -> Prepared:
-    """Return the run as its plan to deploy is deployed; a model that was made for it is kept."""
-    if deploy is None:
-        return prepared
-    form = None if fused is None else fused.prepared
-    if deploy.record.fused and form is not None:
-        loaded = keep_made(form.loaded, form.work, folder)
-        prepared = replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
-    return deployed_as(prepared, deploy.plan, held_in_tf32=deploy.record.tf32)
-
-
 def within_limits(
     prepared: Prepared,
     driver: Driver,
@@ -126,30 +110,20 @@ def within_limits(
 
 
 def without_other_engine(
-    prepared: Prepared,
-    driver: Driver,
-    ending: Ending,
-    folder: RunFolder,
-    exported: ExportedPoint | None,
+    driver: Driver, folder: RunFolder, exported: tuple[Plan, CaseName] | None
 ) -> list[str]:
-    """Remove the engine that was kept last where it is of another plan than the files.
+    """Remove the engine that was kept last where it is of another plan than the files, or case.
 
     Return a remark that says so.
     """
-    path, deploy = folder.path / ENGINE, ending.deploy
+    path = folder.path / ENGINE
     passed = (
         trial.proposal
         for trial in reversed(driver.every_trial)
         if trial.proposal.phase is Phase.RECHECK and trial.outcome.passed
     )
     last = next(passed, None)
-    if exported is None or last is None or not path.exists():
-        return []
-    if deploy is not None and exported.point == DEPLOY:
-        wanted = deploy.plan, deploy.case
-    else:
-        wanted = prepared.case.model.table.plan_of(exported.kept), ""
-    if (last.plan, last.case) == wanted:
+    if exported in (None, last and (last.plan, last.case)) or not (last and path.exists()):
         return []
     path.unlink()
     return [f"no {ENGINE}: the exported files hold another plan than was built last"]

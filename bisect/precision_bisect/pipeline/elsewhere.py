@@ -14,7 +14,6 @@ from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_product
-from precision_bisect.errors import counted
 from precision_bisect.exports.settings_to_deploy import library_decides, settings_to_deploy
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
@@ -28,7 +27,6 @@ from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
-from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.other_targets import (
     ElsewhereSection,
     OnTargets,
@@ -63,18 +61,18 @@ def judged_elsewhere(
     answer: Plan,
     samples: SampleSet,
     own: Prepared,
-    deploy: Deployable | None,
+    held: Outcome | None,
 ) -> Search[ElsewhereSection]:
-    """Judge an answer in all cases beside its `own`; `deploy` is it, if it is the plan to deploy.
+    """Judge an answer in all cases beside its `own`.
 
-    One that has TF32 there holds so by its own outcome, or feels nothing of it: other copies would
-    only tell of their luck.
+    One that has TF32 there has `held` so, or feels nothing of it: other copies would only tell of
+    their luck.
     """
     targets = yield from other_targets(own, driver.cases, answer, samples)
     beside, in_tf32 = own, None
     if own.case.options.engine.in_tf32:
         beside = prepared
-        in_tf32 = deploy.outcome if deploy else outcome_of_answer(driver, answer, samples)
+        in_tf32 = held or outcome_of_answer(driver, answer, samples)
     tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
@@ -150,8 +148,8 @@ def _without_kernel(prepared: Prepared, plan: Plan) -> list[OnTargets]:
     reasons = list(without_cuda_kernel(prepared.case.model, prepared.case.pair, plan).values())
     if not reasons:
         return []
-    more = f" (and {counted(len(reasons) - 1, 'more layer')} likewise)" * (len(reasons) > 1)
-    return [OnTargets(targets=["onnxruntime"], passed=None, message=reasons[0] + more)]
+    count = len(reasons)
+    return [OnTargets(targets=["onnxruntime"], passed=None, message=reasons[0], lack_kernel=count)]
 
 
 def _beside(

@@ -157,31 +157,50 @@ def with_tf32_first(
     TF32 is left out, too, where it has no room with it but without, and where TF32 changes
     nothing. A fused form stands beside the run `of_file`.
     """
-    plan, limit = deployable.plan, prepared.problem.tolerance
-    decided = deployable.record.tf32 or engine_of(prepared, plan, held_in_tf32=False).in_tf32
-    if decided or limit is None or not has_tf32(prepared):
-        return [deployable]
-    if over_the_limit(prepared, driver, plan, samples) is not None:
-        return [deployable]
-    # What is heavy is not opened for one plan.
-    phase = Phase.EXPLANATION if prepared.heavy else Phase.SPEED
-    trial = replace(fp32_in_tf32(prepared, samples), plan=plan, phase=phase)
-    # The plan stands without it.
+    plan, outcome = deployable.plan, None
+    # The plan stands without it. What is heavy is not opened for one plan.
     with driver.standing():
-        (outcome,) = yield (replace(trial, reason="the plan to deploy, with TF32"),)
-        without, error = (figure_of_copies(each) for each in (deployable.outcome, outcome))
-        if outcome.passed and not without <= ROOM * limit < error:
-            file = of_file or prepared
-            fp32 = driver.recorded(fp32_in_tf32(file, samples))
-            held = rivals.deployable(
-                plan,
-                outcome,
-                case=trial.case,
-                latency=outcome.evidence.latency,
-                high_case=TF32 if fp32 is not None and fp32.passed else "",
-            )
-            return [beside_fp32(file, driver, held, samples), deployable]
-    return [deployable]
+        if not deployable.record.tf32:
+            phase = Phase.EXPLANATION if prepared.heavy else Phase.SPEED
+            without = deployable.outcome
+            outcome = yield from held_in_tf32(prepared, driver, plan, samples, without, phase)
+    if outcome is None:
+        return [deployable]
+    file = of_file or prepared
+    fp32 = driver.recorded(fp32_in_tf32(file, samples))
+    held = rivals.deployable(
+        plan,
+        outcome,
+        case=prepared.case.named(TF32),
+        latency=outcome.evidence.latency,
+        high_case=TF32 if fp32 is not None and fp32.passed else "",
+    )
+    return [beside_fp32(file, driver, held, samples), deployable]
+
+
+def held_in_tf32(
+    prepared: Prepared,
+    driver: Driver,
+    plan: Plan,
+    samples: SampleSet,
+    without: Outcome | None,
+    phase: Phase,
+) -> Search[Outcome | None]:
+    """Return what a plan came to with TF32 where it holds so, as `with_tf32_first` has it.
+
+    It is known what it came to `without`.
+    """
+    limit = prepared.problem.tolerance
+    decided = engine_of(prepared, plan, held_in_tf32=False).in_tf32
+    if decided or limit is None or not has_tf32(prepared):
+        return None
+    if over_the_limit(prepared, driver, plan, samples) is not None:
+        return None
+    trial = replace(fp32_in_tf32(prepared, samples), plan=plan, phase=phase)
+    (outcome,) = yield (replace(trial, reason="what leaves, with TF32"),)
+    error = 0.0 if without is None else figure_of_copies(without)
+    no_room = error <= ROOM * limit < figure_of_copies(outcome)
+    return outcome if outcome.passed and not no_room else None
 
 
 def spent_s(trials: Sequence[Trial], case: CaseName) -> float:

@@ -128,8 +128,8 @@ class FusedCase:
             self.best = deployable.plan, deployable.outcome
         return better
 
-    def record(self, driver: Driver) -> FusedForm | None:
-        """Return what the result says of this form, None where it was not judged."""
+    def record(self, driver: Driver, samples: SampleSet) -> FusedForm | None:
+        """Return what the result says of this form by samples, None where it was not judged."""
         fused = self.prepared
         if fused is None:
             return None
@@ -138,7 +138,7 @@ class FusedCase:
             {layer.name for layer in self.given.case.model.table.layers},
         )
         fresh = (layer.op_type for layer in model.table.layers if layer.name not in names)
-        low = driver.recorded(self._all_low(SampleSet.JUDGED))
+        low = driver.recorded(self._all_low(samples))
         kept, outcome = self.holding or (None, None)
         return FusedForm(
             model=model.digest,

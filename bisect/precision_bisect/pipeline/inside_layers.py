@@ -25,6 +25,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.search.case import Case
+from precision_bisect.settings.targets import FUSED
 
 _GUARDED = ("Div", "Reciprocal", "Log", "Pow")
 """What small additions keep from 0."""
@@ -184,13 +185,16 @@ def unfelt(
     `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
     no inference of another kind, and gets none for this.
     """
-    marked = "margin" in [point.point for point in curve]
+    # Points of the curve are of the file, not of its fused form.
+    in_file = prepared.case.variant != FUSED
+    marked = in_file and "margin" in [point.point for point in curve]
     if plan is None or not (marked or prepared.backend.emulated):
         return []
     beyond = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
     if not beyond:
         return []
-    keep = "--export-point margin keeps them, too" if marked else "--keep keeps what it names"
+    keep = "--fuse-norms " * (not in_file) + "--keep keeps what it names"
+    keep = "--export-point margin keeps them, too" if marked else keep
     if marked and prepared.case.options.export_point == "margin":
         keep = "the exported plan keeps them"
     many, first = counted(len(beyond), "layer"), kept_names(prepared, beyond)[0]

@@ -7,8 +7,12 @@ from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
 from precision_bisect.machine.plain_files import whole
+from precision_bisect.pipeline.elsewhere import deployed_as
+from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.loading import Loaded
-from precision_bisect.runs.runfolder import REFERENCE, RunFolder
+from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.runs.results.endings import Deployable
+from precision_bisect.runs.runfolder import FUSED_DATA, FUSED_MODEL, REFERENCE, RunFolder
 
 
 def keep_made(loaded: Loaded, work: Path, folder: RunFolder) -> Loaded:
@@ -35,6 +39,26 @@ def keep_made(loaded: Loaded, work: Path, folder: RunFolder) -> Loaded:
         request = replace(request, model=path)
     options, model = replace(case.options, model=path), replace(case.model, path=path)
     return replace(loaded, request=request, case=replace(case, options=options, model=model))
+
+
+def deployed_with(
+    prepared: Prepared, fused: FusedCase | None, deploy: Deployable | None, folder: RunFolder
+) -> Prepared:
+    """Return the run as its plan to deploy is deployed; a model that was made for it is kept.
+
+    One of an earlier answer goes. Raises RunFolderError.
+    """
+    searched = {prepared.case.options.model.resolve(), prepared.loaded.request.model.resolve()}
+    if (folder.path / FUSED_MODEL).resolve() not in searched:
+        for name in (FUSED_MODEL, FUSED_DATA):
+            folder.remove(name)
+    if deploy is None:
+        return prepared
+    form = None if fused is None else fused.prepared
+    if deploy.record.fused and form is not None:
+        loaded = keep_made(form.loaded, form.work, folder)
+        prepared = replace(form, loaded=loaded, fingerprint=prepared.fingerprint)
+    return deployed_as(prepared, deploy.plan, held_in_tf32=deploy.record.tf32)
 
 
 def _copy(source: Path, path: Path) -> None:

@@ -30,6 +30,7 @@ from precision_bisect.pipeline.fastest import (
 from precision_bisect.pipeline.fastest_on_engine import (
     answer_to_deploy,
     deployable_on_engine,
+    held_in_tf32,
     with_tf32_first,
 )
 from precision_bisect.pipeline.fused_case import FusedCase
@@ -47,7 +48,7 @@ from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.settings.targets import TF32
-from precision_bisect.trial import CaseName, Phase, SampleSet
+from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
 
 
 def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) -> Search[Ending]:
@@ -168,6 +169,24 @@ def _first_that_holds(
             held_out = judged_by_held_out(plan, builds=prepared.problem.builds)
             yield from _in_case(case, held_out)
         return candidate
+    return None
+
+
+def held_as_exported(
+    prepared: Prepared, driver: Driver, ending: Ending, plan: Plan, samples: SampleSet
+) -> Search[Outcome | None]:
+    """Return what a plan came to with TF32 if it leaves so: one that no contest has judged.
+
+    An engine that has judged it is kept with the files.
+    """
+    without = outcome_of_answer(driver, plan, samples)
+    phase = Phase.EXPLANATION if prepared.backend.emulated else Phase.RECHECK
+    with in_tf32(prepared, driver.cases):
+        outcome = yield from held_in_tf32(prepared, driver, plan, samples, without, phase)
+        if outcome is not None and (
+            yield from _in_case(TF32, _passes_others(prepared, plan, ending))
+        ):
+            return outcome
     return None
 
 

@@ -109,9 +109,9 @@ def parser_conditions() -> Mapping[str, Any]:
 
 
 def low_kernels() -> Mapping[str, Any]:
-    """Return from which opset ONNX Runtime's CUDA provider runs an operator in a 16-bit type.
+    """Return the first and last opset at which ONNX Runtime's CUDA provider runs an operator low.
 
-    Only of those that it runs in FP32 earlier; None where it never does.
+    In a 16-bit type; only of those that it lacks at some opset, None where it has none at any.
     """
     return _table("low_kernels.json")
 

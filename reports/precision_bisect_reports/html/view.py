@@ -26,7 +26,7 @@ from precision_bisect_reports.html.source import (
     figure,
     sensitivities,
 )
-from precision_bisect_reports.speed import cost
+from precision_bisect_reports.speed import cost, mark_in_charts
 
 RUNS_LOW, RUNS_HIGH, FOLLOWER, FIXED, OTHER, OPEN = range(6)
 """What becomes of a node: decided low or kept; not decided on; or not decided yet."""
@@ -284,7 +284,8 @@ def _deployed(result: Result) -> dict[str, Any] | None:
     plan = result.deploy
     if plan is None or plan.error is None or result.deploys_fewest:
         return None
-    return {"kept_count": len(plan.kept), "error": figure(plan.error)}
+    name = mark_in_charts(result)
+    return {"name": name, "kept_count": len(plan.kept), "error": figure(plan.error)}
 
 
 def _without_layers(point: CurvePoint | FrontPoint) -> dict[str, Any]:

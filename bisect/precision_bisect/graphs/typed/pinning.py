@@ -74,34 +74,40 @@ def refuse_nothing_low(model: Model, low: LowName, hint: str) -> None:
 def without_cuda_kernel(model: Model, pair: Pair, plan: Plan) -> dict[LayerName, str]:
     """Return the layers that a plan runs in a type without a kernel in ONNX Runtime on CUDA.
 
-    In network order, each with the reason and the cure. Those that it runs in FP32 on the CPU,
-    too, are not among them. Raises what `TypedWriter` does.
+    In network order, each with the reason and the cure. Raises what `TypedWriter` does.
     """
-    since, layers = low_kernels()["since"], {layer.name: layer for layer in model.table.layers}
-    rows: list[tuple[LayerName, str, PrecisionName, int | None]] = [
-        (name, layers[name].op_type, kind, since[kind][layers[name].op_type])
+    table, layers = low_kernels()["opsets"], {layer.name: layer for layer in model.table.layers}
+    rows: list[tuple[LayerName, str, PrecisionName, Sequence[int | None] | None]] = [
+        (name, layers[name].op_type, kind, table[kind][layers[name].op_type])
         for name, kind in assigned(model.table, pair, plan).items()
-        if layers[name].domain in ("", "ai.onnx") and layers[name].op_type in since.get(kind, ())
+        if layers[name].domain in ("", "ai.onnx") and layers[name].op_type in table.get(kind, ())
     ]
     version = opset(model.proto)
-    if any(first is not None and version < first for *_, first in rows):
+    if "bf16" in (pair.low, pair.high) and any(opsets for *_, opsets in rows):
         # As it is written: BF16 may have the file converted.
         version = TypedWriter(model, pair).opset
     return {
-        name: _no_kernel(op_type, kind, first)
-        for name, op_type, kind, first in rows
-        if first is None or version < first
+        name: _no_kernel(op_type, kind, opsets, version)
+        for name, op_type, kind, opsets in rows
+        if opsets is None or not (opsets[0] or 0) <= version <= (opsets[1] or version)
     }
 
 
-def _no_kernel(op_type: str, kind: PrecisionName, first: int | None) -> str:
-    before, cure, low = "", "", kind.upper()
-    if first is not None:
-        before = f" before opset {first}"
-        cure = f"; raise the opset to {first} (onnx.version_converter), and it runs in {low}"
+def _no_kernel(
+    op_type: str, kind: PrecisionName, opsets: Sequence[int | None] | None, version: int
+) -> str:
+    where, cure, low = "", "", kind.upper()
+    if opsets is not None:
+        first, last = opsets
+        if last is not None and version > last:
+            where = f" since opset {last + 1}"
+            cure = f"; export at opset {last}, and it runs in {low}"
+        else:
+            where = f" before opset {first}"
+            cure = f"; raise the opset to {first} (onnx.version_converter), and it runs in {low}"
     # The CPU provider computes FP16 in FP32, and has no kernel in BF16 either.
     then = "it would run on the CPU" if kind == "fp16" else "the file would not open"
-    return f"no {low} kernel of {op_type}{before} on {LABELS['onnxruntime']}: {then}{cure}"
+    return f"no {low} kernel of {op_type}{where} on {LABELS['onnxruntime']}: {then}{cure}"
 
 
 def pinned_layers(model: Model, low: Form | None = None) -> dict[str, str]:

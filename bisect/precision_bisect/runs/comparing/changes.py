@@ -39,7 +39,16 @@ class Side:
             "minimal": result.certificate.minimal,
             "minimal_by_forecasts": result.certificate.minimal_by_forecasts,
             "kept": len(result.kept),
+            "deploy": self._deploy(result),
         }
+
+    def _deploy(self, result: Result) -> dict[str, Any] | None:
+        """Return what is to be deployed, which need not be the answer; None where that is open."""
+        if result.deploy is None:
+            return None
+        names = ("fused", "tf32", "error", "time")
+        plan = {name: getattr(result.deploy, name) for name in names}
+        return {"fp32": result.fp32_wins, "kept": len(result.deploy.kept), **plan}
 
 
 _FIGURES = (

@@ -22,7 +22,8 @@ class OnTargets:
     """The answer on `targets` that compute the model alike, and in another way than its own.
 
     `passed` is None where it was not evaluated; `message` says why. `error` and `stability` are as
-    in `Result`, on all samples and on copies of them.
+    in `Result`, on all samples and on copies of them. Where low layers `lack_kernel` there, so
+    many, nothing is evaluated.
     """
 
     targets: Sequence[TargetName]
@@ -31,6 +32,7 @@ class OnTargets:
     stability: Stability | None = None
     stored: Sequence[Stored] = ()
     message: str = ""
+    lack_kernel: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

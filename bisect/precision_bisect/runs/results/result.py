@@ -253,7 +253,12 @@ class Result(
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
         plan = self.deploy
-        return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
+        return plan is None or ({*plan.kept} == {*self.kept} and not self.deploys_fused)
+
+    @property
+    def deploys_fused(self) -> bool:
+        """Whether the plan to deploy is of the model with its norms put together."""
+        return self.deploy is not None and self.deploy.fused
 
     @property
     def fp32_wins(self) -> bool:

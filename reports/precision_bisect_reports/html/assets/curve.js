@@ -51,13 +51,13 @@ function labelled(text, position, align) {
 function deployed(scale, most) {
   const { deploy } = data.curve;
   const marks = deploy ? [{ value: [sizePlace(deploy.kept_count), scale.place(deploy.error)], deploy }] : [];
-  return { name: "to deploy", type: "scatter", symbol: "rect", symbolSize: 11, itemStyle: { color: colour("pass") }, z: 5, label: labelled(deploy && `to deploy: ${deploy.kept_count}`, "top", deploy && sizePlace(deploy.kept_count) > 0.5 * sizePlace(most) ? "right" : "left"), data: marks };
+  return { name: "deployed", type: "scatter", symbol: "rect", symbolSize: 11, itemStyle: { color: colour("pass") }, z: 5, label: labelled(deploy && `${deploy.name}: ${deploy.kept_count}`, "top", deploy && sizePlace(deploy.kept_count) > 0.5 * sizePlace(most) ? "right" : "left"), data: marks };
 }
 
 function timeOptions() {
   const { unit, plans } = data.curve.times;
   const scale = errorScale(plans.map((plan) => plan.error));
-  const points = plans.map((plan, place) => ({ value: [plan.time, scale.place(plan.error)], plan, label: labelled(plan.name, plan.name === "to deploy" ? "bottom" : "top", place < plans.length / 2 ? "left" : "right") }));
+  const points = plans.map((plan, place) => ({ value: [plan.time, scale.place(plan.error)], plan, label: labelled(plan.name, ["to deploy", "fastest mixed"].includes(plan.name) ? "bottom" : "top", place < plans.length / 2 ? "left" : "right") }));
   const x = axis(unit);
   return {
     ...plain(), tooltip: tooltip(({ data: { plan } }) => [plan.name, `error ${spell(plan.error)}`, `${spell(plan.time)} ${unit}`]), grid: { ...FRAME, top: 30, right: 60, bottom: 42 },

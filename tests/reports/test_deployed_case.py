@@ -1,0 +1,118 @@
+"""What a sentence says is of the plan that it speaks of: the answer's, or the one in the files."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from final_screens import DEPLOYMENT, KEPT, RESULT
+from precision_bisect.runs.comparing.changes import Comparison, compare, read_side
+from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.fused_form import FusedForm
+from precision_bisect.runs.results.other_targets import WithTf32
+from precision_bisect.runs.results.result import Diagnosis, Result
+from precision_bisect.runs.results.speed_report import PlanToDeploy
+from precision_bisect.runs.runfolder import RESULT as RESULT_FILE
+from precision_bisect_reports.comparison import told_of
+from precision_bisect_reports.error_by_time import error_by_time
+from precision_bisect_reports.next_steps import next_steps
+from precision_bisect_reports.page_model import page_of
+from precision_bisect_reports.promise import with_tf32
+
+FORM = FusedForm(
+    model="00", operators={"LayerNormalization": 1}, candidates=3, kept=[], error=4e-4
+)
+PLAN = PlanToDeploy(
+    kept=[],
+    error=4e-4,
+    time=0.5,
+    answer_time=0.8,
+    fp32_tf32_time=0.9,
+    full_batch_time=0.5,
+    casts=0,
+    weight_bytes=1,
+    answer_weight_bytes=1,
+    high_weight_bytes=2,
+    estimated=True,
+    fused=True,
+)
+HOLDS = WithTf32(fp32_passed=True, fp32_error=1e-4, passed=True, error=4e-4)
+FUSED = replace(
+    RESULT,
+    deploy=PLAN,
+    fused=FORM,
+    tf32=HOLDS,
+    tf32_on=True,
+    export_point="deploy",
+    promises_of="deploy",
+    layer_precisions=None,
+    layer_precisions_reason="no layer is kept",
+    deployment=DEPLOYMENT,
+)
+FP32 = replace(FUSED, deploy=replace(PLAN, time=1.5))
+
+
+def steps(result: Result) -> list[str]:
+    """Return what to do next, with the commands."""
+    every = next_steps(result, Path("m.onnx"), ["precision-bisect", "m.onnx"])
+    return [shlex.join([step.what, *step.commands]) for step in every]
+
+
+def test_files_that_keep_nothing_are_asked_nothing_of_kept_layers() -> None:
+    """All of the fused form runs low, though the answer for the file keeps layers."""
+    told = " ".join(steps(FUSED))
+    assert "verify" not in told and "weak)" in told
+    few = " ".join(steps(replace(FUSED, export_point="fewest", layer_precisions="a:fp32")))
+    assert "verify" in few
+
+
+def test_layers_that_the_files_do_not_keep_gain_nothing_from_tf32_off() -> None:
+    """The count beside `TF32 off` is of what the files keep for its rounding."""
+    rounded = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="") for name in KEPT]
+    off = replace(FUSED, tf32_on=False, diagnosis=rounded)
+    assert not any("TF32 off (for" in step for step in steps(off))
+    fewest = replace(off, export_point="fewest", promises_of="fewest")
+    assert any("TF32 off (for 4 layers)" in step for step in steps(fewest))
+
+
+@pytest.mark.parametrize(
+    ("result", "name", "mark"),
+    [
+        (FUSED, "the plan to deploy", "to deploy"),
+        (FP32, "the fastest mixed plan", "fastest mixed"),
+    ],
+    ids=["mixed", "FP32"],
+)
+def test_the_plan_to_deploy_is_none_where_fp32_is(result: Result, name: str, mark: str) -> None:
+    """Words and charts name the mixed plan otherwise there."""
+    assert result.fp32_wins is (name == "the fastest mixed plan")
+    assert name in with_tf32(result)
+    assert mark in [plan.name for plan in error_by_time(result).plans]
+    (exports,) = (row.text for row in page_of(result).rows if row.label == "exports")
+    assert exports.startswith(name)
+
+
+def test_a_file_that_gains_nothing_may_have_a_form_that_does() -> None:
+    """Nobody is told to deploy FP32 then, and the files are those of the form."""
+    every = tuple(f"n{i}" for i in range(10))
+    rungs = (replace(RESULT.rungs[0], layers=every, count=10), RESULT.rungs[1])
+    nothing = replace(FUSED, kept=every, rungs=rungs)
+    assert nothing.gains_nothing
+    assert "of the file as it stands" in page_of(nothing).sentence
+    told = " ".join(steps(nothing))
+    assert "deploy the model with every layer" not in told and "build" in told
+    alone = replace(nothing, deploy=None, fused=None, export_point=None)
+    assert "deploy the model with every layer" in " ".join(steps(alone))
+
+
+def test_two_runs_that_keep_alike_may_deploy_other_plans(tmp_path: Path) -> None:
+    """`compare` has a line of it beside that of the kept layers."""
+    cells = []
+    for name, result in (("fused", FUSED), ("fp32", FP32), ("none", RESULT)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / RESULT_FILE).write_text(result.to_text(), encoding="utf-8")
+        cells.append(dict(told_of(read_side(tmp_path / name)))["to deploy"])
+    assert ["0 layers in FP32, norms put together", "FP32", ""] == cells
+    comparison: Comparison = compare(read_side(tmp_path / "fused"), read_side(tmp_path / "fp32"))
+    assert comparison.same
