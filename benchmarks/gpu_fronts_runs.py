@@ -83,7 +83,9 @@ def fp32_instead(run: Path) -> Mapping[str, Any] | None:
     result = read_result(run / RESULT, "")
     if not result.fp32_wins:
         return None
-    return {} if result.tf32 is None or result.tf32.fp32_passed else WITHOUT_TF32
+    assert result.deploy is not None
+    in_tf32 = result.tf32 is None or result.deploy.rivals_tf32(result.tf32)
+    return {} if in_tf32 else WITHOUT_TF32
 
 
 def opening(

@@ -10,7 +10,7 @@ from precision_bisect.runs.results.certificates import Certificate, Need, Uncert
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
-from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
+from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen, as_safe
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
 from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
@@ -285,6 +285,13 @@ def fails_elsewhere(result: Result) -> str:
     return "; ".join(parts)
 
 
+def may_be_over(share: float | None) -> str:
+    """Say what share of unseen inputs may be over, "" for a safe one, and where nothing tells."""
+    if as_safe(share, None):
+        return ""
+    return f" (by how errors spread up to {share:.0%} of unseen inputs may be over)"
+
+
 def with_tf32(result: Result) -> str:
     """Say what TF32 makes of FP32 and of the answer; "" where nothing was evaluated."""
     judged = result.tf32
@@ -294,6 +301,7 @@ def with_tf32(result: Result) -> str:
         "" if error is None else f" (error {error:.2g})"
         for error in (judged.fp32_error, judged.error)
     )
+    fp32 += may_be_over(judged.fp32_unseen)
     default = "with TF32, the libraries' default"
     leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
     plan = "the answer" if leaves_fewest else "the plan to deploy"

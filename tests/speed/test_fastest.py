@@ -17,7 +17,6 @@ from precision_bisect.options import Objective
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     JUDGED,
-    ROOM,
     Estimates,
     Rivals,
     fastest,
@@ -29,6 +28,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
     Contest,
     fastest_on_engine,
 )
+from precision_bisect.pipeline.risk import ROOM
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.protocols import Search, T
@@ -102,6 +102,7 @@ def test_it_passes_its_own_trial_and_is_no_slower(
     estimates = alike(graph)
     rivals = Rivals(
         names=[LayerName(name) for name in oracles.problem(size).names],
+        limit=oracles.TOLERANCE,
         law=law,
         answer=answer,
         outcome=oracle(answer.kept),
@@ -182,6 +183,7 @@ def contests(draw: st.DrawFn) -> tuple[Contest, Engine]:
     law = Law.of([min(draw(figures), 1e30) for _ in errors], Plan.of(()))
     rivals = Rivals(
         names=[LayerName(name) for name in oracles.problem(size).names],
+        limit=oracles.TOLERANCE,
         law=law,
         answer=answer,
         outcome=outcome,
@@ -250,7 +252,14 @@ def test_an_engine_without_a_clock_has_no_plan_to_deploy() -> None:
     answer, outcome = Plan.of([0]), oracles.outcome(0.1)
     law = Law.of([0.1, 0.1], Plan.of(()))
     names = [LayerName(name) for name in oracles.problem(2).names]
-    rivals = Rivals(names=names, law=law, answer=answer, outcome=outcome, estimates=estimates)
+    rivals = Rivals(
+        names=names,
+        limit=oracles.TOLERANCE,
+        law=law,
+        answer=answer,
+        outcome=outcome,
+        estimates=estimates,
+    )
     trial = Proposal(plan=answer, kind=Kind.REBUILD, timed=True)
     contest = Contest(rivals=rivals, limit=1.0, trial=trial, multiplying=(), spent_s=math.inf)
     simulation = oracles.Simulation(2, lambda kept: outcome)

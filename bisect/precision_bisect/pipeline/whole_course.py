@@ -21,7 +21,6 @@ from precision_bisect.pipeline.elsewhere import (
     in_tf32,
 )
 from precision_bisect.pipeline.fastest import (
-    ROOM,
     Rivals,
     estimates_of,
     fastest,
@@ -35,7 +34,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import selecting
+from precision_bisect.pipeline.risk import ROOM, selecting
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
@@ -121,6 +120,7 @@ def _with_fastest(
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
+        limit=prepared.problem.tolerance,
         law=curve.law,
         answer=answer,
         outcome=outcome,
