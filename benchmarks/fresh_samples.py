@@ -33,7 +33,6 @@ from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase, Proposal, SampleSet
-from zoo.judge import Sample
 from zoo.networks import NETWORKS, save
 from zoo.networks import prepare as prepare_network
 
