@@ -9,10 +9,13 @@ emulator.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from precision_bisect.graphs.batching import rebatched
+from precision_bisect.graphs.batching import CannotBatchError, rebatched
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import Shape
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import DEFAULT_STRATEGY, Objective
@@ -37,6 +40,8 @@ JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
 LEARNT = 2
 """Of these, how many are proposed after the law's factor was learnt from the first."""
+FULL = 32
+"""Times the samples' batch that a full one is. A round figure: launches hardly count there."""
 SAFER = 2
 """Plans of less error that are judged where none so far is safe on unseen inputs. A bound."""
 FIRST_DRAW = CURVE_DRAW + 4096
@@ -45,8 +50,8 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
-    not count, the same under TF32; and `instead` of time for the objectives that say so."""
+    """What plans cost for the samples' batch, and for a full one of `FULL` times as many, the same
+    under TF32; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
     full_batch: CostGraph
@@ -131,21 +136,35 @@ class Rivals:
 def estimates_of(prepared: Prepared) -> Estimates:
     """Return what plans cost by the first sample's shapes, or at the batch that is timed.
 
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target. A graph that has
+    no other batch counts as if launches took no time, in place of a full one.
     """
     case = prepared.case
     model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
+    fused, in_tf32 = fused_groups(model), case.options.engine.in_tf32
     if batch is not None:
-        model = replace(model, proto=rebatched(model.proto, batch))
-        shapes = {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
-    graph = partial(cost_graph, model, shapes, fused=fused_groups(model))
+        model, shapes = _at_batch(model, shapes, batch)
+    graph = partial(cost_graph, model, shapes, fused=fused)
+    own = {shape[0] for shape in shapes.values() if shape}
+    full = partial(graph, kernel_ms=0.0)
+    if len(own) == 1:
+        with suppress(CannotBatchError):
+            full = partial(cost_graph, *_at_batch(model, shapes, FULL * own.pop()), fused=fused)
     return Estimates(
-        plain=graph(tf32=case.options.engine.in_tf32),
-        full_batch=graph(kernel_ms=0.0, tf32=case.options.engine.in_tf32),
+        plain=graph(tf32=in_tf32),
+        full_batch=full(tf32=in_tf32),
         tf32=graph(tf32=True),
-        full_batch_tf32=graph(kernel_ms=0.0, tf32=True),
+        full_batch_tf32=full(tf32=True),
         instead={"smallest": weight_graph(case.model)},
     )
+
+
+def _at_batch(
+    model: Model, shapes: Mapping[str, Shape], batch: int
+) -> tuple[Model, Mapping[str, Shape]]:
+    """Return a model for another batch, and the shapes of its inputs. Raises CannotBatchError."""
+    many = replace(model, proto=rebatched(model.proto, batch))
+    return many, {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
 
 
 def seeks_fastest(prepared: Prepared) -> bool:
