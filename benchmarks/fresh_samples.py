@@ -29,6 +29,7 @@ from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.settings.targets import TF32
@@ -88,6 +89,9 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
             timeout=given.limit_s,
         )
         result = read_result(run / "result.json", "")
+        # Its plan is of that file.
+        if result.deploy is not None and result.deploy.fused and not result.fp32_wins:
+            model = run / FUSED_MODEL
         options = Options(
             model=model,
             inputs=[*judged, *fresh],

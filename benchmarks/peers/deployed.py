@@ -185,7 +185,7 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         [
             run["network"],
-            f"{run['wall_s']:.0f}",
+            f"{run['wall_s']:.0f}{', full batch' * run.get('full', False)}",
             *(str(run.get(key, run.get("error", ""))) for key in ("builds", "evaluations")),
             *(str(run.get("layers", {}).get(point, "")) for point in ("fewest", "deploy")),
             str(run.get("candidates", "")),
