@@ -5,13 +5,13 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_fronts_runs import search
+from gpu_fronts_runs import FULL, OWN, TF32, WITHOUT_TF32, search
 from gpu_job import gpu_query
 from gpu_packing import SPEC, unpacked
 from gpu_turns import Bound, in_turns, opened_for
@@ -19,6 +19,7 @@ from gpu_turns import Bound, in_turns, opened_for
 from zoo.judge import load
 
 RANDOM_LABEL = "random"
+BEFORE = ", without TF32"
 
 
 def measure(given: argparse.Namespace) -> None:
@@ -41,12 +42,14 @@ def measure(given: argparse.Namespace) -> None:
         ]
         for folder in folders:
             wanted = json.loads((folder / SPEC).read_text())["network"] in given.search
-            if wanted and time.monotonic() + given.search_s < deadline:
-                figures["runs"].append(search(folder, given.search_s, given.backend))
-                _write(figures, given.out)
-                print(figures["runs"][-1], flush=True)
+            for full in batches(folder, given.at) if wanted else ():
+                if time.monotonic() + given.search_s < deadline:
+                    took = search(folder, given.search_s, given.backend, full=full)
+                    figures["runs"].append(took)
+                    _write(figures, given.out)
+                    print(took, flush=True)
         for random in (False, True):
-            rounds = [(folder, full) for folder in folders for full in batches(folder)]
+            rounds = [(folder, full) for folder in folders for full in batches(folder, given.at)]
             for place, (folder, full) in enumerate(rounds):
                 now = time.monotonic()
                 # Of what is left each has its share, which the next ones get if it needs less.
@@ -54,6 +57,7 @@ def measure(given: argparse.Namespace) -> None:
                 bench = Bench(
                     folder,
                     full=full,
+                    only=tuple(given.only),
                     provider=given.provider,
                     until=until if random else deadline,
                 )
@@ -62,11 +66,11 @@ def measure(given: argparse.Namespace) -> None:
                 print(f"{bench.title}: {len(rows)} rows, {deadline - now:.0f} s left", flush=True)
 
 
-def batches(folder: Path) -> tuple[bool, ...]:
-    """Return the batches to measure at: the samples' own is False, a full one True."""
+def batches(folder: Path, at: Sequence[str]) -> Sequence[bool]:
+    """Return the batches to measure `at`: the samples' own is False, a full one True."""
     spec = json.loads((folder / SPEC).read_text())
-    first = load(folder / "samples")[0]
-    return (False,) if spec["batch"] == rows_of(first) else (False, True)
+    alike = spec["batch"] == rows_of(load(folder / "samples")[0])
+    return [full for full in (False, *[True] * (not alike)) if (OWN, FULL)[full] in at]
 
 
 def rows_of(sample: Mapping[str, Any]) -> int:
@@ -75,12 +79,20 @@ def rows_of(sample: Mapping[str, Any]) -> int:
 
 
 class Bench:
-    """A network's models with its samples as they are, or at a `full` batch."""
+    """A network's models with its samples as they are, or at a `full` batch.
 
-    def __init__(self, folder: Path, *, full: bool, provider: str, until: float) -> None:
+    Of them those whose labels begin with one of `only`.
+    """
+
+    def __init__(
+        self, folder: Path, *, full: bool, only: tuple[str, ...], provider: str, until: float
+    ) -> None:
         spec = json.loads((folder / SPEC).read_text())
         self._folder, self._full, self._until = folder, full, until
-        self._models, batch = spec.pop("models"), spec.pop("batch")
+        models, batch = spec.pop("models"), spec.pop("batch")
+        self._models = [each for each in models if each.get(FULL, full) == full]
+        self._models += [*_as_before(self._models)]
+        self._only = only
         self._judged = spec.pop("judged")
         self._samples = load(folder / "samples")
         self._wanted = [list(outputs.values()) for outputs in load(folder / "references")]
@@ -100,7 +112,9 @@ class Bench:
         models = [
             model
             for model in self._models
-            if model["label"] not in done and model["label"].startswith(RANDOM_LABEL) is random
+            if model["label"] not in done
+            and model["label"].startswith(RANDOM_LABEL) is random
+            and model["label"].startswith(self._only)
         ]
         if not models or time.monotonic() > self._until:
             return []
@@ -144,6 +158,16 @@ class Bench:
         wanted = stacks([dict(enumerate(outputs)) for outputs in self._wanted], self._parts)
         outputs = [list(each.values()) for each in wanted]
         return opened_for(path, model["options"], samples, outputs, self._provider)
+
+
+def _as_before(models: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the fewest layers opened without TF32, as commit 3263d67e had its answers opened."""
+    for model in models:
+        label, options = model["label"], model["options"].get("provider_options", {})
+        if label.endswith(": fewest") and options.get(TF32) != "0":
+            without = {**options, **WITHOUT_TF32["provider_options"]}
+            before = {**model["options"], "provider_options": without}
+            yield {**model, "label": f"{label}{BEFORE}", "options": before}
 
 
 def stacks(samples: Sequence[Mapping[Any, Any]], count: int) -> list[Mapping[Any, Any]]:

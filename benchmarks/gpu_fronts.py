@@ -11,9 +11,10 @@ layers. It draws 64 fresh samples, computes the references, and writes one file.
 ONNX Runtime CUDA and such files alone. It measures each network with its samples as they are, and
 at a batch that fills a GPU. Every model is opened with the library's own options, so TF32 is on,
 ours with those that its run recommends, and runs as a CUDA graph where all of it runs on the
-device. Each model is timed in turns with FP32 as the library runs it, and judged on the samples
-that the tools had and on fresh ones. Tools come first, random plans while there is time; what
-`--out` has already is not measured again. `table` writes `peers.md` anew, with the latencies of
+device. Ours may run there, too, at the samples' batch and with `--time-batch` at the full one.
+Each model is timed in turns with FP32 as the library runs it, and judged on the samples that the
+tools had and on fresh ones. Tools come first, random plans while there is time; what `--out` has
+already is not measured again. `table` writes `peers.md` anew, with the latencies of
 `gpu_deployed.json`. `draw` needs Matplotlib; its figures are of models that ran without TF32.
 """
 
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from gpu_bench import RANDOM_LABEL, measure
-from gpu_fronts_runs import WITHOUT_TF32, fp32_instead, opening, plans_of, products_of
+from gpu_fronts_runs import FULL, OWN, WITHOUT_TF32, fp32_instead, opening, plans_of, products_of
 
 RANDOM, SEED = 60, 7
 SAMPLES, FRESH, FRESH_SEED = 16, 64, 3
@@ -80,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--seconds", type=float, default=480.0, help="no model begins later")
     measuring.add_argument("--search", nargs="*", default=(), help="networks to run ours on first")
+    measuring.add_argument("--at", nargs="+", choices=(OWN, FULL), default=(OWN, FULL))
+    measuring.add_argument("--only", nargs="+", default=("",), help="labels that begin so")
     measuring.add_argument("--search-s", type=float, default=100.0, help="seconds of such a run")
     measuring.add_argument("--backend", default="onnxruntime", help="of such a run")
     measuring.add_argument("--provider", default="CUDAExecutionProvider")

@@ -23,27 +23,38 @@ WITHOUT_TF32: Mapping[str, Any] = {"provider_options": {TF32: "0"}}
 LABEL = "precision-bisect, run there"
 
 
-def search(folder: Path, limit_s: float, backend: str) -> Mapping[str, Any]:
+OWN, FULL = "own", "full"
+"""The batches that are measured at. Of a packed model the second tells which is its only one."""
+
+
+def search(
+    folder: Path, limit_s: float, backend: str, *, full: bool | None = None
+) -> Mapping[str, Any]:
     """Run the command line on a network's folder, add its plans, and tell what the run took.
 
-    After `limit_s` seconds the run is interrupted, and its best plan counts.
+    After `limit_s` seconds the run is interrupted, and its best plan counts. With `full` given
+    the run times at a full batch, or at the samples', and its plans are measured there alone.
     """
     spec = json.loads((folder / SPEC).read_text())
-    work, inputs = folder / "run", folder / "judged"
+    at = {} if full is None else {FULL: full}
+    place = "-full" * bool(full)
+    work, inputs = folder / f"run{place}", folder / "judged"
     shutil.rmtree(inputs, ignore_errors=True)
     inputs.mkdir()
     for path in sorted((folder / "samples").glob("*.npz"))[: spec["judged"]]:
         shutil.copyfile(path, inputs / path.name)
     command = [str(folder / "0.onnx"), "--inputs", str(inputs), "--backend", backend]
     command += [f"--{spec['limit']}", f"{spec['bound']:g}", "--out", str(work)]
+    command += ["--time-batch", str(spec["batch"])] if full else []
     ended = _called(command, folder / "log", limit_s)
-    took = {"network": spec["network"], "wall_s": ended.wall_s, "exit": ended.code}
+    took = {"network": spec["network"], **at, "wall_s": ended.wall_s, "exit": ended.code}
     if not (work / RESULT).exists():
         return {**took, "error": ended.said}
     result = json.loads((work / RESULT).read_text())
     multiplied, plans = products_of(folder / "0.onnx"), plans_of(result)
+    own: dict[str, Mapping[str, Any]] = {}
     for point, kept in plans.items():
-        out, name = work / point, f"run-{point}"
+        out, name = work / point, f"run{place}-{point}"
         export = ["export", str(work), "--export-point", point, "--out", str(out)]
         done = _called(export, folder / "log", limit_s)
         if done.code or kept is None:
@@ -54,13 +65,12 @@ def search(folder: Path, limit_s: float, backend: str) -> Mapping[str, Any]:
         if (many := rebatched(model, spec["batch"])) is not model:
             onnx.save(many, folder / f"{name}.batch.onnx")
         options = opening(result, kept, multiplied)
-        spec["models"].append({"label": f"{LABEL}: {point}", "model": name, "options": options})
-    models = {each["label"]: each for each in spec["models"]}
+        own[f"{LABEL}: {point}"] = {"model": name, "options": options}
     if (fp32 := fp32_instead(work)) is not None:
-        models[f"{LABEL}: answer"] = {"model": 0, "options": fp32}
-    elif f"{LABEL}: deploy" in models:
-        models[f"{LABEL}: answer"] = models[f"{LABEL}: deploy"]
-    spec["models"] = [{**model, "label": label} for label, model in models.items()]
+        own[f"{LABEL}: answer"] = {"model": 0, "options": fp32}
+    elif f"{LABEL}: deploy" in own:
+        own[f"{LABEL}: answer"] = own[f"{LABEL}: deploy"]
+    spec["models"] += [{**model, "label": label, **at} for label, model in own.items()]
     (folder / SPEC).write_text(json.dumps(spec, indent=1))
     told = {key: result[key] for key in ("status", "candidates", "builds", "evaluations", "tf32")}
     deploy = {key: (result["deploy"] or {}).get(key) for key in ("error", "latency", "tf32")}
@@ -83,7 +93,9 @@ def fp32_instead(run: Path) -> Mapping[str, Any] | None:
     result = read_result(run / RESULT, "")
     if not result.fp32_wins:
         return None
-    return {} if result.tf32 is None or result.tf32.fp32_passed else WITHOUT_TF32
+    assert result.deploy is not None
+    in_tf32 = result.tf32 is None or result.deploy.rivals_tf32(result.tf32)
+    return {} if in_tf32 else WITHOUT_TF32
 
 
 def opening(

@@ -35,8 +35,8 @@ from zoo.networks import NETWORKS, SEEDS, SkippedError, prepare, save
 
 FRESH, FRESH_SEED = 64, 3
 ANSWER = "answer.json"
-DEPLOYED = "gpu_deployed.json"
-"""What `gpu_fronts.py measure` wrote, beside the figures here."""
+DEPLOYED, WITHOUT_TF32 = "gpu_deployed.json", "gpu_fronts.json"
+"""What `gpu_fronts.py measure` wrote, beside the figures here, and before it had TF32 on."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -85,9 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write_tables(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Write the tables, with the latencies on a GPU that lie beside them."""
-    measured = path.with_name(DEPLOYED)
-    figures = json.loads(measured.read_text()) if measured.exists() else None
-    path.write_text(markdown(rows, figures))
+    figures, fronts = (
+        json.loads(measured.read_text()) if measured.exists() else None
+        for measured in map(path.with_name, (DEPLOYED, WITHOUT_TF32))
+    )
+    path.write_text(markdown(rows, figures, (fronts or {}).get("rows", ())))
 
 
 def written(rows: Sequence[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from statistics import median
 from typing import Any, TypeAlias
 
 Row: TypeAlias = Mapping[str, Any]
@@ -23,12 +24,16 @@ COLUMNS = {
 """The labels that a column has the best of."""
 ANSWERS = ("precision-bisect, run there: answer", "precision-bisect: answer")
 """What ours says to deploy, FP32 or a plan: where it ran on the GPU, else where it did not."""
+FEWEST = ("precision-bisect, run there: fewest", "precision-bisect: fewest")
 NEAR = 0.02
 """What a plan may be slower and still count as the fastest; sessions of one file differ so."""
 
 
-def deployed(figures: Mapping[str, Any]) -> list[str]:
-    """Return the lines of tables with a row for each network and batch."""
+def deployed(figures: Mapping[str, Any], fronts: Sequence[Row] = ()) -> list[str]:
+    """Return the lines of tables with a row for each network and batch.
+
+    The `fronts` are rows of models that ran without TF32, at the samples' batch.
+    """
     rounds = _rounds(figures["rows"])
     gpus = ", ".join(figures["machine"]["gpus"])
     return [
@@ -42,6 +47,7 @@ def deployed(figures: Mapping[str, Any]) -> list[str]:
         *_table(("network, batch", *COLUMNS), map(_latencies, rounds)),
         "",
         *_answers(rounds),
+        *_gains(rounds, fronts),
         *_runs(figures.get("runs", ())),
     ]
 
@@ -120,6 +126,47 @@ def _answers(rounds: Sequence[Sequence[Row]]) -> list[str]:
     ]
 
 
+def _gains(rounds: Sequence[Sequence[Row]], fronts: Sequence[Row]) -> list[str]:
+    """Return how much less time what ours says to deploy takes than its fewest layers did."""
+    lines, gains = [], list[float]()
+    for rows in rounds:
+        answer, before = _answer(rows), _before_ms(rows, fronts)
+        if answer is not None and before is not None:
+            gains.append(1 - _ms(answer) / before)
+            ms = f"{before:.3g}", f"{_ms(answer):.3g}"
+            lines.append([_place(rows), *ms, f"{gains[-1]:.0%}"])
+    if not lines:
+        return []
+    return [
+        "The fewest layers without TF32, as commit 3263d67e had its answers opened, beside what "
+        f"ours says to deploy. It takes {median(gains):.0%} less time in the median. Where they "
+        "were not timed in the same turns, their time is a share of FP32 without TF32 in "
+        "`gpu_fronts.json`, times that of FP32 here.",
+        "",
+        *_table(("network, batch", "fewest, ms", "to deploy, ms", "less"), lines),
+        "",
+    ]
+
+
+def _before_ms(rows: Sequence[Row], fronts: Sequence[Row]) -> float | None:
+    """Return what the fewest layers take without TF32, None where nothing tells."""
+    timed = {row["label"]: row for row in rows if "latency" in row}
+    for label in FEWEST:
+        if (row := timed.get(f"{label}, without TF32")) is not None:
+            return _ms(row)
+        if (row := timed.get(label)) is not None and row["options"].get("use_tf32") == "0":
+            return _ms(row)
+    own = {
+        row["label"]: _ms(row)
+        for row in fronts
+        if row["network"] == rows[0]["network"] and "latency" in row and rows[0]["batch"] == 1
+    }
+    fp32 = timed.get(COLUMNS["FP32 without TF32"][0])
+    if fp32 is None or not {FP32, ANSWERS[1]} <= own.keys():
+        return None
+    return own[ANSWERS[1]] / own[FP32] * _ms(fp32)
+
+
 def _answer(rows: Sequence[Row]) -> Row | None:
     """Return the row of what ours says to deploy, None where it was not measured."""
     timed = {row["label"]: row for row in rows if "latency" in row and "fresh_over" in row}
@@ -138,7 +185,7 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         [
             run["network"],
-            f"{run['wall_s']:.0f}",
+            f"{run['wall_s']:.0f}{', full batch' * run.get('full', False)}",
             *(str(run.get(key, run.get("error", ""))) for key in ("builds", "evaluations")),
             *(str(run.get("layers", {}).get(point, "")) for point in ("fewest", "deploy")),
             str(run.get("candidates", "")),

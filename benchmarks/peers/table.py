@@ -41,17 +41,22 @@ def merged(
     )
 
 
-def markdown(rows: Sequence[dict[str, Any]], figures: Mapping[str, Any] | None = None) -> str:
+def markdown(
+    rows: Sequence[dict[str, Any]],
+    figures: Mapping[str, Any] | None = None,
+    fronts: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the tables; what holds is within the limit on all copies.
 
-    The `figures` are those that `gpu_fronts.py measure` writes, if there are any.
+    The `figures` are those that `gpu_fronts.py measure` writes, if there are any, `fronts` rows
+    of the same of models that ran without TF32.
     """
     tables = [
         list(of)
         for _, of in groupby(rows, key=lambda row: (row["network"], row["bound"], row["samples"]))
     ]
     lines = ["# Tools beside each other", "", *ALL_OF_IT, *map(_summary, tables), ""]
-    lines += [] if figures is None else deployed(figures)
+    lines += [] if figures is None else deployed(figures, fronts)
     for here in tables:
         network, limit, bound, samples = (
             here[0][key] for key in ("network", "limit", "bound", "samples")

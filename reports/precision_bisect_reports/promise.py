@@ -11,7 +11,7 @@ from precision_bisect.runs.results.chosen_point import kept_in_files
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.results.other_targets import InputRange, OnTargets
 from precision_bisect.runs.results.result import Inputs, Result
-from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
+from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen, as_safe
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, snr_of
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
@@ -300,6 +300,13 @@ def fails_elsewhere(result: Result) -> str:
     return "; ".join(parts)
 
 
+def may_be_over(share: float | None) -> str:
+    """Say what share of unseen inputs may be over, "" for a safe one, and where nothing tells."""
+    if as_safe(share, None):
+        return ""
+    return f" (by how errors spread up to {share:.0%} of unseen inputs may be over)"
+
+
 def with_tf32(result: Result) -> str:
     """Say what TF32 makes of FP32 and of the answer; "" where nothing was evaluated."""
     judged = result.tf32
@@ -309,6 +316,7 @@ def with_tf32(result: Result) -> str:
         "" if error is None else f" (error {error:.2g})"
         for error in (judged.fp32_error, judged.error)
     )
+    fp32 += may_be_over(judged.fp32_unseen)
     default = "with TF32, the libraries' default"
     leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
     plan = "the answer" if leaves_fewest else deployed_as(result)

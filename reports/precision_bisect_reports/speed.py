@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import (
     RANK_CORRELATIONS,
@@ -13,6 +14,7 @@ from precision_bisect.runs.results.speed_report import (
     SpeedReport,
 )
 from precision_bisect.runs.saved_options import typing_of
+from precision_bisect_reports.promise import may_be_over
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
 MOST_PLAN_ROWS = 8
@@ -77,7 +79,7 @@ def to_deploy(result: Result) -> str:
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()
-    if tf32 is not None and tf32.fp32_passed:
+    if tf32 is not None and plan.rivals_tf32(tf32):
         error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
         fp32, beside = f"FP32: TF32 holds{error}", f"{high} with TF32{error}"
     else:
@@ -91,7 +93,8 @@ def to_deploy(result: Result) -> str:
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
-        return f"{fp32}, {how}{times} {mixed}"
+        return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, tf32)}"
+    own += may_be_over(plan.unseen_share)
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
@@ -128,6 +131,16 @@ def fused_form(result: Result) -> str:
     if result.deploys_fused:
         use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"
+
+
+def _at_full_batch(plan: PlanToDeploy, tf32: WithTf32 | None) -> str:
+    """Say how much faster a plan is at a large batch that is slower than FP32 at the samples'."""
+    gain, alike = 1 / plan.full_batch_time, plan.tf32 or not plan.rivals_tf32(tf32)
+    if not plan.estimated or not alike or gain < FASTER:
+        return ""
+    return (
+        f"; at 32 times the batch the plan is {gain:.2g} times as fast by estimate: --time-batch N"
+    )
 
 
 def _gain(plan: PlanToDeploy) -> str:

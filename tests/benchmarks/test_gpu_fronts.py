@@ -162,3 +162,14 @@ def test_what_ran_on_the_gpu_answers_there() -> None:
     there = {**fp32, "label": "precision-bisect, run there: answer"}
     text = tables([fp32, row("precision-bisect: answer", 2.0, 0.05), there])
     assert "| n, 1 | FP32, run there | 1 | 1 (fp32) | 0% |" in text
+
+
+def test_the_gain_is_over_the_fewest_layers_as_they_were_opened() -> None:
+    """Turns of one session count before figures of another; with TF32 on it is another answer."""
+    now, fewest = row("precision-bisect: answer", 0.8, 0.05), row("precision-bisect: fewest", 1, 0)
+    off = {**fewest, "label": f"{fewest['label']}, without TF32", "latency": {"median": 1.6}}
+    timed = [{**each, "options": {"use_tf32": "1"}} for each in (now, fewest, off)]
+    assert "| n, 1 | 1.6 | 0.8 | 50% |" in tables(timed)
+    assert "3263d67e" not in tables(timed[:2])
+    timed[1]["options"] = {"use_tf32": "0"}
+    assert "| n, 1 | 1 | 0.8 | 20% |" in tables(timed[:2])

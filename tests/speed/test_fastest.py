@@ -17,7 +17,7 @@ from precision_bisect.options import Objective
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     JUDGED,
-    ROOM,
+    SAFER,
     Estimates,
     Rivals,
     fastest,
@@ -29,15 +29,25 @@ from precision_bisect.pipeline.fastest_on_engine import (
     Contest,
     fastest_on_engine,
 )
+from precision_bisect.pipeline.risk import ROOM, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.protocols import Search, T
 from precision_bisect.runs.results.speed_report import AS_FAST
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.combinators import feed
 from precision_bisect.search.rounding_law import Law
 from precision_bisect.settings.targets import TF32
-from precision_bisect.trial import Evidence, Identity, Kind, Latency, Outcome, Proposal
+from precision_bisect.trial import (
+    Evidence,
+    Identity,
+    Kind,
+    Latency,
+    OneByOne,
+    Outcome,
+    Proposal,
+)
 
 
 @st.composite
@@ -102,6 +112,7 @@ def test_it_passes_its_own_trial_and_is_no_slower(
     estimates = alike(graph)
     rivals = Rivals(
         names=[LayerName(name) for name in oracles.problem(size).names],
+        limit=oracles.TOLERANCE,
         law=law,
         answer=answer,
         outcome=oracle(answer.kept),
@@ -126,6 +137,50 @@ def test_it_passes_its_own_trial_and_is_no_slower(
             if (trial.outcome.error or 0.0) <= ROOM * oracles.TOLERANCE
         ]
         assert all(graph.time(plan.kept) > graph.time(deploy.plan.kept) for plan in roomy)
+
+
+@examples(20)
+@given(data=st.data(), graph=graphs(), spread=st.sampled_from([0.05, 0.3, 0.6]))
+def test_it_is_safe_on_unseen_inputs_where_a_plan_is(
+    data: st.DataObject, graph: CostGraph, spread: float
+) -> None:
+    """Errors of samples spread: the fastest that nearly none of the unseen exceed is deployed."""
+    size, limit = graph.size, oracles.TOLERANCE
+    sizes = st.sampled_from([0.1, 0.4, 0.7, 2.0])
+    errors = data.draw(st.lists(sizes, min_size=size, max_size=size))
+    samples = [math.exp(spread * place) for place in (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0)]
+
+    def oracle(kept: frozenset[int]) -> Outcome:
+        error = math.hypot(*(error for i, error in enumerate(errors) if i not in kept))
+        judged = oracles.outcome(error)
+        told = OneByOne(numbers=[*range(6)], errors=[error * each for each in samples])
+        return replace(judged, evidence=replace(judged.evidence, one_by_one=told))
+
+    answer = Plan.of(data.draw(st.frozensets(st.integers(0, size - 1), max_size=size - 1)))
+    assume(oracle(answer.kept).passed)
+    rivals = Rivals(
+        names=[LayerName(name) for name in oracles.problem(size).names],
+        limit=limit,
+        law=Law.of(errors, Plan.of(())),
+        answer=answer,
+        outcome=oracle(answer.kept),
+        estimates=alike(graph),
+    )
+    simulation = oracles.Simulation(size, oracle)
+    deploy = simulation.run(fastest(oracles.problem(size), rivals, copies=True))
+    assert deploy is not None
+    judged = {trial.proposal.plan: trial.outcome for trial in simulation.trials}
+    assert len(judged) <= JUDGED + SAFER
+    shares = {
+        plan: unseen_share(outcome, limit)
+        for plan, outcome in {answer: rivals.outcome, **judged}.items()
+        if outcome.passed
+    }
+    safe = [plan for plan, share in shares.items() if as_safe(share, None)]
+    assert deploy.record.unseen_share == shares[deploy.plan]
+    assert deploy.plan in safe or not safe
+    least = min((graph.time(plan.kept) for plan in safe), default=math.inf)
+    assert graph.time(deploy.plan.kept) <= (1 + AS_FAST) * least + 1e-12
 
 
 @dataclass
@@ -182,6 +237,7 @@ def contests(draw: st.DrawFn) -> tuple[Contest, Engine]:
     law = Law.of([min(draw(figures), 1e30) for _ in errors], Plan.of(()))
     rivals = Rivals(
         names=[LayerName(name) for name in oracles.problem(size).names],
+        limit=oracles.TOLERANCE,
         law=law,
         answer=answer,
         outcome=outcome,
@@ -250,7 +306,14 @@ def test_an_engine_without_a_clock_has_no_plan_to_deploy() -> None:
     answer, outcome = Plan.of([0]), oracles.outcome(0.1)
     law = Law.of([0.1, 0.1], Plan.of(()))
     names = [LayerName(name) for name in oracles.problem(2).names]
-    rivals = Rivals(names=names, law=law, answer=answer, outcome=outcome, estimates=estimates)
+    rivals = Rivals(
+        names=names,
+        limit=oracles.TOLERANCE,
+        law=law,
+        answer=answer,
+        outcome=outcome,
+        estimates=estimates,
+    )
     trial = Proposal(plan=answer, kind=Kind.REBUILD, timed=True)
     contest = Contest(rivals=rivals, limit=1.0, trial=trial, multiplying=(), spent_s=math.inf)
     simulation = oracles.Simulation(2, lambda kept: outcome)

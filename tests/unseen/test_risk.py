@@ -6,19 +6,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import oracles
 import tiny
+from effort import examples
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.pipeline.course import Course, flow
-from precision_bisect.pipeline.risk import Spread, estimated, factor
+from precision_bisect.pipeline.risk import (
+    ROOM,
+    Spread,
+    estimated,
+    factor,
+    overshoot,
+    unseen_share,
+)
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.endings import Ending, Status
-from precision_bisect.runs.results.unseen import Estimate, OverSamples
+from precision_bisect.runs.results.unseen import SAFE, Estimate, OverSamples, as_safe
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import OneByOne
+from precision_bisect.trial import OneByOne, Outcome
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Simulated, driver_of, samples
 
@@ -66,6 +76,41 @@ def test_copies_count_where_samples_are_few() -> None:
     assert alone is not None and pytest.approx(0.3) == alone.sd
     for copies in ([], [math.inf, 1.0], [None]):
         assert alone == Spread.of(replace(told, copies=[copies]), 1.0)
+
+
+def outcome(errors: list[float]) -> Outcome:
+    """Return an outcome with the errors of single samples."""
+    judged = oracles.outcome(max(errors))
+    told = OneByOne(numbers=[*range(len(errors))], errors=errors)
+    return replace(judged, evidence=replace(judged.evidence, one_by_one=told))
+
+
+@examples(40)
+@given(
+    errors=st.lists(st.floats(0.01, 0.09), min_size=1, max_size=12),
+    limits=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=2),
+)
+def test_a_looser_limit_is_exceeded_by_no_more_unseen_inputs(
+    errors: list[float], limits: list[float]
+) -> None:
+    """What is called safe stays safe, and falls short by no larger factor."""
+    tight, loose = sorted(limits)
+    judged = outcome(errors)
+    shares = [unseen_share(judged, limit) for limit in (tight, loose)]
+    assert None not in shares and (shares[0] or 0) >= (shares[1] or 0)
+    assert overshoot(judged, tight) >= overshoot(judged, loose)
+    if overshoot(judged, loose) <= 1:
+        assert as_safe(shares[1], None) and max(errors) <= ROOM * loose
+
+
+def test_one_that_is_less_safe_than_its_rival_is_none() -> None:
+    """A small share is as good as none; where both are large the smaller one is."""
+    assert as_safe(SAFE, 0.0) and as_safe(None, 0.0) and as_safe(0.2, 0.5)
+    assert not as_safe(0.2, None) and not as_safe(0.5, 0.2)
+    # Of two kinds of errors nothing is said, and the limit tells by itself.
+    mixed = outcome([1e-4, 0.05])
+    assert unseen_share(mixed, 0.1) is None and unseen_share(mixed, None) is None
+    assert overshoot(mixed, 0.1) == pytest.approx(0.5 / ROOM)
 
 
 ERRORS = [0.9, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.3, 0.25, 0.25]

@@ -25,6 +25,7 @@ from precision_bisect.pipeline.chart import outcome_of_answer
 from precision_bisect.pipeline.evaluators import evaluator, evaluators
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.risk import unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
 from precision_bisect.runs.results.other_targets import (
@@ -284,23 +285,24 @@ def with_tf32(
     """
     if not has_tf32(prepared):
         return None
-    everything = fp32_in_tf32(prepared, samples)
+    everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
     proposal = replace(everything, plan=answer, reason="the answer")
     with in_tf32(prepared, driver.cases):
         (fp32,) = yield (everything,)
         if own is not None:
-            return _compared((fp32, own))
+            return _compared((fp32, own), limit)
         forecast = over_the_limit(prepared, driver, answer, samples)
         if forecast is not None and driver.recorded(proposal) is None:
             return WithTf32(
                 fp32_passed=None if fp32.verdict is None else fp32.passed,
                 fp32_error=worst(fp32),
+                fp32_unseen=unseen_share(fp32, limit),
                 passed=False,
                 error=forecast,
                 forecast=True,
             )
         (outcome,) = yield (proposal,)
-        return _compared((fp32, outcome))
+        return _compared((fp32, outcome), limit)
 
 
 def over_the_limit(
@@ -323,13 +325,14 @@ def over_the_limit(
     return forecast if forecast > SURE * limit else None
 
 
-def _compared(outcomes: Sequence[Outcome]) -> WithTf32:
+def _compared(outcomes: Sequence[Outcome], limit: float | None) -> WithTf32:
     """Return what FP32 and the answer came to."""
     fp32, outcome = outcomes
     latency = outcome.evidence.latency
     return WithTf32(
         fp32_passed=None if fp32.verdict is None else fp32.passed,
         fp32_error=worst(fp32),
+        fp32_unseen=unseen_share(fp32, limit),
         fp32_ms=None if latency is None else latency.baseline_ms,
         passed=None if outcome.verdict is None else outcome.passed,
         error=worst(outcome),

@@ -9,20 +9,25 @@ emulator.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from precision_bisect.graphs.batching import rebatched
+from precision_bisect.graphs.batching import CannotBatchError, rebatched
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.node_views import Shape
 from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import DEFAULT_STRATEGY, Objective
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.runs.results.endings import Deployable
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
+from precision_bisect.runs.results.unseen import SAFE, as_safe
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest, with_room
@@ -35,16 +40,18 @@ JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
 LEARNT = 2
 """Of these, how many are proposed after the law's factor was learnt from the first."""
-ROOM = 0.8
-"""Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
+FULL = 32
+"""Times the samples' batch that a full one is. A round figure: launches hardly count there."""
+SAFER = 2
+"""Plans of less error that are judged where none so far is safe on unseen inputs. A bound."""
 FIRST_DRAW = CURVE_DRAW + 4096
 """The draws of copies for these plans: far from those of the answer and of the curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
-    not count, the same under TF32; and `instead` of time for the objectives that say so."""
+    """What plans cost for the samples' batch, and for a full one of `FULL` times as many, the same
+    under TF32; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
     full_batch: CostGraph
@@ -62,12 +69,13 @@ class Estimates:
 class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
-    `names` are those of the candidates. `starts` are further plans that may hold, such as the
-    margin. What was `refuted` is not proposed again. Plans of a variant stand beside those of the
-    file, which are `beside` them, else None.
+    `names` are those of the candidates. Errors have the `limit`. `starts` are further plans that
+    may hold, such as the margin. What was `refuted` is not proposed again. Plans of a variant
+    stand beside those of the file, which are `beside` them, else None.
     """
 
     names: Sequence[LayerName]
+    limit: float | None
     law: Law
     answer: Plan
     outcome: Outcome
@@ -107,6 +115,7 @@ class Rivals:
             kept=[self.names[i] for i in plan.indices],
             error=worst(outcome),
             stability=outcome.evidence.stability,
+            unseen_share=unseen_share(outcome, self.limit),
             time=costs.time(plan.kept) / high_ms,
             answer_time=file.of(case)[0].time(fewest) / high_ms,
             fp32_tf32_time=file.tf32.time(everything) / plain_ms,
@@ -127,21 +136,35 @@ class Rivals:
 def estimates_of(prepared: Prepared) -> Estimates:
     """Return what plans cost by the first sample's shapes, or at the batch that is timed.
 
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target. A graph that has
+    no other batch counts as if launches took no time, in place of a full one.
     """
     case = prepared.case
     model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
+    fused, in_tf32 = fused_groups(model), case.options.engine.in_tf32
     if batch is not None:
-        model = replace(model, proto=rebatched(model.proto, batch))
-        shapes = {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
-    graph = partial(cost_graph, model, shapes, fused=fused_groups(model))
+        model, shapes = _at_batch(model, shapes, batch)
+    graph = partial(cost_graph, model, shapes, fused=fused)
+    own = {shape[0] for shape in shapes.values() if shape}
+    full = partial(graph, kernel_ms=0.0)
+    if len(own) == 1:
+        with suppress(CannotBatchError):
+            full = partial(cost_graph, *_at_batch(model, shapes, FULL * own.pop()), fused=fused)
     return Estimates(
-        plain=graph(tf32=case.options.engine.in_tf32),
-        full_batch=graph(kernel_ms=0.0, tf32=case.options.engine.in_tf32),
+        plain=graph(tf32=in_tf32),
+        full_batch=full(tf32=in_tf32),
         tf32=graph(tf32=True),
-        full_batch_tf32=graph(kernel_ms=0.0, tf32=True),
+        full_batch_tf32=full(tf32=True),
         instead={"smallest": weight_graph(case.model)},
     )
+
+
+def _at_batch(
+    model: Model, shapes: Mapping[str, Shape], batch: int
+) -> tuple[Model, Mapping[str, Shape]]:
+    """Return a model for another batch, and the shapes of its inputs. Raises CannotBatchError."""
+    many = replace(model, proto=rebatched(model.proto, batch))
+    return many, {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
 
 
 def seeks_fastest(prepared: Prepared) -> bool:
@@ -172,10 +195,11 @@ def fastest(
     """Return the plan to deploy, which may be the answer.
 
     It passes on copies in its own trial, and is estimated at most `AS_FAST` slower than the
-    answer. Where nothing beats every layer high at the samples' batch, a full one decides. What
-    the estimates have for the `objective` takes the place of time. In another `case`, where every
-    layer high has the error `floor`, the answer has a trial of its own. None without a limit on
-    figures, and where nothing passes in that case.
+    answer, unless only what is slower is safe on unseen inputs. Where nothing beats every layer
+    high at the samples' batch, a full one decides. What the estimates have for the `objective`
+    takes the place of time. In another `case`, where every layer high has the error `floor`, the
+    answer has a trial of its own. None without a limit on figures, and where nothing passes in
+    that case.
     """
     limit = problem.tolerance
     if limit is None:
@@ -207,10 +231,16 @@ def fastest(
     if missed > 1.0:
         yield from judge(_candidates(rivals, costs, aim / missed, case), JUDGED)
     best = _best(outcomes, costs, limit)
-    if best is not None and figure_of_copies(outcomes[best]) > ROOM * limit:
+    if best is not None and overshoot(outcomes[best], limit) > 1:
         most_ms = AS_FAST * costs.time(best.kept)
         roomier = [with_room(costs, rivals.errors, best, most_ms)]
         yield from judge(_no_slower(rivals, roomier, costs, case), JUDGED)
+        best = _best(outcomes, costs, limit)
+    if best is not None and not as_safe(unseen_share(outcomes[best], limit), None):
+        # Whatever is faster than every layer high, which is safe.
+        less = aim / overshoot(outcomes[best], limit)
+        safer = _candidates(rivals, costs, less, case, safer=True)
+        yield from judge(safer, len(outcomes) - 1 + SAFER)
         best = _best(outcomes, costs, limit)
     return None if best is None else rivals.deployable(best, outcomes[best], case=case)
 
@@ -238,8 +268,13 @@ def _deciding(
     return full_batch, _candidates(rivals, full_batch, aim, case)
 
 
-def _candidates(rivals: Rivals, costs: CostGraph, aim: float, case: CaseName) -> list[Plan]:
-    """Return plans that may be as fast as the answer: those known before, then the cheapest."""
+def _candidates(
+    rivals: Rivals, costs: CostGraph, aim: float, case: CaseName, *, safer: bool = False
+) -> list[Plan]:
+    """Return plans that may be as fast as the answer: those known before, then the cheapest.
+
+    Those that are to be `safer` only have to be faster than every layer high.
+    """
     starts = [rivals.answer, *rivals.starts]
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     plans = {
@@ -247,8 +282,11 @@ def _candidates(rivals: Rivals, costs: CostGraph, aim: float, case: CaseName) ->
         *cheapest(costs, rivals.errors, aim, starts, pinned),
         *(Plan.of(filled(costs, plan.kept)) for plan in starts),
     }
+    high_ms = costs.time(range(costs.size))
     return sorted(
-        _no_slower(rivals, plans, costs, case),
+        [plan for plan in plans if plan not in rivals.refuted and costs.time(plan.kept) < high_ms]
+        if safer
+        else _no_slower(rivals, plans, costs, case),
         key=lambda plan: (plan not in starts, costs.time(plan.kept), plan),
     )
 
@@ -274,12 +312,17 @@ def _no_slower(
 def chosen(
     passing: Mapping[Plan, Outcome], times: Mapping[Plan, float], limit: float
 ) -> Plan | None:
-    """Return the fewest layers of the plans that are as fast as any, and have room if one has.
+    """Return the fewest layers of the safe plans that are as fast as any of these.
 
-    It is one of those that have `times`, in any unit.
+    Where none is `SAFE` on unseen inputs, it is the safest of those as fast as any. It has room
+    if one of them has, and is one of those that have `times`, in any unit.
     """
-    least = min(times.values(), default=0.0)
-    near = [plan for plan, time in times.items() if time <= (1 + AS_FAST) * least]
+    shares = {plan: unseen_share(passing[plan], limit) or 0.0 for plan in times}
+    safe = [plan for plan in times if as_safe(shares[plan], None)]
+    least = min((times[plan] for plan in safe or times), default=0.0)
+    near = [plan for plan in safe or times if times[plan] <= (1 + AS_FAST) * least]
+    share = SAFE if safe else min(map(shares.__getitem__, near), default=0.0)
+    near = [plan for plan in near if shares[plan] <= share]
     best = [plan for plan in near if figure_of_copies(passing[plan]) <= ROOM * limit] or near
     return min(best, key=lambda plan: (len(plan), times[plan], plan), default=None)
 

@@ -25,16 +25,16 @@ from precision_bisect.pipeline.elsewhere import (
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     LEARNT,
-    ROOM,
     Rivals,
     chosen,
-    figure_of_copies,
 )
 from precision_bisect.pipeline.prepare import Prepared
+from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.endings import Deployable
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.speed.contenders import contenders, law_factor
@@ -129,7 +129,9 @@ def beside_fp32(
 ) -> Deployable:
     """Return a plan, its time beside that of FP32: with TF32 where FP32 holds so, else without."""
     fp32, record = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record
-    baseline = fp32.evidence.latency if fp32 is not None and fp32.passed else None
+    share = None if fp32 is None else unseen_share(fp32, prepared.problem.tolerance)
+    rivals = fp32 is not None and fp32.passed and as_safe(share, record.unseen_share)
+    baseline = fp32.evidence.latency if fp32 is not None and rivals else None
     if record.tf32 and baseline and not record.fused:
         # It was timed in turns with FP32 as that runs here.
         return deployable
@@ -198,8 +200,8 @@ def held_in_tf32(
         return None
     trial = replace(fp32_in_tf32(prepared, samples), plan=plan, phase=phase)
     (outcome,) = yield (replace(trial, reason="what leaves, with TF32"),)
-    error = 0.0 if without is None else figure_of_copies(without)
-    no_room = error <= ROOM * limit < figure_of_copies(outcome)
+    had_room = without is None or overshoot(without, limit) <= 1
+    no_room = had_room and overshoot(outcome, limit) > 1
     return outcome if outcome.passed and not no_room else None
 
 
@@ -219,8 +221,9 @@ def fastest_on_engine(
 ) -> Search[Deployable | None]:
     """Return the fastest of some plans that hold, None where the engine times none.
 
-    The answer is one of them. What the first have shown, of the law's factor and of Casts, counts
-    in the choice of the last. What the estimates have for the `objective` takes the place of time.
+    The answer is one of them. What the first have shown, of the law's factor, of Casts and of
+    unseen inputs, counts in the choice of the last. What the estimates have for the `objective`
+    takes the place of time.
     """
     rivals, limit = contest.rivals, contest.limit
     answer = rivals.outcome
@@ -233,11 +236,12 @@ def fastest_on_engine(
     # The answer stands: whatever ends this early costs only further plans.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         tried: list[Outcome] = []
+        over = 1.0
         for most in (TRIED - LEARNT, TRIED):
             plans = contenders(
                 costs,
                 rivals.errors,
-                room / law_factor(rivals.errors, outcomes, contest.floor),
+                room / over / law_factor(rivals.errors, outcomes, contest.floor),
                 [rivals.answer, *rivals.starts],
                 full_batch=rivals.estimates.of(contest.trial.case)[1],
                 multiplying=contest.multiplying,
@@ -250,6 +254,9 @@ def fastest_on_engine(
             if not contest.has_time(tried):
                 break
             costs = _corrected(contest.costs, outcomes)
+            # Where none is safe on unseen inputs, the last have to have less error.
+            unsafe = [overshoot(each, limit) for each in outcomes.values() if each.passed]
+            over = max(1.0, min(unsafe, default=1.0))
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     times = _times(passing)
     if objective in rivals.estimates.instead:

@@ -27,7 +27,6 @@ from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_t
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
-    ROOM,
     Rivals,
     estimates_of,
     fastest,
@@ -41,6 +40,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
     with_tf32_first,
 )
 from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.risk import ROOM
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
@@ -48,6 +48,7 @@ from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Deployable, Ending
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.case import single_runs
 from precision_bisect.search.combinators import Batch, Outcomes, mapped
 from precision_bisect.search.driver import Driver
@@ -251,7 +252,7 @@ class FusedCase:
 
 
 def is_better(fused: PlanToDeploy, of_file: PlanToDeploy, objective: Objective) -> bool:
-    """Whether a plan of the fused form is faster, or as fast with fewer layers.
+    """Whether a plan of the fused form is as safe, and faster, or as fast with fewer layers.
 
     For the smallest, bytes of weights stand for time.
     """
@@ -259,6 +260,8 @@ def is_better(fused: PlanToDeploy, of_file: PlanToDeploy, objective: Objective) 
     if fused.latency and of_file.latency and objective != "smallest":
         own, other = fused.latency.median_ms, of_file.latency.median_ms
     faster, no_slower = own < (1 - AS_FAST) * other, own <= (1 + AS_FAST) * other
+    if not as_safe(fused.unseen_share, of_file.unseen_share):
+        return False
     return faster or (no_slower and len(fused.kept) < len(of_file.kept))
 
 
@@ -361,6 +364,7 @@ def _rivals(fused: Prepared, of_file: Rivals) -> Rivals:
     return Rivals(
         names=names,
         law=Law.of([errors.get(name, 0.0) for name in names], Plan.of(())),
+        limit=of_file.limit,
         answer=renumbered(of_file.answer),
         outcome=of_file.outcome,
         starts=[renumbered(plan) for plan in of_file.starts],

@@ -15,8 +15,8 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
-from precision_bisect.runs.results.unseen import CONFIDENCE, Estimate, share_at_most
-from precision_bisect.search.rounding_law import Law
+from precision_bisect.runs.results.unseen import CONFIDENCE, SAFE, Estimate, share_at_most
+from precision_bisect.search.rounding_law import Law, jitter, worst
 from precision_bisect.search.sensitivity import rank
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, SampleSet, Trial
 
@@ -35,6 +35,10 @@ KINDS_APART = math.log(10)
 nothing in benchmarks/constants.py."""
 LEAST_ERROR = 1e-3
 """Share of the limit that smaller errors are raised to, as of samples that come out exact."""
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, SAFE, 0.1, 0.2, 0.5)
+"""Shares of unseen inputs that may be over which are told apart. Round figures."""
+ROOM = 0.8
+"""Share of the limit that a plan to deploy stays below, where that is nearly as fast."""
 LEAST_SHARE = 0.2
 """No share is said below this part of the exact bound for so many samples."""
 _STEPS = 400
@@ -50,8 +54,11 @@ class Spread(NamedTuple):
     sd: float
 
     @classmethod
-    def of(cls, judgement: OneByOne | None, limit: float) -> "Spread | None":
-        """Return that of some samples; None without figures, and where they are of two kinds."""
+    def of(cls, judgement: OneByOne | None, limit: float, jitter: float = 0.0) -> "Spread | None":
+        """Return that of some samples; None without figures, and where they are of two kinds.
+
+        Where single samples have no copies, the `jitter` of all together stands for them.
+        """
         errors = [] if judgement is None else list(judgement.errors)
         if judgement is None or not errors or not all(map(_finite, errors)):
             return None
@@ -64,7 +71,7 @@ class Spread(NamedTuple):
             for log, copies in zip(logs, judgement.copies, strict=False)
             if copies and all(map(_finite, copies))
         ]
-        count, own = len(logs), math.sqrt(fmean(copied)) if copied else 0.0
+        count, own = len(logs), math.sqrt(fmean(copied)) if copied else jitter
         among = stdev(logs) if count > 1 else 0.0
         square = PRIOR * max(LEAST_SD, OF_COPIES * own) ** 2 + (count - 1) * among**2
         return cls(count, fmean(logs), math.sqrt(square / (count + PRIOR - 1)))
@@ -72,6 +79,32 @@ class Spread(NamedTuple):
     def error(self, risk: float) -> float:
         """Return the error that hardly more than this share of inputs exceeds."""
         return math.exp(self.mean + factor(self.samples, risk) * self.sd)
+
+    @classmethod
+    def of_outcome(cls, outcome: Outcome, limit: float) -> "Spread | None":
+        """Return that of the samples which a trial has judged, with its copies."""
+        return cls.of(outcome.evidence.one_by_one, limit, jitter(outcome))
+
+
+def unseen_share(outcome: Outcome, limit: float | None) -> float | None:
+    """Return the share of unseen inputs that may be over, by the spread of a trial's errors.
+
+    None where it says nothing.
+    """
+    spread = None if limit is None else Spread.of_outcome(outcome, limit)
+    if spread is None or limit is None:
+        return None
+    return next((share for share in SHARES if spread.error(share) <= limit), 1.0)
+
+
+def overshoot(outcome: Outcome, limit: float) -> float:
+    """Return by which factor a trial's errors are too large for a plan to deploy.
+
+    Up to 1 it is `SAFE` on unseen inputs, and has room on copies; infinity without a figure.
+    """
+    error, spread = worst(outcome), Spread.of_outcome(outcome, limit)
+    over = math.inf if error is None else error / (ROOM * limit)
+    return over if spread is None else max(over, spread.error(SAFE) / limit)
 
 
 def _finite(error: float | None) -> bool:

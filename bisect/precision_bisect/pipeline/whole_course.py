@@ -21,7 +21,6 @@ from precision_bisect.pipeline.elsewhere import (
     in_tf32,
 )
 from precision_bisect.pipeline.fastest import (
-    ROOM,
     Rivals,
     estimates_of,
     fastest,
@@ -36,17 +35,20 @@ from precision_bisect.pipeline.fastest_on_engine import (
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import selecting
+from precision_bisect.pipeline.risk import ROOM, selecting, unseen_share
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
 from precision_bisect.runs.results.endings import Deployable, Ending, Status
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
+from precision_bisect.search.rounding_law import Law
+from precision_bisect.search.sensitivity import rank
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
 
@@ -114,15 +116,19 @@ def _with_fastest(
 ) -> Search[Ending]:
     """Return the ending with the plan to deploy, where one is looked for beside the answer."""
     answer, samples = ending.plan, ending.samples
-    if ending.status is not Status.FOUND or answer is None or not _seeks_fastest(prepared, driver):
+    if not ending.status.answers or answer is None or not _seeks_fastest(prepared, driver):
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
     curve = retraced(prepared, driver, ending)
-    if outcome is None or curve.law is None or curve.problem.large:
+    law = curve.law
+    if ending.status is Status.NOTHING_TO_KEEP and outcome is not None:
+        law = yield from _law_of_unsafe(prepared, driver, outcome)
+    if outcome is None or law is None or curve.problem.large:
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
-        law=curve.law,
+        limit=prepared.problem.tolerance,
+        law=law,
         answer=answer,
         outcome=outcome,
         starts=[] if curve.margin is None else [curve.margin],
@@ -150,6 +156,19 @@ def _with_fastest(
             fused.best = better.plan, better.outcome
             ending = replace(ending, deploy=better)
     return ending
+
+
+def _law_of_unsafe(prepared: Prepared, driver: Driver, low: Outcome) -> Search[Law | None]:
+    """Rank the layers where every layer low holds, and is not safe on unseen inputs.
+
+    None where it is, and where the time ends before.
+    """
+    if as_safe(unseen_share(low, prepared.problem.tolerance), None):
+        return None
+    with driver.standing():
+        ranking = yield from rank(prepared.problem)
+        return Law.of(ranking.scores, Plan.of(()))
+    return None
 
 
 def _first_that_holds(

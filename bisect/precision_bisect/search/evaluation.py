@@ -60,8 +60,9 @@ factor of 2. Half and double change no more than chance does in benchmarks/const
 
 EACH_COPIES = 2
 """Copies of one sample that tell how far luck moves its error."""
-EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK)
-"""Phases whose trials tell the error of each sample, too: those of the curve's points."""
+EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK, Phase.SPEED, Phase.EXPLANATION)
+"""Phases whose trials tell the error of each sample, too: those of the curve's points, and of what
+may be deployed."""
 
 _Run: TypeAlias = tuple[Plan, SampleSet, Outputs]
 """A plan, what it ran on, and its outputs."""

@@ -55,12 +55,14 @@ class WithTf32:
 
     `fp32_error` and `fp32_passed` are of every layer high, `error` and `passed` of the answer;
     None for what was not evaluated, and `message` says why. A `forecast` of the answer is far over
-    the limit, and was not built. On an engine FP32 takes `fp32_ms`, and the answer is `speedup`
-    times as fast, both with TF32 and in turns.
+    the limit, and was not built. By the spread of its errors FP32 may be over on `fp32_unseen`
+    of unseen inputs (a share; None where that says nothing). On an engine it takes `fp32_ms`, and
+    the answer is `speedup` times as fast, both with TF32 and in turns.
     """
 
     fp32_passed: bool | None = None
     fp32_error: Figure | None = None
+    fp32_unseen: Figure | None = None
     fp32_ms: float | None = None
     passed: bool | None = None
     error: Figure | None = None

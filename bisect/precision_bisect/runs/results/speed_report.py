@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import WithTf32
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure, Latency, LatencyMethod, Stability
 
@@ -85,11 +86,12 @@ class PlanToDeploy:
     """The fastest plan that holds, with room below the limit; its layers need not be few.
 
     `error` is the largest of its own trial, whose copies of the samples `stability` counts, with
-    `tf32` in what stays FP32 or without. `time` and `answer_time` are an inference's, with this
-    plan and with the answer: shares of that with every layer high, all in the plan's setting, for
-    the batch of the samples. `full_batch_time` is this plan's for one so large that launches do
-    not count. `fp32_tf32_time` is that of every layer high with TF32 as a share of that without,
-    `tf32_time` this plan's so.
+    `tf32` in what stays FP32 or without. By the spread of its errors it may be over on
+    `unseen_share` of unseen inputs, None where that says nothing. `time` and `answer_time` are an
+    inference's, with this plan and with the answer: shares of that with every layer high, all in
+    the plan's setting, for the batch of the samples. `full_batch_time` is this plan's for a
+    full one, 32 times as large. `fp32_tf32_time` is that of every layer high with TF32 as a
+    share of that without, `tf32_time` this plan's so.
     They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
     `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
     `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high. A `fused`
@@ -99,6 +101,7 @@ class PlanToDeploy:
     kept: Sequence[str]
     error: Figure | None
     stability: Stability | None = None
+    unseen_share: Figure | None = None
     time: Figure
     answer_time: Figure
     fp32_tf32_time: Figure
@@ -126,8 +129,14 @@ class PlanToDeploy:
         """
         if self.latency is not None:
             return 1 / self.latency.speedup if self.latency.speedup else 0.0
-        holds = tf32 is not None and tf32.fp32_passed and not self.tf32
-        return self.time / (self.fp32_tf32_time if holds else 1.0)
+        in_tf32 = self.rivals_tf32(tf32) and not self.tf32
+        return self.time / (self.fp32_tf32_time if in_tf32 else 1.0)
+
+    def rivals_tf32(self, tf32: WithTf32 | None) -> bool:
+        """Whether FP32 in TF32 is a rival: it holds, and is as safe on unseen inputs."""
+        if tf32 is None or not tf32.fp32_passed:
+            return False
+        return as_safe(tf32.fp32_unseen, self.unseen_share)
 
     def loses_to_fp32(self, tf32: WithTf32 | None) -> bool:
         """Whether FP32 is as fast: of two that engines time alike the given model is deployed."""

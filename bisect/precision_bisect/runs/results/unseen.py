@@ -14,6 +14,14 @@ from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
 CONFIDENCE = 0.9
+SAFE = 0.05
+"""Share of unseen inputs that may exceed the limit by a plan that is deployed, by how errors
+spread over samples, with this confidence. An exact bound of as much takes 45 samples."""
+
+
+def as_safe(share: float | None, beside: float | None) -> bool:
+    """Whether such a share is small, or no larger than that of a rival; one unknown is small."""
+    return share is None or share <= max(SAFE, beside or 0.0)
 
 
 class Seen(NamedTuple):

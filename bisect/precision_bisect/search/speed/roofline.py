@@ -26,10 +26,12 @@ _FILLING = 1.5e5
 """Results of a product from which on all multiprocessors have work. A round figure."""
 _TILE = 32
 """Channels, read and written, below which a convolution leaves tensor cores idle."""
+_MULTIPLE = 8
+"""Channels come in multiples of it where tensor cores multiply at all (cuDNN's guide)."""
 LAYOUT_KERNELS = 2
 """Kernels beside a low convolution, which bring its values into the layout of tensor cores and
-back. These three were chosen by the plans in benchmarks/results/gpu_fronts.json, of the round
-values near the best."""
+back. `_FILLING`, `_TILE` and this were chosen by the plans in benchmarks/results/gpu_fronts.json,
+of the round values near the best."""
 CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 KERNEL_MS = 2e-3
 """Milliseconds that a kernel of its own, such as a Cast, takes however little it does: its launch.
@@ -75,6 +77,8 @@ def _used_of_tiles(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float:
         return 1.0
     group = attribute(node, "group")
     written, read = weight[0] / (1 if group is None else group.i), weight[1]
+    if written % _MULTIPLE or read % _MULTIPLE:
+        return 0.0
     return min(1.0, written / _TILE) * min(1.0, read / _TILE)
 
 
