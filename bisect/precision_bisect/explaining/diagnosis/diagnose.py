@@ -113,7 +113,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     between, small_between = _between(question, instrument, () if brief else nodes)
-    spread = births(instrument.view, watched)
+    spread = births(instrument.view, watched.broken)
     broken = {birth.layer for birth in spread if birth.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:
