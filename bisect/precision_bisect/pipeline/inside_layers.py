@@ -161,6 +161,7 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
         case.options.threads,
         case.scales,
         targets=case.options.targets,
+        emulator=prepared.here,
     )
     try:
         broken = broken_under(instrument, case.fed[:LOOKED_AT], plan)

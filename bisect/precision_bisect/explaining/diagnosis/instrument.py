@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
@@ -33,7 +34,7 @@ from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.layer_table import Layer, forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Backend, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 AT_ONCE_BYTES = 2**27
@@ -64,8 +65,9 @@ class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
     `scales` are those of everything that some plan quantizes. Of the `targets` the one is emulated
-    that stores most inside layers. Methods raise ModelError where the model cannot be loaded or
-    brought to the opset that its types need.
+    that stores most inside layers; an `emulator` of this model may have its graph at hand.
+    Methods raise ModelError where the model cannot be loaded or brought to the opset that its
+    types need.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class Instrument:
         scales: Scales | None = None,
         *,
         targets: Sequence[TargetName] = DEFAULT_TARGETS,
+        emulator: Backend | None = None,
     ) -> None:
         self.model = model
+        self._emulator = emulator
         self.pair = pair
         self.threads = threads
         self._scales = scales or Scales()
@@ -121,6 +125,10 @@ class Instrument:
     @cached_property
     def graph(self) -> SwitchedGraph:
         """The switched graph, made when it is needed: it takes as much memory as the model."""
+        if isinstance(self._emulator, EmulatedBackend) and (
+            held := self._emulator.held_graph(self.model, self._target)
+        ):
+            return held
         kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
         newest = max(kinds, key=lambda kind: kind.lowest_opset)
         # A Cast to the low type may need a newer opset than the model has.
