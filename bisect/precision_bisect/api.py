@@ -339,6 +339,7 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     # What is imported next takes seconds on a machine with other work.
     begun = time.monotonic()
     from precision_bisect.execution.executor import executor_plugin
+    from precision_bisect.exports.recheck import standing_by
     from precision_bisect.machine.stopping import limited
     from precision_bisect.machine.workdir import workdir
     from precision_bisect.pipeline.ladder.climb import climb
@@ -353,6 +354,7 @@ def run(options: Options, observer: Observer = ignore, proto: object = None) -> 
     # Before the folder is touched: it checks the options.
     plugin = executor_plugin(options)
     with (
+        standing_by(),
         limited(options.max_time_s, options.trial_timeout_s, begun),
         RunLock(options.folder) as lock,
         workdir() as work,

@@ -5,25 +5,24 @@ one line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
 """
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import onnx
 
-from precision_bisect.errors import ModelError, counted
+from precision_bisect.errors import ModelError, PluginError, counted
 from precision_bisect.exports.rerun import Expected, Feeds, NotRun, differing, feeds_in, run_file
 from precision_bisect.graphs.graph import all_graphs
-from precision_bisect.graphs.ort import LacksKernel, open_file
+from precision_bisect.graphs.ort import LacksKernel, open_file, runtime
 from precision_bisect.judging.inputs.loops import Loop
+from precision_bisect.machine.forked import Fresh, Running, Standby, can_stand_by
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.stopping import Stopped, look_at_clock
@@ -216,11 +215,35 @@ class Check:
 
 
 _LOOK_S = 0.02
-"""Between two looks at a process and the clock, as in `subprocess`."""
+"""Between two looks at the clock."""
+
+
+_READY = list[Standby]()
+"""The copy of this process that waits for a check, if there is one."""
+
+
+@contextmanager
+def standing_by() -> Iterator[None]:
+    """Have the first check inside the block done by a copy of this process as it is now.
+
+    It has opened no model, as a fresh process, and need not import for a second.
+    """
+    with ExitStack() as ended:
+        if can_stand_by():
+            # What the check needs, this process will, too.
+            with suppress(PluginError, ImportError, OSError):
+                runtime()
+                with quiet(), without_torch():
+                    import polygraphy.comparator
+                    import polygraphy.json  # noqa: F401
+                _READY.append(Standby(main))
+                ended.callback(_READY[0].close)
+                ended.callback(_READY.clear)
+        yield
 
 
 class _Beside:
-    """A process of this Python that begins at once; leaving the context ends it.
+    """A process that has begun; leaving the context ends it.
 
     It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name.
     `recheck_of` returns what the lines on stdout, or files, say; None if there are none.
@@ -228,52 +251,40 @@ class _Beside:
 
     def __init__(
         self,
-        words: Sequence[str],
-        work: Path,
+        process: Running,
         recheck_of: Callable[[Sequence[str]], Recheck | None],
         *,
         called: str,
         limit_s: float,
-        gpu: str | None = None,
     ) -> None:
+        self._process = process
         self._told, self._called, self._limit_s = recheck_of, called, limit_s
-        own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        self._held = ExitStack()
-        text = partial(tempfile.TemporaryFile, "w+", dir=work, errors="replace")
-        self._printed, self._said = (self._held.enter_context(text()) for _ in range(2))
-        self._process = subprocess.Popen(
-            # -P: not to import what lies in the folder that it is started in.
-            [sys.executable, "-P", *words],
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._said,
-            # Ctrl-C ends what is explained meanwhile, not the check.
-            process_group=0,
-        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._held.close()
+        self._process.close()
+
+    def _wait(self) -> None:
+        """Wait for the process. Raises TimeoutExpired, and Stopped where the run's time is over."""
+        ends = time.monotonic() + self._limit_s
+        while True:
+            look_at_clock()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_S)
+                return
+            if time.monotonic() > ends:
+                raise subprocess.TimeoutExpired(self._called, self._limit_s)
 
     def ended(self) -> Recheck:
         """Wait for the process and return what it says, if the run has the time."""
         try:
-            ends = time.monotonic() + self._limit_s
-            while self._process.poll() is None and time.monotonic() < ends:
-                look_at_clock()
-                time.sleep(_LOOK_S)
-            self._process.wait(0)
-            for stream in (self._printed, self._said):
-                stream.seek(0)
-            recheck = self._told(self._printed.read().splitlines())
+            self._wait()
+            recheck = self._told(_text(self._process.printed).splitlines())
             if recheck is not None:
                 return recheck
-            lines = self._said.read().strip().splitlines()
+            lines = _text(self._process.complained).strip().splitlines()
             why = f"ended: {lines[-1] if lines else f'exit code {self._process.returncode}'}"
         except Stopped as stopped:
             why = f"was broken off: {stopped.message}"
@@ -286,9 +297,20 @@ def _fitting(folder: Path, work: Path, feeds: Feeds, expected: Expected | None) 
     """Ask a fresh process whether the exported files open, fit together, and run."""
     work.mkdir(exist_ok=True)
     feeds.save(work)
-    words = ["-m", __name__, str(folder.absolute()), str(work.absolute())]
+    places = str(folder.absolute()), str(work.absolute())
     recheck_of = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
-    return _Beside(words, work, recheck_of, called="the check", limit_s=600.0)
+    process: Running
+    if _READY and can_stand_by():
+        process = ready = _READY.pop()
+        ready.begin(*places)
+    else:
+        process = Fresh(["-m", __name__, *places], work)
+    return _Beside(process, recheck_of, called="the check", limit_s=600.0)
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode(errors="replace")
 
 
 def _fits(
@@ -314,13 +336,12 @@ def judging(script: Path, work: Path, gpu: str | None = None) -> _Beside:
     """Have a script judge an exported model in a fresh process."""
     out = work / "judged.json"
     out.unlink(missing_ok=True)
+    words = [str(script.absolute()), "--library-defaults", "--json", str(out)]
     return _Beside(
-        [str(script.absolute()), "--library-defaults", "--json", str(out)],
-        work,
+        Fresh(words, work, gpu),
         lambda _: from_script(plain_json.read_object(out)) if out.exists() else None,
         called=script.name,
         limit_s=1800.0,
-        gpu=gpu,
     )
 
 

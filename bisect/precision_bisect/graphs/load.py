@@ -8,7 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,10 @@ class Model:
     of_file: Interface
     interface: Interface
     pytorch: bool = False
+    shapes: dict[Any, Mapping[str, tuple[int, ...]]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    """What `tensor_shapes` has found, by the shapes of the inputs."""
 
     def with_io_types(self, io_types: IoTypes) -> "Model":
         """Return the model to be judged and exported with FP32 inputs and outputs in this type."""
@@ -235,14 +239,14 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
 
 def _check_text(message: Any) -> None:
     """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
-    for field, value in message.ListFields():
-        if field.type not in (field.TYPE_MESSAGE, field.TYPE_STRING):
+    for part, value in message.ListFields():
+        if part.type not in (part.TYPE_MESSAGE, part.TYPE_STRING):
             continue
         for inner in (
             (value,) if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
         ):
             if isinstance(inner, bytes):
-                raise ModelError(f"its {field.name} {inner!r} is no UTF-8 text", _AGAIN)
+                raise ModelError(f"its {part.name} {inner!r} is no UTF-8 text", _AGAIN)
             if not isinstance(inner, str):
                 _check_text(inner)
 

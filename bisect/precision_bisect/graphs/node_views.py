@@ -236,13 +236,26 @@ def way_back(came: Mapping[str, str], end: str) -> list[str]:
     return way[::-1]
 
 
-def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+_SHAPES_HELD = 4
+"""Sets of shapes that a model holds, the latest: samples of a hundred lengths have a hundred."""
+
+
+def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> Mapping[str, Shape]:
     """Return the shape of every tensor, in bodies too, whose dimensions are all known.
 
     `inputs` are the shapes that are fed, by name. Where ONNX's inference fails, only inputs and
     weights have one.
     """
-    proto = copied(model.proto)
+    held, key = model.shapes, frozenset(inputs.items())
+    # Taken out and put back: what was asked for last goes last.
+    held[key] = shapes = held.pop(key, None) or _inferred_shapes(model.proto, inputs)
+    while len(held) > _SHAPES_HELD:
+        held.pop(next(iter(held)), None)
+    return shapes
+
+
+def _inferred_shapes(given: onnx.ModelProto, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+    proto = copied(given)
     graph = proto.graph
     # The shapes in the file hold for any input, and may be symbolic.
     del graph.value_info[:]

@@ -8,16 +8,22 @@ some ten milliseconds, and hands back what comes of the work, or the exception.
 import ctypes
 import os
 import pickle
+import select
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
+import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
-from typing import IO, Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import IO, Any, NoReturn, Protocol, TypeVar
 
 from precision_bisect.errors import ModelError, printable, shortened
 from precision_bisect.machine.stopping import signal_name, stoppable, tell_of_calls
@@ -89,6 +95,114 @@ def in_copy(work: Callable[[], R], what: str) -> R:
         raise outcome
     result: R = outcome
     return result
+
+
+class Standby:
+    """A copy of this process, made before it opens anything, that waits for one piece of work.
+
+    A process that is started anew imports for a second first. `printed` and `complained` are files
+    of what the work prints. Raises OSError where no copy can be made; its end is that of this one.
+    """
+
+    def __init__(self, work: Callable[..., None]) -> None:
+        with ExitStack() as held:
+            files = [os.fdopen(os.memfd_create(name), "w+b") for name in ("printed", "said")]
+            self.printed, self.complained = map(held.enter_context, files)
+            place, given = os.pipe()
+            held.callback(os.close, place)
+            self._given = held.enter_context(os.fdopen(given, "wb"))
+            self._child, stream = _fork(partial(self._wait, place, work), self.complained)
+            held.enter_context(stream)
+            self._stream = stream
+            self._held = held.pop_all()
+        self.returncode: int | None = None
+
+    def _wait(self, place: int, work: Callable[..., None]) -> None:
+        """Do the work in the copy, once it is given."""
+        os.dup2(self.printed.fileno(), 1)
+        with os.fdopen(place, "rb") as stream:
+            arguments = pickle.load(stream)
+        try:
+            work(*arguments)
+            sys.stdout.flush()
+        except Exception:  # as Python ends a process
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def begin(self, *arguments: object) -> None:
+        """Have the copy do its work with these arguments, which can be pickled."""
+        with suppress(BrokenPipeError):
+            pickle.dump(arguments, self._given)
+            self._given.flush()
+
+    def wait(self, limit_s: float) -> int:
+        """Wait for the copy's end; return its exit code. Raises TimeoutExpired."""
+        deadline = time.monotonic() + limit_s
+        while self.returncode is None:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._stream], [], [], left)[0]:
+                raise subprocess.TimeoutExpired("a copy", limit_s)
+            if not self._stream.read(2**16):
+                self._take_leave()
+        return self.returncode
+
+    def close(self) -> None:
+        """End the copy."""
+        if self.returncode is None:
+            _kill(self._child)
+            self._take_leave()
+        self._held.close()
+
+    def _take_leave(self) -> None:
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+
+
+class Running(Protocol):
+    """What has begun: a fresh process, or a copy of this one from before it opened anything."""
+
+    printed: IO[bytes]
+    complained: IO[bytes]
+    returncode: int | None
+
+    def wait(self, limit_s: float) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Fresh:
+    """A process of this Python that begins at once; see `Running`."""
+
+    def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
+        own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        self._held = ExitStack()
+        file = partial(tempfile.TemporaryFile, "w+b", dir=work)
+        self.printed, self.complained = (self._held.enter_context(file()) for _ in range(2))
+        self._process = subprocess.Popen(
+            # -P: not to import what lies in the folder that it is started in.
+            [sys.executable, "-P", *words],
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=self.printed,
+            stderr=self.complained,
+            # Ctrl-C ends what is explained meanwhile, not the check.
+            process_group=0,
+        )
+        self.returncode: int | None = None
+
+    def wait(self, limit_s: float) -> int:
+        self.returncode = self._process.wait(limit_s)
+        return self.returncode
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._held.close()
+
+
+def can_stand_by() -> bool:
+    """Tell whether this thread may make a copy that waits."""
+    return sys.platform == "linux" and _ALLOWED.get()
 
 
 def _fork(work: Callable[[], Any], printed: IO[bytes]) -> tuple[int, IO[bytes]]:

@@ -300,6 +300,7 @@ def with_advice(
     """Return the findings with advice. Raises as loading and running models do."""
     case = prepared.case
     builds = [trial.outcome.evidence for trial in trials]
+    own_trials = sum(not trial.proposal.forecast for trial in trials) or math.inf
     try:
         with tempfile.TemporaryDirectory(dir=prepared.work) as work:
             diagnosed = DiagnosedModel(
@@ -310,6 +311,7 @@ def with_advice(
                 cases=driver.cases,
                 own=prepared.emulator,
                 fused=fused,
+                own_trials=own_trials,
                 notes=[*dict.fromkeys(note for evidence in builds for note in evidence.notes)],
                 listed=[*dict.fromkeys(one for evidence in builds for one in evidence.listed)],
                 variants=Variants(
@@ -338,7 +340,8 @@ def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
 def question(prepared: Prepared, near: Sequence[str]) -> Question:
     """Return what to ask of layers that no answer keeps."""
     case = prepared.case
-    return Question(case=case, kept=(), near=near, tensors=squares(case.model))
+    tensors = squares(case.model)
+    return Question(case=case, kept=(), near=near, tensors=tensors, emulator=prepared.emulator)
 
 
 def squares(model: Model) -> list[str]:

@@ -9,7 +9,7 @@ from precision_bisect.explaining.diagnosis.instrument import (
     Instrument,
     births,
     born_not_finite,
-    watched_under,
+    broken_under,
 )
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite, not_finite
 from precision_bisect.graphs.graph import captured
@@ -162,15 +162,16 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
         case.options.threads,
         case.scales,
         targets=case.options.targets,
+        emulator=prepared.here,
     )
     try:
-        watched = watched_under(instrument, {}, case.fed[:LOOKED_AT], plan)
+        broken = broken_under(instrument, case.fed[:LOOKED_AT], plan)
     except (ModelError, RuntimeError):
         return nothing
     # What stays inside a kernel is never stored.
     whole = whole_kernels(case.model, case.pair, case.options.targets)
     inside = whole.layers.keys() - whole.endings.keys()
-    layers = {birth.layer for birth in births(instrument.view, watched)} - inside
+    layers = {birth.layer for birth in births(instrument.view, broken)} - inside
     masks = prepared.problem.beyond_range() or nothing
     return Plan.of(instrument.index[name] for name in layers if name in instrument.index).without(
         masks.kept

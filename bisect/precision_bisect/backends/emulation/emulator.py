@@ -34,6 +34,7 @@ from precision_bisect.graphs.lowtypes import KINDS
 from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import without_cuda_kernel
+from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerName, rounded_to
 from precision_bisect.machine.free_space import trim
@@ -42,6 +43,9 @@ from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
+
+_HELD_BYTES = 2**25
+"""Bytes of a switched graph up to which it stays at hand. A limit on memory."""
 
 
 class EmulatedBackend:
@@ -84,19 +88,22 @@ class EmulatedBackend:
         if "onnxruntime" in targets:
             lacking = without_cuda_kernel(model, pair, Plan.of(()))
             self._refused |= {name: lacking[name] for name in model.table.names if name in lacking}
-        graph = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
+        made = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
+        self._distinct = distinct(model, pair, targets)
+        self._graphs = [_Graphs(partial(made, target=target)) for target in self._distinct]
+        self._model, self._plain = model, not (factors or tf32)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
         self._ways = [
             _Way(
-                partial(_open, model, pair, partial(graph, target=target), threads, providers),
+                partial(_open, model, pair, graphs, threads, providers),
                 count,
                 ones,
                 in_segments=not (whole or few),
                 few=few,
             )
-            for target in distinct(model, pair, targets)
+            for graphs in self._graphs
         ]
         if not (late or few):
             for way in self._ways:
@@ -109,6 +116,17 @@ class EmulatedBackend:
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return the layers that a target would refuse: any operator could be rounded here."""
         return self._refused
+
+    def held_graph(self, model: Model, target: TargetName) -> SwitchedGraph | None:
+        """Return the graph of all plans of a model as a target computes it; None for others.
+
+        It has no factors and no TF32.
+        """
+        own = model.proto is self._model.proto and model.table.names == self._model.table.names
+        if not (own and self._plain) or target not in self._distinct:
+            return None
+        held = self._graphs[self._distinct.index(target)].held
+        return held and held[0]
 
     def build(self, plan: Plan, *, afresh: bool = False) -> "EmulatedEngine":
         """Return the plan as an engine; nothing is built."""
@@ -270,10 +288,31 @@ class _Opened:
         return self.fixed is None or (low is not None and bool((self.fixed == low).all()))
 
 
+class _Graphs:
+    """Makes the switched graph of a target, and holds it while it is small.
+
+    Several sessions may be opened of one. It comes with its `watched` outputs; see `_Opened`.
+    """
+
+    def __init__(self, make: Callable[[Model], SwitchedGraph]) -> None:
+        self._make = make
+        self.held: tuple[SwitchedGraph, Mapping[str, str]] | None = None
+
+    def of(self, usable: Model) -> tuple[SwitchedGraph, Mapping[str, str]]:
+        """Return the graph and what it watches; `usable` is always the same model."""
+        if self.held is not None:
+            return self.held
+        graph = self._make(usable)
+        pair = graph, watch_dropped(graph, usable)
+        if graph.proto.ByteSize() + total_bytes(graph.weights) <= _HELD_BYTES:
+            self.held = pair
+        return pair
+
+
 def _open(
     model: Model,
     pair: Pair,
-    switched: Callable[[Model], SwitchedGraph],
+    graphs: _Graphs,
     threads: int,
     choose: Callable[[], Providers],
     *,
@@ -294,8 +333,7 @@ def _open(
     if newest is not None:
         usable = at_least_opset(model, newest.lowest_opset, newest.name)
     try:
-        graph = switched(usable)
-        watched = watch_dropped(graph, usable)
+        graph, watched = graphs.of(usable)
         if fixed is not None:
             graph = for_plan(graph, usable, fixed)
         switches = graph.switches
@@ -313,7 +351,7 @@ def _open(
     except ModelError as error:
         # The whole graph may load where a segment, or that of one plan, does not.
         if in_segments or fixed is not None:
-            return _open(model, pair, switched, threads, choose, in_segments=False, fixed=None)
+            return _open(model, pair, graphs, threads, choose, in_segments=False, fixed=None)
         if newest is None or usable is model:
             raise
         raise ModelError(

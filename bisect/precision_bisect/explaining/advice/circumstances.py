@@ -42,7 +42,11 @@ MOST_SEARCHED = 256
 
 
 class _Late(Exception):
-    """The allowance for advice is spent."""
+    """No further trial may be made: of the allowance, or of as many as the run's own."""
+
+
+class _AsMany(Exception):
+    """The model without its own rounding is not known to keep fewer layers than the run does."""
 
 
 def never_reached(net: DiagnosedModel) -> Advising:
@@ -69,7 +73,7 @@ def never_reached(net: DiagnosedModel) -> Advising:
 def quantized_beside(net: DiagnosedModel) -> Advising:
     """Yield the kept layers beside which the file itself quantizes.
 
-    Nothing where the model without that was tried, and needs as many layers as the file has kept.
+    Nothing where the model without that was searched, and no plan of fewer layers was found.
     """
     rounding = {
         str(layer.name)
@@ -87,8 +91,9 @@ def quantized_beside(net: DiagnosedModel) -> Advising:
             beside = beside or near[0]
     if not layers:
         return
-    tried = yield from _unrounded(net, layers)
-    if tried is not None and tried.kept >= len(net.kept):
+    try:
+        tried = yield from _unrounded(net, layers)
+    except _AsMany:
         return
     yield Advice(
         id=ALREADY_ROUNDED,
@@ -104,7 +109,7 @@ def quantized_beside(net: DiagnosedModel) -> Advising:
 def _unrounded(net: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | None]:
     """Return what the model comes to without its own rounding, None where that cannot be tried.
 
-    Its reference is its own: without quantization it computes something else.
+    Its reference is its own: without quantization it computes something else. Raises _AsMany.
     """
     editor = Editor(net.case.model.proto)
     editor.without_quantization()
@@ -122,19 +127,27 @@ def _unrounded(net: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | Non
 def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
     """Search a changed model by the default strategy; return what its answer comes to.
 
-    `before` is the number of its candidates then. None where it cannot be tried, or takes more
-    than advice may take.
+    The search takes as many trials as the run's own; then the least plan that passed is the
+    answer. `before` is the number of candidates. None where it cannot be tried, or takes more than
+    advice may take. Raises _AsMany where the answer keeps no fewer layers than the run's: it would
+    not be told.
     """
     names, pair = model.table.names, net.case.pair
     if net.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
         return None
+    least, left = Plan.all_high(len(names)), net.own_trials
 
     def judge(batch: Batch) -> Search[Outcomes]:
+        nonlocal least, left
         outcomes = []
         for proposal in batch:
-            if net.variants.allowance.spent:
+            if net.variants.allowance.spent or left <= 0:
                 raise _Late
-            outcomes.append((yield from net.judge(model, change, proposal.plan)))
+            outcome = yield from net.judge(model, change, proposal.plan)
+            left -= 1
+            if outcome.passed:
+                least = min(least, proposal.plan)
+            outcomes.append(outcome)
         return tuple(outcomes)
 
     def beyond() -> Plan | None:
@@ -156,8 +169,14 @@ def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[
         if not nothing.passed:
             search = load_strategy(DEFAULT_STRATEGY).search(problem)
             plan = yield from answered(search, judge)
-    except (PrecisionBisectError, _Late):
+    except PrecisionBisectError:
         return None
+    except _Late:
+        if net.variants.allowance.spent:
+            return None
+        plan = least
+    if len(plan) >= len(net.kept):
+        raise _AsMany
     tried = yield from net.tried([names[i] for i in plan.indices], change)
     return None if tried is None else replace(tried, before=len(names))
 

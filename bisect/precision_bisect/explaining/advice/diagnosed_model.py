@@ -4,6 +4,7 @@ Beside the samples, what took no part in the search judges: samples held out, an
 """
 
 import hashlib
+import math
 import pickle
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,7 +154,7 @@ class DiagnosedModel:
     is one. `notes` are the builder's remarks, `listed` the names that came with them, `work` an
     empty folder for models that are tried out. A change has to pass on all targets of the case,
     and on the `variants`, too. Of the `fused` form the run has tried, these layers are kept, with
-    this outcome.
+    this outcome. A search of a changed model may take as many trials as the run's `own_trials`.
     """
 
     case: Case
@@ -163,6 +164,7 @@ class DiagnosedModel:
     cases: Cases
     own: Backend | None = None
     fused: tuple[frozenset[str], Outcome] | None = None
+    own_trials: float = math.inf
     notes: Sequence[str] = ()
     listed: Sequence[Listed] = ()
     variants: Variants = field(default_factory=Variants)

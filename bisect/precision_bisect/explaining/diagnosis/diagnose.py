@@ -39,6 +39,7 @@ from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
+from precision_bisect.protocols import Backend
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.search.case import Case
 from precision_bisect.settings.targets import Inside
@@ -63,7 +64,7 @@ class Question:
     was measured. `tensors` are further ones whose magnitudes in a 16-bit type are wanted. Of the
     targets the one that stores most inside layers is emulated. If the question is `brief`, no
     layer is emulated: else they run low one by one, to see what each does. `choices` asks what
-    chooses rows of the outputs otherwise.
+    chooses rows of the outputs otherwise. An `emulator` of the case may have its graph at hand.
     """
 
     case: Case
@@ -73,6 +74,7 @@ class Question:
     drop_errors: Mapping[str, float | None] = field(default_factory=dict)
     brief: bool = False
     choices: bool = True
+    emulator: Backend | None = None
 
 
 def emulates(model: Model) -> bool:
@@ -92,7 +94,12 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     wanted = {*question.kept, *question.near}
     nodes = [node for node in model.proto.graph.node if node.name in wanted]
     instrument = Instrument(
-        model, pair, case.options.threads, scales, targets=case.options.targets
+        model,
+        pair,
+        case.options.threads,
+        scales,
+        targets=case.options.targets,
+        emulator=question.emulator,
     )
     constants = constants_of(model, pair, scales, nodes)
     # Constants have one value for all samples: they are measured once, below.
@@ -113,7 +120,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     alone = {} if brief else _alone(question, instrument, nodes, watched)
     summed = _summed(question, instrument, nodes, watched)
     between, small_between = _between(question, instrument, () if brief else nodes)
-    spread = births(instrument.view, watched)
+    spread = births(instrument.view, watched.broken)
     broken = {birth.layer for birth in spread if birth.output is not None}
     counts, small, layers = whole_numbers(model), magnified(model), []
     for node in nodes:

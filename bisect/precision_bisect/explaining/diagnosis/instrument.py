@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
@@ -33,7 +34,7 @@ from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.layer_table import Layer, forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Backend, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, Inside, TargetName
 
 AT_ONCE_BYTES = 2**27
@@ -64,8 +65,9 @@ class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
     `scales` are those of everything that some plan quantizes. Of the `targets` the one is emulated
-    that stores most inside layers. Methods raise ModelError where the model cannot be loaded or
-    brought to the opset that its types need.
+    that stores most inside layers; an `emulator` of this model may have its graph at hand.
+    Methods raise ModelError where the model cannot be loaded or brought to the opset that its
+    types need.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class Instrument:
         scales: Scales | None = None,
         *,
         targets: Sequence[TargetName] = DEFAULT_TARGETS,
+        emulator: Backend | None = None,
     ) -> None:
         self.model = model
+        self._emulator = emulator
         self.pair = pair
         self.threads = threads
         self._scales = scales or Scales()
@@ -93,7 +97,13 @@ class Instrument:
         }
 
     def session(
-        self, kind: str, proto: onnx.ModelProto, weights: Arrays, names: Sequence[str]
+        self,
+        kind: str,
+        proto: onnx.ModelProto,
+        weights: Arrays,
+        names: Sequence[str],
+        *,
+        optimised: bool = True,
     ) -> Session:
         """Return a session of a graph with these tensors among its outputs."""
         shown, session = self._latest.pop(kind, (frozenset(), None))
@@ -101,7 +111,8 @@ class Instrument:
             # One session after the other: each holds the model's weights.
             del session
             shown = frozenset(names)
-            session = Session(showing(proto, names, self.model.elem_types), weights, self.threads)
+            shown_graph = showing(proto, names, self.model.elem_types)
+            session = Session(shown_graph, weights, self.threads, optimised=optimised)
         if total_bytes(weights) <= _HELD_BYTES:
             self._latest[kind] = shown, session
         return session
@@ -114,6 +125,10 @@ class Instrument:
     @cached_property
     def graph(self) -> SwitchedGraph:
         """The switched graph, made when it is needed: it takes as much memory as the model."""
+        if isinstance(self._emulator, EmulatedBackend) and (
+            held := self._emulator.held_graph(self.model, self._target)
+        ):
+            return held
         kinds = [KINDS[name] for name in rounded_to(self.model.table, self.pair)]
         newest = max(kinds, key=lambda kind: kind.lowest_opset)
         # A Cast to the low type may need a newer opset than the model has.
@@ -139,7 +154,7 @@ class Instrument:
         counts = {node.name: sums.summed(node, shapes.get(node.input[0])) for node in means}
         return {layer: count for layer, count in counts.items() if count}
 
-    def _shapes(self, sample: Sample) -> dict[str, Shape]:
+    def _shapes(self, sample: Sample) -> Mapping[str, Shape]:
         return tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
 
     def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
@@ -178,14 +193,21 @@ class Instrument:
 
 
 class Emulator:
-    """Gives a group of tensors of the main graph as any plan stores them."""
+    """Gives a group of tensors of the main graph as any plan stores them.
 
-    def __init__(self, instrument: Instrument, names: Sequence[str]) -> None:
+    That its session is not `optimised` pays for few runs: nothing is fused across what is shown.
+    """
+
+    def __init__(
+        self, instrument: Instrument, names: Sequence[str], *, optimised: bool = True
+    ) -> None:
         self._names = names
         self._of = instrument
         graph = instrument.graph
         raw = [graph.raw.get(name, name) for name in names]
-        self._session = instrument.session("emulated", graph.proto, graph.weights, raw)
+        self._session = instrument.session(
+            "emulated", graph.proto, graph.weights, raw, optimised=optimised
+        )
 
     def run(
         self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
@@ -274,12 +296,40 @@ def watched_under(
     return watched
 
 
-def births(view: View, watched: WatchedTensors) -> list[Birth]:
-    """Return the layers in which NaN or Inf first appears, in network order, with its ways."""
-    spoilt = frozenset(view.maker[name] for name in watched.broken if name in view.maker)
+def broken_under(
+    instrument: Instrument, samples: Sequence[Sample], plan: Plan
+) -> dict[str, dict[int, str]]:
+    """Return the `broken` that `watched_under` would: FP32 runs only where NaN or Inf appears.
+
+    Raises RuntimeError where a run fails.
+    """
+    broken: dict[str, dict[int, str]] = {}
+    for group in instrument.groups(computed(instrument.model), samples[0]):
+        emulator = Emulator(instrument, group, optimised=False)
+        for number, sample in enumerate(samples):
+            emulated = emulator.run(sample, plan)
+            wrong = [name for name, array in emulated.items() if not np.isfinite(array).all()]
+            if not wrong:
+                continue
+            model = instrument.model
+            exact = instrument.session("exact", model.proto, model.weights, group).run(
+                sample, wrong
+            )
+            for name in wrong:
+                if kind := _broken(np.asarray(exact[name]), emulated[name]):
+                    broken.setdefault(name, {})[number] = kind
+    return broken
+
+
+def births(view: View, broken: Mapping[str, Mapping[int, str]]) -> list[Birth]:
+    """Return the layers in which NaN or Inf first appears, in network order, with its ways.
+
+    `broken` is as of `WatchedTensors`.
+    """
+    spoilt = frozenset(view.maker[name] for name in broken if name in view.maker)
     spread = []
     for node in view.nodes:
-        kinds = _born(node, watched.broken)
+        kinds = _born(node, broken)
         if not kinds:
             continue
         ways = [(out, view.way(node.name, out, spoilt)) for out in view.outputs]
