@@ -1,6 +1,6 @@
 """The last check of an answer: its exported files, opened by themselves, in a fresh process.
 
-As a module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints
+That is a Python of its own, or a copy of this process from before it opened anything. As a module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints
 one line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
 """
 
@@ -232,8 +232,10 @@ class _Fresh:
     def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
         own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self._held = ExitStack()
-        file = partial(tempfile.TemporaryFile, "w+b", dir=work)
-        self.printed, self.complained = (self._held.enter_context(file()) for _ in range(2))
+        self.printed: IO[bytes]
+        self.complained: IO[bytes]
+        self.printed = self._held.enter_context(tempfile.TemporaryFile("w+b", dir=work))
+        self.complained = self._held.enter_context(tempfile.TemporaryFile("w+b", dir=work))
         self._process = subprocess.Popen(
             # -P: not to import what lies in the folder that it is started in.
             [sys.executable, "-P", *words],

@@ -105,6 +105,8 @@ class Standby:
     def __init__(self, work: Callable[..., None]) -> None:
         with ExitStack() as held:
             files = [os.fdopen(os.memfd_create(name), "w+b") for name in ("printed", "said")]
+            self.printed: IO[bytes]
+            self.complained: IO[bytes]
             self.printed, self.complained = map(held.enter_context, files)
             place, given = os.pipe()
             held.callback(os.close, place)
@@ -118,6 +120,9 @@ class Standby:
     def _wait(self, place: int, work: Callable[..., None]) -> None:
         """Do the work in the copy, once it is given."""
         os.dup2(self.printed.fileno(), 1)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        # A terminal's signals are for who waits.
+        os.setpgid(0, 0)
         with os.fdopen(place, "rb") as stream:
             arguments = pickle.load(stream)
         try:
