@@ -1,7 +1,8 @@
 """The last check of an answer: its exported files, opened by themselves, in a fresh process.
 
-That is a Python of its own, or a copy of this process from before it opened anything. As a module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints
-one line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
+That is a Python of its own, or a copy of this process from before it opened anything. As a
+module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints one
+line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
 """
 
 import json
@@ -234,8 +235,9 @@ class _Fresh:
         self._held = ExitStack()
         self.printed: IO[bytes]
         self.complained: IO[bytes]
-        self.printed = self._held.enter_context(tempfile.TemporaryFile("w+b", dir=work))
-        self.complained = self._held.enter_context(tempfile.TemporaryFile("w+b", dir=work))
+        self.printed, self.complained = (
+            self._held.enter_context(_nameless(work)) for _ in range(2)
+        )
         self._process = subprocess.Popen(
             # -P: not to import what lies in the folder that it is started in.
             [sys.executable, "-P", *words],
@@ -256,6 +258,10 @@ class _Fresh:
         self._process.kill()
         self._process.wait()
         self._held.close()
+
+
+def _nameless(folder: Path) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
 
 
 _READY = list[Standby]()
