@@ -1,5 +1,6 @@
 """What advice names: masks, epsilons, casts, weights, layers, as a graph or a builder tells."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from models import OVERFLOW, parse, save
 from norm_spellings import large, layer_norm
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.tensorrt_backend import TensorRTBackend
-from precision_bisect.explaining.advice.advise import clamped, raised
+from precision_bisect.explaining.advice.advise import advised, clamped, raised
+from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.explaining.diagnosis.findings import read_diagnosis
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
+from precision_bisect.search.combinators import Batch, Outcomes, feed
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import Listed
 from reported_models import ATTENTION, MASKED
@@ -144,6 +147,37 @@ def test_a_file_whose_rounding_costs_no_layer_is_let_be(tmp_path: Path) -> None:
     result, advice = searched(proto, feeds, tmp_path)
     assert result.kept
     assert "already-rounded" not in advice
+
+
+def test_the_file_without_its_rounding_is_searched_no_longer_than_the_file(tmp_path: Path) -> None:
+    """Nobody waits longer for advice than for the answer; nothing is said of as many layers."""
+    proto = parse(
+        "(float[4] x) => (float[4] y) <float ten = {10}, int8 zero = {0}, float half = {0.5}> "
+        "{ h = QuantizeLinear(x, ten, zero) g = DequantizeLinear(h, ten, zero) q = Mul(g, g) "
+        "r = Sqrt(q) y = Mul(r, half) }"
+    )
+    feeds = [{"x": np.linspace(200, 600, 4, dtype=np.float32)}]
+    result, advice = searched(proto, feeds, tmp_path, tol=1.0)
+    assert result.kept
+    assert "already-rounded" not in advice
+    subject = case_of(tmp_path / "run.onnx", feeds, list(result.kept), tmp_path)
+    unbound, bound = (
+        [reason for reason in judged(replace(subject, own_trials=most)) if "rounded" in reason]
+        for most in (math.inf, 2)
+    )
+    assert len(unbound) > len(bound) == 1 + 2, "one of the answer, and as many as the run's own"
+
+
+def judged(subject: DiagnosedModel) -> list[str]:
+    """Return the reasons of the trials that advice makes."""
+    reasons = []
+
+    def judge(batch: Batch) -> Outcomes:
+        reasons.extend(proposal.reason for proposal in batch)
+        return tuple(map(subject.cases, batch))
+
+    feed(advised(subject), judge)
+    return reasons
 
 
 def test_warnings_of_the_builder_find_their_layers(tmp_path: Path) -> None:

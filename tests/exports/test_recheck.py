@@ -22,11 +22,20 @@ from precision_bisect.errors import ExitCode
 from precision_bisect.exports import write as mixed
 from precision_bisect.exports.export import Export
 from precision_bisect.exports.judging import Judge
-from precision_bisect.exports.recheck import STORED, Check, Unfit, fit, from_script, judging
+from precision_bisect.exports.recheck import (
+    STORED,
+    Check,
+    Unfit,
+    fit,
+    from_script,
+    judging,
+    standing_by,
+)
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.machine.forked import copies_allowed
 from precision_bisect.precisions import LowName, Pair
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck, SessionOptions
@@ -190,6 +199,44 @@ def test_a_check_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
         begun.kill()
         found = check.ended()
     assert ("not_judged", "the check ended: exit code -9") == (found.outcome, found.message)
+
+
+def children() -> set[int]:
+    """Return the processes that this one has begun."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is copied elsewhere")
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_copy_that_stood_by_says_the_same(folder: Path, tmp_path: Path, *, broken: bool) -> None:
+    """It takes the place of a process that imports for a second, and of nothing else."""
+    if broken:
+        (folder / GOLDEN_INPUTS).write_text("{}")
+    expected = checked(folder, tmp_path)
+    before = children()
+    with copies_allowed(), standing_by():
+        (ready,) = children() - before
+        with Check(folder, tmp_path, judges=False) as check:
+            assert {ready} == children() - before
+            assert os.getpgrp() != os.getpgid(ready)
+            assert expected == check.ended()
+        # A second one is a Python of its own.
+        assert expected == checked(folder, tmp_path)
+    assert before == children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is copied elsewhere")
+def test_a_copy_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
+    """As of a process of its own; one that nobody asks ends with the block."""
+    before = children()
+    with copies_allowed(), standing_by(), Check(folder, tmp_path, judges=False) as check:
+        for pid in children() - before:
+            psutil.Process(pid).kill()
+        found = check.ended()
+    assert ("not_judged", "the check ended: exit code -9") == (found.outcome, found.message)
+    with copies_allowed(), standing_by():
+        assert children() - before
+    assert before == children()
 
 
 def test_what_the_script_says_is_taken_over() -> None:

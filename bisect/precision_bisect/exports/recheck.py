@@ -1,7 +1,8 @@
 """The last check of an answer: its exported files, opened by themselves, in a fresh process.
 
-As a module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints
-one line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
+That is a Python of its own, or a copy of this process from before it opened anything. As a
+module, `python -m precision_bisect.exports.recheck FOLDER WORK` is that process: it prints one
+line of JSON, `{"samples": 4, "unrun": ""}` or `{"trouble": "…"}`.
 """
 
 import json
@@ -267,7 +268,7 @@ class _Beside:
         self._process.close()
 
     def _wait(self) -> None:
-        """Wait for the process. Raises TimeoutExpired, and Stopped where the run's time is over."""
+        """Wait for it. Raises TimeoutExpired, and Stopped where the run's time is over."""
         ends = time.monotonic() + self._limit_s
         while True:
             look_at_clock()

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -107,6 +107,8 @@ class Standby:
     def __init__(self, work: Callable[..., None]) -> None:
         with ExitStack() as held:
             files = [os.fdopen(os.memfd_create(name), "w+b") for name in ("printed", "said")]
+            self.printed: IO[bytes]
+            self.complained: IO[bytes]
             self.printed, self.complained = map(held.enter_context, files)
             place, given = os.pipe()
             held.callback(os.close, place)
@@ -120,6 +122,9 @@ class Standby:
     def _wait(self, place: int, work: Callable[..., None]) -> None:
         """Do the work in the copy, once it is given."""
         os.dup2(self.printed.fileno(), 1)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        # A terminal's signals are for who waits.
+        os.setpgid(0, 0)
         with os.fdopen(place, "rb") as stream:
             arguments = pickle.load(stream)
         try:
@@ -176,8 +181,11 @@ class Fresh:
     def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
         own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self._held = ExitStack()
-        file = partial(tempfile.TemporaryFile, "w+b", dir=work)
-        self.printed, self.complained = (self._held.enter_context(file()) for _ in range(2))
+        self.printed: IO[bytes]
+        self.complained: IO[bytes]
+        self.printed, self.complained = (
+            self._held.enter_context(_nameless(work)) for _ in range(2)
+        )
         self._process = subprocess.Popen(
             # -P: not to import what lies in the folder that it is started in.
             [sys.executable, "-P", *words],
@@ -198,6 +206,10 @@ class Fresh:
         self._process.kill()
         self._process.wait()
         self._held.close()
+
+
+def _nameless(folder: Path) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
 
 
 def can_stand_by() -> bool:

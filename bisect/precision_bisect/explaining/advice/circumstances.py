@@ -127,10 +127,9 @@ def _unrounded(net: DiagnosedModel, layers: Sequence[str]) -> Search[Tried | Non
 def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[Tried | None]:
     """Search a changed model by the default strategy; return what its answer comes to.
 
-    The search takes as many trials as the run's own; then the least plan that passed is the
-    answer. `before` is the number of candidates. None where it cannot be tried, or takes more than
-    advice may take. Raises _AsMany where the answer keeps no fewer layers than the run's: it would
-    not be told.
+    After as many trials as the run's own the least plan that passed is the answer. `before` is the
+    number of candidates. None where it cannot be tried, or takes more than advice may take. Raises
+    _AsMany where the answer keeps no fewer layers than the run's: it would not be told.
     """
     names, pair = model.table.names, net.case.pair
     if net.on_ladder or pair.low in QUANTIZED or not 0 < len(names) <= MOST_SEARCHED:
@@ -143,11 +142,10 @@ def _searched(net: DiagnosedModel, model: Model, change: ModelChange) -> Search[
         for proposal in batch:
             if net.variants.allowance.spent or left <= 0:
                 raise _Late
-            outcome = yield from net.judge(model, change, proposal.plan)
+            outcomes.append((yield from net.judge(model, change, proposal.plan)))
             left -= 1
-            if outcome.passed:
+            if outcomes[-1].passed:
                 least = min(least, proposal.plan)
-            outcomes.append(outcome)
         return tuple(outcomes)
 
     def beyond() -> Plan | None:
