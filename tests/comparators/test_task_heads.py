@@ -192,22 +192,26 @@ def test_nothing_is_said_of_what_only_looks_alike(name: str, tmp_path: Path) -> 
 def test_it_is_said_before_the_search_unless_somebody_chose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One warning names the flags; with them, or with limits by output, there is none."""
+    """One warning names the flags; with them, or with limits by output, there is none.
+
+    Four scores have the shape of a box: that they are none is said even to who judges boxes.
+    """
     monkeypatch.chdir(tmp_path)
-    body = f"({VECTOR}) => (float[1,9] y) <float[16,9] w> {{ h = MatMul(x, w) y = Softmax(h) }}"
-    weights = {"w": models.normal(16, 9)}
+    body = f"({VECTOR}) => (float[1,4] y) <float[16,4] w> {{ h = MatMul(x, w) y = Softmax(h) }}"
+    weights = {"w": models.normal(16, 4)}
     models.save(
-        models.with_weights(models.parse(body.replace(" <float[16,9] w>", "")), weights), tmp_path
+        models.with_weights(models.parse(body.replace(" <float[16,4] w>", "")), weights), tmp_path
     )
     Path("inputs").mkdir()
     for seed in range(8):
         np.savez(f"inputs/{seed}.npz", x=models.normal(1, 16, seed=seed))
     command = ["model.onnx", "--inputs", "inputs", "--overwrite", "--backend", "emulated"]
-    told = "output 'y' [1, 9] looks like scores of classes: --check top1 --tol 0.01 limits"
+    told = "output 'y' [1, 4] looks like scores of classes: --check top1 --tol 0.01 limits"
     for flags, said in (
         ([], 1),
         (["--check", "top1", "--tol", "0.01"], 0),
         (["--tol", "y=1e-2"], 0),
+        (["--check", "boxes", "--tol", "0.05"], 1),
     ):
         main([*command, *flags])
         assert said == capsys.readouterr().err.count(told)

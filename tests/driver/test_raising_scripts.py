@@ -186,3 +186,13 @@ def test_an_interrupt_is_none_of_the_scripts(tmp_path: Path) -> None:
     thread.join()
     (told,) = map(str, failed)
     assert told.startswith("KeyboardInterrupt (in test_raising_scripts.py, line ")
+
+
+def test_a_missing_module_is_told_by_the_line_that_wants_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by one inside Python's own machinery of imports, which nobody can mend."""
+    script = tmp_path / "loader.py"
+    script.write_text("import os\nimport not_installed_anywhere\n")
+    assert 2 == main([str(tiny.write_with_samples(tmp_path)), "--inputs", str(script)])
+    assert "(ModuleNotFoundError in loader.py, line 2)" in capsys.readouterr().err

@@ -271,6 +271,10 @@ def test_no_width_needs_sideways_scrolling(opened: Open, tmp_path: Path, width: 
         wide = "e => [e.scrollWidth, e.clientWidth]"
         needed, there = page.locator(part).first.evaluate(wide)
         assert needed <= there, part
+    lines = page.locator(".whole:visible").evaluate_all(
+        "all => all.map(e => e.getClientRects().length)"
+    )
+    assert {1} == {*lines}, "a flag or a date is broken at its hyphens"
 
 
 def test_paper_is_light_and_complete(opened: Open, report: Path) -> None:

@@ -157,6 +157,7 @@ def _told(error: BaseException) -> str:
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not Path(frame.filename).is_relative_to(_PACKAGE)
+        and not frame.filename.startswith("<frozen importlib")
     ]
     said, kind = first_line(error), type(error).__name__
     # Below it may be a library that the code calls.

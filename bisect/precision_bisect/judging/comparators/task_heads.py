@@ -44,6 +44,11 @@ class Head(StrEnum):
     MASKS = "a class for each pixel"
     VECTORS = "embeddings"
 
+    @property
+    def check(self) -> str:
+        """The name of the check that suits it."""
+        return _CHECKS[self]
+
 
 _CHECKS: Mapping[Head, str] = {
     Head.RAW_BOXES: "boxes",
@@ -81,18 +86,14 @@ class RecognizedHead:
     outputs: Sequence[str]
     shape: tuple[int, ...]
 
-    @property
-    def check(self) -> str:
-        return _CHECKS[self.head]
-
     def __str__(self) -> str:
         """Return the advice in one line."""
         named = ", ".join(map(repr, self.outputs))
         look = "looks" if len(self.outputs) == 1 else "look"
         shape = f" {list(self.shape)}" if len(self.outputs) == 1 else ""
-        limit = READY_MADE[self.check]
+        limit = READY_MADE[self.head.check]
         return (
-            f"output {named}{shape} {look} like {self.head}: --check {self.check} --tol "
+            f"output {named}{shape} {look} like {self.head}: --check {self.head.check} --tol "
             f"{limit.tol:g} limits {limit.what}, not each number"
         )
 
@@ -100,11 +101,15 @@ class RecognizedHead:
 def head_remarks(
     options: Options, model: Model, samples: Sequence[Sample], reference: Sequence[Sample]
 ) -> list[str]:
-    """Return the advice where nobody has chosen what judges, or limits for some outputs."""
-    chosen = options.check is not None or options.metric != DEFAULT_METRIC
+    """Return the advice where nobody has chosen what judges, or limits for some outputs.
+
+    Four scores have the shape of a box, so `boxes` takes them: that is advised against, too.
+    """
+    boxes = options.check == Head.BOXES.check
+    chosen = (options.check is not None and not boxes) or options.metric != DEFAULT_METRIC
     by_output = any(isinstance(x, Mapping) for x in (options.tol, options.atol, options.rtol))
     head = None if chosen or by_output else recognized_head(model, samples, reference)
-    return [] if head is None else [str(head)]
+    return [] if head is None or (boxes and head.head.check == options.check) else [str(head)]
 
 
 def recognized_head(
@@ -117,10 +122,9 @@ def recognized_head(
         head = find(_Outputs(model, view, samples, reference))
         if head is None:
             continue
-        check = _CHECKS[head]
-        judge = ReadyMade(name=check, outputs=outputs, tolerance=READY_MADE[check].tol)
+        judge = ReadyMade(name=head.check, outputs=outputs, tolerance=READY_MADE[head.check].tol)
         try:
-            try_out(judge, reference, f"--check {check}")
+            try_out(judge, reference, f"--check {head.check}")
         except PrecisionBisectError:
             return None
         return RecognizedHead(head=head, outputs=outputs, shape=np.shape(reference[0][outputs[0]]))

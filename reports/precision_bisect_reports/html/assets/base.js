@@ -11,8 +11,16 @@ function el(tag, attributes = {}, ...children) {
     else if (key === "class") made.className = value;
     else made.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== "").flatMap(unbroken));
   return made;
+}
+
+// Lines end at hyphens, but not at those of a flag or a date. The names of layers may be of any length.
+const WHOLE = /(--[a-z][\w-]{0,32}|\b\d{4}-\d\d-\d\d\b)/;
+function unbroken(child) {
+  if (typeof child !== "string" || !child.includes("-")) return child;
+  const whole = (text) => Object.assign(document.createElement("span"), { className: "whole", textContent: text });
+  return child.split(WHOLE).map((part, place) => (place % 2 ? whole(part) : part)).filter((part) => part !== "");
 }
 
 const STATES = [

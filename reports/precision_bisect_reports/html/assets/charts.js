@@ -63,7 +63,7 @@ function errorScale(errors) {
   const limit = data.answer.tolerance;
   const finite = errors.map(number).filter((error) => error > 0 && Number.isFinite(error));
   const all = limit ? [...finite, limit] : finite;
-  const low = Math.floor(Math.log10(Math.min(...all, 1)));
+  const low = Math.floor(Math.log10(Math.min(...all, 1)) - 0.01);
   const high = Math.ceil(Math.log10(Math.max(...all, Number.MIN_VALUE)) + 0.01);
   const [from, to] = all.length ? [Math.max(low, high - 12), high] : [-3, 1];
   const infinite = errors.some((error) => number(error) === Infinity) ? 1 : 0;
