@@ -175,6 +175,17 @@ def test_a_plan_has_it_on_unless_it_fails_so(
     assert on is reopened.in_tf32
 
 
+def test_products_that_no_plan_changes_have_tf32_as_well(
+    result: Result, model: Path, tmp_path: Path
+) -> None:
+    """Else the model itself would be called the plan to deploy, which libraries run in TF32."""
+    assert result.tf32 is not None and result.tf32.fp32_error
+    limit, products = 0.9 * result.tf32.fp32_error, ["mm0", "mm1"]
+    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1, keep=products)
+    assert run.tf32 is not None and (run.tf32.fp32_error or 0) > limit
+    assert (False, False) == (run.tf32.fp32_passed, run.tf32_on)
+
+
 def layers_in(folder: Path) -> list[str]:
     """Return the layers that the typed model says to keep."""
     told = {each.key: each.value for each in onnx.load(folder / MIXED_MODEL).metadata_props}

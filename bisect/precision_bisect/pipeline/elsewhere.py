@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from precision_bisect.backends.backend_plugin import choose_backend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
-from precision_bisect.backends.emulation.tf32 import is_product
+from precision_bisect.backends.emulation.tf32 import is_fp32_product, is_product
 from precision_bisect.exports.settings_to_deploy import library_decides, settings_to_deploy
+from precision_bisect.graphs.graph import all_graphs
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.pinning import without_cuda_kernel
@@ -199,10 +200,13 @@ def _stored(prepared: Prepared, plan: Plan, affected: _Affected) -> list[Stored]
 def has_tf32(prepared: Prepared) -> bool:
     """Whether FP32 in TF32 is judged beside the run's own case: the library decides on it.
 
-    The emulator predicts that, an engine computes it.
+    The emulator predicts that, an engine computes it. Products that no plan changes count as well.
     """
-    decides = library_decides(prepared.case.options, prepared.backend.name)
-    return decides and bool(products(prepared.case.model))
+    if not library_decides(prepared.case.options, prepared.backend.name):
+        return False
+    model = prepared.case.model
+    view, nodes = View(model), (n for g in all_graphs(model.proto.graph) for n in g.node)
+    return any(is_fp32_product(node, view, model.elem_types) for node in nodes)
 
 
 def products(model: Model) -> frozenset[int]:

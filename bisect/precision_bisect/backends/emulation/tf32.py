@@ -69,15 +69,20 @@ def with_rounded_operands(
     for graph in subgraphs(rounded):
         inner = (with_rounded_operands(each, view, elem_types) for each in graph.node)
         refill(graph.node, [each for nodes in inner for each in nodes])
-    kinds = {elem_types.get(name) for name in node.input[:OPERANDS]} - {None}
-    standard = node.domain in ("", "ai.onnx")
-    if not standard or kinds != {onnx.TensorProto.FLOAT} or not is_product(node, view):
+    if not is_fp32_product(node, view, elem_types):
         return [rounded]
     nodes = []
     for i, name in enumerate(node.input[:OPERANDS]):
         rounded.input[i] = f"{node.output[0]}/tf32/{i}"
         nodes += rounded_operand(name, rounded.input[i])
     return [*nodes, rounded]
+
+
+def is_fp32_product(node: onnx.NodeProto, view: View, elem_types: ElemTypes) -> bool:
+    """Tell whether tensor cores take the operands of a node of any graph, which are FP32."""
+    kinds = {elem_types.get(name) for name in node.input[:OPERANDS]} - {None}
+    standard = node.domain in ("", "ai.onnx")
+    return standard and kinds == {onnx.TensorProto.FLOAT} and is_product(node, view)
 
 
 def is_product(node: onnx.NodeProto, view: View) -> bool:
