@@ -85,7 +85,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "ladder": (*COMMAND, *_LADDER.split(), "--ladder", "int8,fp16,fp32"),
     "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
     "API": (sys.executable, "-c", API),
-    "remote": (*COMMAND, "tiny.onnx", *QUICK),
+    "remote": (*COMMAND, "tiny.onnx", *QUICK, "--copies", "0", "--certify", "none"),
     "fused": (*COMMAND, *_FUSED.split()),
     "target": (*COMMAND, "target", "done", "--write", "board"),
     "explain": (*COMMAND, *_EXPLAIN.split()),
