@@ -63,15 +63,15 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
     what = f"the strategy {strategy.name}"
     thrown: list[BaseException] = []
 
-    def is_of_problem(plan: Plan) -> bool:
-        return 0 <= plan.mask <= Plan.all_high(problem.size).mask
+    def is_plan(value: object) -> bool:
+        return isinstance(value, Plan) and 0 <= value.mask <= Plan.all_high(problem.size).mask
 
     def asked(batch: Batch) -> Search[Outcomes]:
         listed = isinstance(batch, tuple | list)
         if not listed or not all(isinstance(proposal, Proposal) for proposal in batch):
             raise PluginError(f"{what} yields no tuple of proposals", _PROTOCOL)
-        if not all(is_of_problem(proposal.plan) for proposal in batch):
-            raise PluginError(f"{what} proposes layers that there are not", _PROTOCOL)
+        if not all(is_plan(proposal.plan) for proposal in batch):
+            raise PluginError(f"{what} proposes no plan of the layers", _PROTOCOL)
         try:
             return (yield tuple(batch))
         except BaseException as error:  # of whoever answers
@@ -84,7 +84,7 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
         if error in thrown or isinstance(error, PrecisionBisectError | MemoryError):
             raise
         raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error
-    if not isinstance(plan, Plan) or not is_of_problem(plan):
+    if not is_plan(plan):
         raise PluginError(f"{what} ended with no plan", _PROTOCOL)
     return plan
 
