@@ -100,7 +100,7 @@ def _deployed(fields: Mapping[str, Any]) -> str:
     """Say what is deployed of a run, in few words; "" where none is known."""
     plan = fields["deploy"]
     if plan is None or plan["fp32"]:
-        return "" if plan is None else fields["high"].upper()
+        return "" if plan is None else str(fields["high"]).upper()
     layers = f"{counted(plan['kept'], 'layer')} in {fields['high'].upper()}"
     return layers + ", norms put together" * plan["fused"]
 

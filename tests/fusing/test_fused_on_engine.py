@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fused_models import ALONE, BESIDE, TOLERANCE, samples, saved
-from paced import Clock, Clocked
+from paced import Clock, Clocked, ClockedEngine
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Made
 from precision_bisect.execution.executor import Placed, TrialTask
@@ -16,7 +17,9 @@ from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
+from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.result import Result
@@ -28,12 +31,37 @@ from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import Kind
 
 
+class Unlucky(Clocked):
+    """An engine whose first build of some plan of the fused form is wrong."""
+
+    engines: "Engines | None" = None
+
+    def build(self, plan: Plan, *, afresh: bool = False) -> ClockedEngine:
+        """Build the plan, wrong if it is the one and the first of it."""
+        engines = self.engines
+        if engines is None or len(plan) != engines.unlucky or plan in engines.built:
+            return super().build(plan, afresh=afresh)
+        engines.built.append(plan)
+        return Wrong(self.backend.build(plan, afresh=afresh), self.clock, plan)
+
+
+class Wrong(ClockedEngine):
+    """One whose outputs are far off."""
+
+    def run(self, feed: Sample) -> Sample:
+        """Return what is computed, and nine."""
+        return {name: array + np.float32(9) for name, array in super().run(feed).items()}
+
+
 @dataclass
 class Engines:
     """An executor of engines that compute what the emulator does; `base_ms` are a model's."""
 
     model: Model
     base_ms: tuple[float, float]
+    name: str = "tensorrt"
+    unlucky: int | None = None
+    built: list[Plan] = field(default_factory=list)
 
     def backend(self, spec: EvaluatorSpec, model: Model) -> Clocked:
         """Return the engine for a model, the file's or another."""
@@ -42,8 +70,9 @@ class Engines:
         values = [replace(value, cast_ms=0.1) for value in graph.values]
         base = self.base_ms[model is not self.model]
         clock = Clock(CostGraph((0.05,) * graph.size, values), base=base)
-        backend = Clocked(forecaster(model, spec.options, spec.scales), clock)
-        backend.name = "tensorrt"
+        backend = Unlucky(forecaster(model, spec.options, spec.scales), clock)
+        backend.engines = self if model is not self.model else None
+        backend.name = self.name
         return backend
 
     def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
@@ -59,7 +88,13 @@ class Engines:
         yield threads(task.spec.evaluator(work, made), 1)
 
 
-def run(text: str, folder: Path, base_ms: tuple[float, float]) -> Result:
+def run(
+    text: str,
+    folder: Path,
+    base_ms: tuple[float, float],
+    name: str = "tensorrt",
+    unlucky: int | None = None,
+) -> Result:
     """Search a model on such an engine; those of the file and of the fused form begin so."""
     options = Options(
         model=saved(text, folder),
@@ -72,7 +107,7 @@ def run(text: str, folder: Path, base_ms: tuple[float, float]) -> Result:
         backend="emulated",
     )
     made = prepare(options, ignore, folder)
-    engines = Engines(made.case.model, base_ms)
+    engines = Engines(made.case.model, base_ms, name, unlucky)
     made = made.with_case(replace(made.case, options=replace(options, backend="auto")))
     backend = engines.backend(made.spec, made.case.model)
     made = replace(made, backend=backend, here=None, executor=engines)
@@ -95,6 +130,33 @@ def test_its_plan_is_built_timed_and_deployed(text: str, tmp_path: Path) -> None
     own = next(t for t in trials if len(t.proposal.plan) == len(plan.kept) and t.proposal.draw)
     assert Kind.REBUILD is own.proposal.kind and own.outcome.passed
     assert (tmp_path / "run" / FUSED_MODEL).is_file()
+
+
+@pytest.mark.parametrize("text", [ALONE, BESIDE])
+def test_an_engine_without_tf32_judges_it_as_it_is(text: str, tmp_path: Path) -> None:
+    """There FP32 is no rival with TF32, and no trial of the form is in it."""
+    result = run(text, tmp_path, (2.0, 0.5), "clocked")
+    plan, form = result.deploy, result.fused
+    assert plan is not None and form is not None and plan.fused and not plan.tf32
+    assert (None, False) == (result.tf32, result.tf32_on)
+    trials = [t for t in read_ledger(tmp_path / "run" / LEDGER).trials if FUSED in t.proposal.case]
+    assert {FUSED} == {trial.proposal.case for trial in trials}
+    own = next(t for t in trials if len(t.proposal.plan) == len(plan.kept) and t.proposal.draw)
+    assert Kind.REBUILD is own.proposal.kind and own.outcome.passed
+    assert plan.latency is not None and (plan.latency.speedup or 0.0) > 1
+
+
+def test_what_has_failed_is_not_deployed_for_its_luck_in_another_build(tmp_path: Path) -> None:
+    """The answer without the pieces fails once; a build that would pass later is none to trust."""
+    result = run(BESIDE, tmp_path, (2.0, 0.5), unlucky=2)
+    assert result.deploy is not None and result.deploy.fused and len(result.deploy.kept) > 2
+    trials = read_ledger(tmp_path / "run" / LEDGER).trials
+    (failed,) = [
+        trial
+        for trial in trials
+        if FUSED in trial.proposal.case and trial.proposal.draw and not trial.outcome.passed
+    ]
+    assert 2 == len(failed.proposal.plan)
 
 
 def test_a_slower_one_is_not_deployed(tmp_path: Path) -> None:

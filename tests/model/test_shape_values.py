@@ -1,14 +1,17 @@
 """Shapes behind shape arithmetic, which speed is estimated by."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
 from models import parse, save
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.node_views import tensor_shapes
+from precision_bisect.graphs.shape_values import with_shapes
 
 POSITIONS = """(int64[batch, sequence] ids) => (float[b, s, 8] y)
 <float[16, 8] words, int64[1, 32] places, float[32, 8] learnt, float[8, 8] w>
@@ -49,3 +52,31 @@ def test_positions_of_a_text_have_a_shape(tmp_path: Path) -> None:
     assert y.shape == shapes["y"] and (2, 5, 8) == shapes["sum"]
     # ONNX's own inference knows the others, and takes an unknown dimension for the other one's.
     assert (1, 5, 8) == shapes["position"]
+
+
+PRODUCT = "() => (int64[n, m] y) <int64[1] column, int64[1] row> { y = Mul (row, column) }"
+FILLED = """() => (int64[n, m] y) <int64[2] shape = {3000, 3000}> {
+    filled = ConstantOfShape (shape)
+    y = Identity (filled)
+}"""
+
+
+@pytest.mark.parametrize("how", ["weights", "constants", "filled"])
+def test_what_is_no_shape_is_not_computed(how: str) -> None:
+    """A file that spreads two vectors to a matrix would decide how much memory is taken."""
+    proto = parse(FILLED if how == "filled" else PRODUCT)
+    if how != "filled":
+        numbers = np.arange(3000, dtype=np.int64)
+        arrays = {"column": numbers, "row": numbers[:, None]}
+        tensors = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+        del proto.graph.initializer[:]
+        if how == "weights":
+            proto.graph.initializer.extend(tensors)
+        for tensor in tensors if how == "constants" else ():
+            node = onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+            proto.graph.node.insert(0, node)
+    tracemalloc.start()
+    with_shapes(proto)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3000 * 3000 * 8 / 2 and "Constant" != proto.graph.node[-1].op_type

@@ -59,7 +59,8 @@ def _settle(proto: onnx.ModelProto, dims: Mapping[str, list[int]]) -> int:
     settled = 0
     for node in proto.graph.node:
         if (constant := constant_of(node)) is not None:
-            values[node.output[0]] = constant
+            if constant.size <= _LARGEST:
+                values[node.output[0]] = constant
             continue
         value = _value(node, dims, values, proto)
         if value is None:

@@ -167,6 +167,38 @@ def _at_batch(
     return many, {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
 
 
+def rivals_of_form(given: Prepared, fused: Prepared, of_file: Rivals) -> Rivals:
+    """Return what is known of plans of the fused form: by names, what is known of the file's.
+
+    An operator put together rounds what the last of its pieces does.
+    """
+    names = fused.case.model.table.names
+    numbers = {name: i for i, name in enumerate(names)}
+
+    def renumbered(plan: Plan) -> Plan:
+        kept = (of_file.names[i] for i in plan.indices)
+        return Plan.of(numbers[name] for name in kept if name in numbers)
+
+    errors: dict[str, float] = dict(zip(of_file.names, of_file.errors, strict=True))
+    rounding = {
+        output: errors[layer.name]
+        for layer in given.case.model.table.candidates
+        for output in layer.outputs
+    }
+    for layer in fused.case.model.table.candidates:
+        errors.setdefault(layer.name, max(rounding.get(name, 0.0) for name in layer.outputs))
+    return Rivals(
+        names=names,
+        limit=of_file.limit,
+        law=Law.of([errors[name] for name in names], Plan.of(())),
+        answer=renumbered(of_file.answer),
+        outcome=of_file.outcome,
+        starts=[renumbered(plan) for plan in of_file.starts],
+        estimates=estimates_of(fused),
+        beside=of_file,
+    )
+
+
 def seeks_fastest(prepared: Prepared) -> bool:
     """Whether a fast plan is looked for: where the answer is no end in itself.
 

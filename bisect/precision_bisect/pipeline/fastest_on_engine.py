@@ -135,7 +135,8 @@ def beside_fp32(
     if record.tf32 and baseline and not record.fused:
         # It was timed in turns with FP32 as that runs here.
         return deployable
-    if record.tf32:
+    if record.tf32 or record.fused:
+        # The form was timed in turns with its own FP32, which is not what the file has.
         baseline = baseline or latency_of(driver, prepared.everything)
     latency = record.latency
     if latency is None or baseline is None or not latency.median_ms:

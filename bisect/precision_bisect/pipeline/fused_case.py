@@ -28,8 +28,8 @@ from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     Rivals,
-    estimates_of,
     fastest,
+    rivals_of_form,
     seeks_fastest,
 )
 from precision_bisect.pipeline.fastest_on_engine import (
@@ -52,7 +52,7 @@ from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.case import single_runs
 from precision_bisect.search.combinators import Batch, Outcomes, mapped
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.rounding_law import Law, worst
+from precision_bisect.search.rounding_law import worst
 from precision_bisect.search.workers import Evaluate, Workers
 from precision_bisect.settings.targets import FUSED, TF32, Inside, inside, parser_steps
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
@@ -103,11 +103,11 @@ class FusedCase:
         fused = yield from self._made_for(samples)
         if fused is None or deploy is None:
             return ()
-        own = _rivals(fused, rivals)
-        best = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
+        own = rivals_of_form(self.given, fused, rivals)
+        best, failed = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
         if best is None:
             return ()
-        own = replace(own, answer=best[0], outcome=best[1])
+        own = replace(own, answer=best[0], outcome=best[1], refuted=failed)
         deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
         if best[0]:
             floor = (yield from error_of_fp32(self.given, samples)) if self._in_tf32 else 0.0
@@ -193,8 +193,14 @@ class FusedCase:
     def _in_case(self, search: Search[T]) -> Search[T]:
         return mapped(search, ask=lambda proposal: replace(proposal, case=self.case))
 
-    def _fewest(self, fused: Prepared, rivals: Rivals) -> Search[tuple[Plan, Outcome] | None]:
-        """Return a plan that holds on copies, with few layers; None where none does."""
+    def _fewest(
+        self, fused: Prepared, rivals: Rivals
+    ) -> Search[tuple[tuple[Plan, Outcome] | None, frozenset[Plan]]]:
+        """Return a plan that holds on copies, with few layers, and those that have failed there.
+
+        None for the first where none does.
+        """
+        failed: frozenset[Plan] = frozenset()
         low = yield from one(Plan.of(()), Phase.SPEED, "every layer low, norms whole")
         kept = rivals.answer
         of_file = {*self.given.case.model.table.names}
@@ -203,14 +209,16 @@ class FusedCase:
         for plan in [Plan.of(())] * low.passed + [kept] * bool(kept) + [whole]:
             outcome = yield from self._on_copies(fused, plan)
             if not outcome.passed:
+                failed |= {plan}
                 continue
             if plan and not fused.problem.builds:
                 fewer = yield from _dropped(plan, rivals.errors)
                 on_copies = yield from self._on_copies(fused, fewer)
                 if on_copies.passed:
-                    return fewer, on_copies
-            return plan, outcome
-        return None
+                    return (fewer, on_copies), failed
+                failed |= {fewer}
+            return (plan, outcome), failed
+        return None, failed
 
     def _on_copies(self, fused: Prepared, plan: Plan) -> Search[Outcome]:
         builds = fused.problem.builds
@@ -349,28 +357,6 @@ class _AsPlaced:
     def workers(self, task: TrialTask, work: Path) -> AbstractContextManager[Workers]:
         """Return the executor's own workers."""
         return self.given.executor.workers(task, work)
-
-
-def _rivals(fused: Prepared, of_file: Rivals) -> Rivals:
-    """Return what is known of plans of the fused form: by names, what is known of the file's."""
-    names = fused.case.model.table.names
-    numbers = {name: i for i, name in enumerate(names)}
-
-    def renumbered(plan: Plan) -> Plan:
-        kept = (of_file.names[i] for i in plan.indices)
-        return Plan.of(numbers[name] for name in kept if name in numbers)
-
-    errors = dict(zip(of_file.names, of_file.errors, strict=True))
-    return Rivals(
-        names=names,
-        law=Law.of([errors.get(name, 0.0) for name in names], Plan.of(())),
-        limit=of_file.limit,
-        answer=renumbered(of_file.answer),
-        outcome=of_file.outcome,
-        starts=[renumbered(plan) for plan in of_file.starts],
-        estimates=estimates_of(fused),
-        beside=of_file,
-    )
 
 
 def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:
