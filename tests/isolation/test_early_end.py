@@ -26,6 +26,7 @@ from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.runfolder import LEDGER, RESULT
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
+from precision_bisect_reports.next_steps import next_steps
 
 LADDER: tuple[PrecisionName, ...] = ("fp16", "bf16", "fp32")
 LEFT = 12
@@ -114,6 +115,8 @@ def test_a_second_run_with_more_time_finds_the_answer(
     """What ended early is in nobody's way, and what a resumed run has is not replaced."""
     early, _ = search(tmp_path, monkeypatch, 1.0)
     assert not early.begun
+    steps = next_steps(early, Path("tiny.onnx"))
+    assert not [step for step in steps if "--resume" in " ".join(step.commands)]
     found, _ = search(tmp_path, monkeypatch, 1e9)
     assert (Status.FOUND, tiny.KEPT) == (found.status, list(found.kept))
     again, _ = search(tmp_path, monkeypatch, 2.0, resume=True)

@@ -52,7 +52,7 @@ def end_early(stopped: Stopped, options: Options, budget: Budget, lock: RunLock)
         wall_s=round(budget.wall_s(), 3),
         diagnosis=(),
         message=f"{UNTRIED}: --max-time of {options.max_time_s:g} s does not cover reading and "
-        "preparing the model; give it more",
+        "preparing the model",
         out=folder.path,
     )
     folder.write(RESULT, result.to_text())

@@ -281,8 +281,8 @@ class Result(
 
     @property
     def begun(self) -> bool:
-        """Whether a search has begun: without one there is no ledger to go on from."""
-        return bool(self.fingerprint)
+        """Whether the model was read: without it there is no ledger to go on from."""
+        return self.layers_total > 0
 
     @property
     def unanswered(self) -> bool:
