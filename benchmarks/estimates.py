@@ -12,7 +12,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 from gpu_fronts import NETWORKS, PLAIN_FP32, RANDOM, SEED
 
-from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort_fusions import fused_groups
+from precision_bisect.pipeline.fastest import FULL, at_batch
 from precision_bisect.search.speed.costs import cost_graph
 from zoo.networks import SkippedError, prepare
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         timed = [row for row in deployed if row["network"] == name and "latency" in row]
         for batch in sorted({row["batch"] for row in timed}):
             at = [row for row in timed if row["batch"] == batch]
-            at_batches.append({"network": name, "batch": batch, **at_batch(folder, batch, at)})
+            at_batches.append({"network": name, "batch": batch, **measured_at(folder, batch, at)})
     medians = {key: statistics.median(row[key] for row in rows) for key in KEYS}
     outcome = {"machine": fronts["machine"], "median": medians, "rows": rows}
     outcome |= {"at_batches": at_batches}
@@ -82,11 +81,10 @@ def shapes_of(folder: Path) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in sample.items()}
 
 
-def at_batch(folder: Path, batch: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def measured_at(folder: Path, batch: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the same of models as deployed, at a batch: by its estimate, and by that of one."""
     model, shapes = load_model(folder / "model.onnx"), shapes_of(folder)
-    many = replace(model, proto=rebatched(model.proto, batch))
-    at = {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
+    (many, at), large = (at_batch(model, shapes, size) for size in (batch, FULL))
     plans, fused = drawn_plans(len(model.table.names)), fused_groups(model)
     rows = [row for row in rows if row["label"] in plans]
     measured = [row["latency"]["median"] for row in rows]
@@ -94,7 +92,7 @@ def at_batch(folder: Path, batch: int, rows: Sequence[Mapping[str, Any]]) -> dic
     for key, graph in {
         "estimate": partial(cost_graph, many, at, fused=fused),
         "of_one": partial(cost_graph, model, shapes, fused=fused),
-        "full_batch": partial(cost_graph, model, shapes, 0.0, fused=fused),
+        "full_batch": partial(cost_graph, *large, 0.0, fused=fused),
     }.items():
         in_tf32 = {on: graph(tf32=on) for on in (False, True)}
         times = [

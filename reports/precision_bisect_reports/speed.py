@@ -138,9 +138,7 @@ def _at_full_batch(plan: PlanToDeploy, tf32: WithTf32 | None) -> str:
     gain, alike = 1 / plan.full_batch_time, plan.tf32 or not plan.rivals_tf32(tf32)
     if not plan.estimated or not alike or gain < FASTER:
         return ""
-    return (
-        f"; at 32 times the batch the plan is {gain:.2g} times as fast by estimate: --time-batch N"
-    )
+    return f"; at a large batch the plan is {gain:.2g} times as fast by estimate: --time-batch N"
 
 
 def _gain(plan: PlanToDeploy) -> str:

@@ -41,7 +41,7 @@ JUDGED = 5
 LEARNT = 2
 """Of these, how many are proposed after the law's factor was learnt from the first."""
 FULL = 32
-"""Times the samples' batch that a full one is. A round figure: launches hardly count there."""
+"""Times the samples' batch that a full one is, whose products fill a device. A round figure."""
 SAFER = 2
 """Plans of less error that are judged where none so far is safe on unseen inputs. A bound."""
 FIRST_DRAW = CURVE_DRAW + 4096
@@ -50,8 +50,8 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What plans cost for the samples' batch, and for a full one of `FULL` times as many, the same
-    under TF32; and `instead` of time for the objectives that say so."""
+    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
+    not count, the same under TF32; and `instead` of time for the objectives that say so."""
 
     plain: CostGraph
     full_batch: CostGraph
@@ -136,20 +136,21 @@ class Rivals:
 def estimates_of(prepared: Prepared) -> Estimates:
     """Return what plans cost by the first sample's shapes, or at the batch that is timed.
 
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target. A graph that has
-    no other batch counts as if launches took no time, in place of a full one.
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target. Where a graph has
+    no other batch, launches alone do not count in a full one.
     """
     case = prepared.case
     model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
     fused, in_tf32 = fused_groups(model), case.options.engine.in_tf32
     if batch is not None:
-        model, shapes = _at_batch(model, shapes, batch)
+        model, shapes = at_batch(model, shapes, batch)
     graph = partial(cost_graph, model, shapes, fused=fused)
     own = {shape[0] for shape in shapes.values() if shape}
     full = partial(graph, kernel_ms=0.0)
     if len(own) == 1:
         with suppress(CannotBatchError):
-            full = partial(cost_graph, *_at_batch(model, shapes, FULL * own.pop()), fused=fused)
+            many, at = at_batch(model, shapes, FULL * own.pop())
+            full = partial(cost_graph, many, at, kernel_ms=0.0, fused=fused)
     return Estimates(
         plain=graph(tf32=in_tf32),
         full_batch=full(tf32=in_tf32),
@@ -159,7 +160,7 @@ def estimates_of(prepared: Prepared) -> Estimates:
     )
 
 
-def _at_batch(
+def at_batch(
     model: Model, shapes: Mapping[str, Shape], batch: int
 ) -> tuple[Model, Mapping[str, Shape]]:
     """Return a model for another batch, and the shapes of its inputs. Raises CannotBatchError."""

@@ -89,13 +89,13 @@ class PlanToDeploy:
     `tf32` in what stays FP32 or without. By the spread of its errors it may be over on
     `unseen_share` of unseen inputs, None where that says nothing. `time` and `answer_time` are an
     inference's, with this plan and with the answer: shares of that with every layer high, all in
-    the plan's setting, for the batch of the samples. `full_batch_time` is this plan's for a
-    full one, 32 times as large. `fp32_tf32_time` is that of every layer high with TF32 as a
-    share of that without, `tf32_time` this plan's so.
-    They are `estimated` where nothing was timed, with this `rank_correlation`. The plan has
-    `casts` between types; `low_share` is what runs low. Weights take `weight_bytes` with it,
-    `answer_weight_bytes` with the answer, `high_weight_bytes` with every layer high. A `fused`
-    plan is of the model with its norms put together, its shares are of the file's own FP32.
+    the plan's setting, for the batch of the samples. `full_batch_time` is this plan's for one
+    so large that launches do not count. `fp32_tf32_time` is that of every layer high with TF32,
+    as a share of that without, `tf32_time` this plan's so. They are `estimated` where nothing was
+    timed, with this `rank_correlation`. The plan has `casts` between types; `low_share` is what
+    runs low. Weights take `weight_bytes` with it, `answer_weight_bytes` with the answer,
+    `high_weight_bytes` with every layer high. A `fused` plan is of the model with its norms put
+    together, its shares are of the file's own FP32.
     """
 
     kept: Sequence[str]
