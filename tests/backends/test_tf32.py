@@ -4,17 +4,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
+from onnx import helper
 
 from effort import examples
 from models import normal, parse, save, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.backends.emulation.tf32 import round_to_tf32
+from precision_bisect.backends.emulation.tf32 import (
+    initializers,
+    round_to_tf32,
+    rounded_operand,
+)
 from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.ort import Session
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -127,3 +134,23 @@ def test_what_stays_fp32(case: str, tmp_path: Path) -> None:
     text, weight = STAY[case]
     exact, as_tf32 = (computed(text, weight, tmp_path, tf32=tf32)[2] for tf32 in (False, True))
     np.testing.assert_array_equal(exact, as_tf32)
+
+
+ODD = [0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e-30, 1 + 2**-11, 1 + 3 * 2**-11, -3e38, 2.0**100]
+
+
+@examples(50)
+@example(np.array(ODD, np.float32), 10)
+@example(np.array(ODD, np.float32), 17)
+@given(arrays(np.float32, (11,), elements=FLOATS), st.sampled_from([10, 17]))
+def test_the_graph_rounds_as_tensor_cores_do(array: NDArray[np.float32], version: int) -> None:
+    """Whatever the opset; from 2^100 on with as many bits or more, and never into NaN."""
+    info = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [11]) for n in ("x", "y")]
+    nodes = rounded_operand("x", "y", version)
+    graph = helper.make_graph(nodes, "rounding", info[:1], info[1:], initializers())
+    opsets = [helper.make_opsetid("", version)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    y = Session(proto, {}, threads=1).run({"x": array})["y"]
+    usual = ~(np.abs(array) >= 2.0**100)
+    np.testing.assert_array_equal(round_to_tf32(array)[usual], y[usual])
+    np.testing.assert_allclose(array[~usual], y[~usual], rtol=2.0**-11)

@@ -32,6 +32,7 @@ from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest, with_room
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
+from precision_bisect.search.speed.least_time import least_time
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Latency, Outcome, Phase
@@ -89,6 +90,17 @@ class Rivals:
         """What each layer adds if it alone runs low, in network order; 0 where it is unknown."""
         alone = dict(zip(self.law.order, self.law.errors, strict=True))
         return [alone.get(layer, 0.0) for layer in range(self.estimates.plain.size)]
+
+    @property
+    def fastest_of_any(self) -> PlanToDeploy:
+        """What no plan that holds beats: as fast as any could be by estimate, with fewest layers.
+
+        Where the answer keeps some, every layer low has failed.
+        """
+        plain, tf32 = self.estimates.plain, self.estimates.tf32
+        time = min(least_time(plain), least_time(tf32)) / (plain.time(range(plain.size)) or 1.0)
+        record = self.deployable(self.answer, self.outcome).record
+        return replace(record, kept=self.names[: min(1, len(self.answer))], time=time)
 
     def deployable(
         self,
@@ -295,9 +307,10 @@ def _deciding(
         return costs, _candidates(rivals, costs, aim, case)
     costs, full_batch = rivals.estimates.of(case)
     slowest = (1 - AS_FAST) * costs.time(range(costs.size))
-    plans = _candidates(rivals, costs, aim, case)
-    if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
-        return costs, plans
+    if least_time(costs) <= slowest:
+        plans = _candidates(rivals, costs, aim, case)
+        if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
+            return costs, plans
     return full_batch, _candidates(rivals, full_batch, aim, case)
 
 

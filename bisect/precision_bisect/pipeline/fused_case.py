@@ -9,18 +9,11 @@ that holds, else what the answer keeps beside the pieces, or less, and plans of 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.executor import Placed, TrialTask
-from precision_bisect.explaining.diagnosis.diagnose import emulates
-from precision_bisect.graphs.fusing.norms import SINCE, find_decomposed
-from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.lowtypes import LOW_TYPES
+from precision_bisect.graphs.fusing.norms import SINCE
 from precision_bisect.graphs.typed.pinning import pinned_layers
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import Objective
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_tf32, products
@@ -30,7 +23,6 @@ from precision_bisect.pipeline.fastest import (
     Rivals,
     fastest,
     rivals_of_form,
-    seeks_fastest,
 )
 from precision_bisect.pipeline.fastest_on_engine import (
     Contest,
@@ -39,22 +31,21 @@ from precision_bisect.pipeline.fastest_on_engine import (
     spent_s,
     with_tf32_first,
 )
-from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.pipeline.fused_run import is_tried, over_fused_form
+from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import ROOM
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T
-from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Deployable, Ending
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.speed_report import AS_FAST, PlanToDeploy
 from precision_bisect.runs.results.unseen import as_safe
-from precision_bisect.search.case import single_runs
 from precision_bisect.search.combinators import Batch, Outcomes, mapped
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.rounding_law import worst
-from precision_bisect.search.workers import Evaluate, Workers
-from precision_bisect.settings.targets import FUSED, TF32, Inside, inside, parser_steps
+from precision_bisect.search.workers import Evaluate
+from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
 DROPPED = 16
@@ -73,6 +64,7 @@ class FusedCase:
     prepared: Prepared | None = None
     best: tuple[Plan, Outcome] | None = None
     _made: bool = False
+    _own: Rivals | None = None
     _at_work: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
@@ -98,12 +90,26 @@ class FusedCase:
     def fastest(
         self, driver: Driver, ending: Ending, rivals: Rivals
     ) -> Search[Sequence[Deployable]]:
-        """Return the plans of this form to deploy in place of the file's, the best first."""
+        """Return the plans of this form to deploy in place of the file's, the best first.
+
+        Before the file has one there are some only if by estimate no plan of the file that holds
+        could take the place of this form with every layer low.
+        """
         deploy, samples = ending.deploy, ending.samples
         fused = yield from self._made_for(samples)
-        if fused is None or deploy is None:
+        objective = self.given.case.options.objective
+        by_time = fused is not None and fused.backend.emulated and objective != "smallest"
+        if fused is None or (deploy is None and not by_time):
             return ()
-        own = rivals_of_form(self.given, fused, rivals)
+        of_file = rivals.fastest_of_any if deploy is None else deploy.record
+        own = self._own = self._own or rivals_of_form(self.given, fused, rivals)
+        if deploy is None:
+            (low,) = yield (replace(self._all_low(samples), phase=Phase.SPEED),)
+            lowest = own.deployable(Plan.of(()), low, case=self.case).record
+            safe = low.passed and as_safe(lowest.unseen_share, None)
+            if not safe or not is_better(lowest, of_file, objective):
+                fused.rest()
+                return ()
         best, failed = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
         if best is None:
             return ()
@@ -123,8 +129,7 @@ class FusedCase:
         candidates = yield from with_tf32_first(
             fused, driver, own, deployable, samples, of_file=self.given
         )
-        objective = self.given.case.options.objective
-        better = [plan for plan in candidates if is_better(plan.record, deploy.record, objective)]
+        better = [plan for plan in candidates if is_better(plan.record, of_file, objective)]
         if not better:
             self.best = deployable.plan, deployable.outcome
         return better
@@ -134,10 +139,8 @@ class FusedCase:
         fused = self.prepared
         if fused is None:
             return None
-        model, names = (
-            fused.case.model,
-            {layer.name for layer in self.given.case.model.table.layers},
-        )
+        model = fused.case.model
+        names = {layer.name for layer in self.given.case.model.table.layers}
         fresh = (layer.op_type for layer in model.table.layers if layer.name not in names)
         low = driver.recorded(self._all_low(samples))
         kept, outcome = self.holding or (None, None)
@@ -174,9 +177,9 @@ class FusedCase:
         """Return the run over this form, which is made with the first call."""
         if not self._made:
             self._made, limit = True, self.given.problem.tolerance
-            if _is_tried(self.given) and limit is not None:
+            if is_tried(self.given) and limit is not None:
                 floor = yield from error_of_fp32(self.given, samples)
-                self.prepared = _prepared(self.given, tf32=floor <= ROOM * limit)
+                self.prepared = over_fused_form(self.given, tf32=floor <= ROOM * limit)
         return self.prepared
 
     def _evaluate(self) -> Evaluate:
@@ -221,12 +224,9 @@ class FusedCase:
         return None, failed
 
     def _on_copies(self, fused: Prepared, plan: Plan) -> Search[Outcome]:
-        builds = fused.problem.builds
+        copies, builds = fused.copies is not None, fused.problem.builds
         check = StabilityCheck(
-            problem=fused.problem,
-            copies=fused.copies is not None,
-            rebuilds=builds,
-            drawn=FIRST_DRAW,
+            problem=fused.problem, copies=copies, rebuilds=builds, drawn=FIRST_DRAW
         )
         reason = "norms whole, on copies"
         return (yield from check.judge(plan, reason, last=True, phase=Phase.SPEED))
@@ -278,85 +278,6 @@ def _time(plan: PlanToDeploy, objective: Objective) -> float:
     if objective == "smallest":
         return plan.weight_bytes
     return plan.tf32_time if plan.tf32 and plan.tf32_time is not None else plan.time
-
-
-def _is_tried(given: Prepared) -> bool:
-    """Whether the form is tried: where nothing names layers of the file or plans of it.
-
-    The targets must be known to compute in FP32 inside of all that is put together.
-    """
-    case, options = given.case, given.case.options
-    if options.fuse_norms is not None or not seeks_fastest(given) or not emulates(case.model):
-        return False
-    half = options.low in LOW_TYPES and options.high == "fp32"
-    own = case.model.table.asked or given.loaded.begun_with or options.elsewhere
-    if not half or own or case.model.in_low or case.model.rounds_ends or not given.loaded.runs:
-        return False
-    kinds = {
-        operator.kind
-        for operator in find_decomposed(case.model)
-        # That is FP32 inside everywhere; by tanh it is not on CUDA.
-        if (operator.kind, operator.approximate) != ("Gelu", "none")
-    }
-    return all(
-        inside(kind, target) is Inside.FP32 and kind not in parser_steps()["no_importer"]
-        for kind in kinds
-        for target in options.targets
-    )
-
-
-def _prepared(given: Prepared, *, tf32: bool) -> Prepared | None:
-    """Return the run over the fused form; None where nothing is fused, or a target lacks it."""
-    # Imported here: few models have norms in pieces.
-    from precision_bisect.graphs.fusing.fuse import fuse
-
-    case, options, work = given.case, given.case.options, given.work / FUSED
-    try:
-        work.mkdir()
-        model, _ = fuse(case.model, *single_runs(case), work)
-        options = replace(
-            options,
-            model=model.path,
-            out=options.folder,
-            engine=replace(options.engine, tf32="on") if tf32 else options.engine,
-            keep_engines=False,
-            # What is timed has a GPU to itself, as every plan that is built as deployed.
-            workers=options.workers if given.backend.emulated else 1,
-            gpus=options.gpus[:1],
-        )
-        case = replace(case, options=options, model=model, variant=FUSED)
-        loaded = replace(given.loaded, case=case, remarks=())
-        executor = given.executor if given.here is not None else _AsPlaced(given)
-        fused = assemble(loaded, ignore, work, executor=executor)
-    except Stopped:
-        raise
-    except Exception:  # whatever is wrong with it, the file as it stands has its answer
-        return None
-    lacking = {*options.targets} & ({*fused.unknown_to} - {*given.unknown_to})
-    return None if lacking else fused
-
-
-@dataclass(frozen=True, slots=True)
-class _AsPlaced:
-    """An executor that asks no child: another form is built where the run's own is."""
-
-    given: Prepared
-
-    def place(self, spec: EvaluatorSpec, model: Model, work: Path) -> Placed:
-        """Return the run's own place; what the engine cannot build fails as a trial."""
-        backend, options = self.given.backend, spec.options
-        return Placed(
-            name=backend.name,
-            why=self.given.why,
-            backend=backend,
-            model=model,
-            workers=options.workers,
-            here=None,
-        )
-
-    def workers(self, task: TrialTask, work: Path) -> AbstractContextManager[Workers]:
-        """Return the executor's own workers."""
-        return self.given.executor.workers(task, work)
 
 
 def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:

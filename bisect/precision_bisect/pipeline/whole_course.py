@@ -141,6 +141,10 @@ def _with_fastest(
         if prepared.backend.emulated:
             # What computes TF32 takes as much memory again.
             prepared.rest()
+            # Where no plan of the file can be as fast as the fused form, none is judged.
+            ahead = yield from _with_form(prepared, driver, ending, rivals, fused)
+            if ahead.deploy is not None:
+                return ahead
             deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
@@ -149,12 +153,7 @@ def _with_fastest(
             deployable = yield from _first_that_holds(prepared, ending, candidates)
             deployable = deployable or answer_to_deploy(prepared, driver, rivals, samples)
         ending = replace(ending, deploy=deployable)
-        candidates = yield from fused.fastest(driver, ending, rivals)
-        form = fused.prepared or prepared
-        better = yield from _first_that_holds(form, ending, candidates)
-        if better is not None:
-            fused.best = better.plan, better.outcome
-            ending = replace(ending, deploy=better)
+        ending = yield from _with_form(prepared, driver, ending, rivals, fused)
     return ending
 
 
@@ -169,6 +168,19 @@ def _law_of_unsafe(prepared: Prepared, driver: Driver, low: Outcome) -> Search[L
         ranking = yield from rank(prepared.problem)
         return Law.of(ranking.scores, Plan.of(()))
     return None
+
+
+def _with_form(
+    prepared: Prepared, driver: Driver, ending: Ending, rivals: Rivals, fused: FusedCase
+) -> Search[Ending]:
+    """Return the ending with a plan of the fused form to deploy; the same where none is better."""
+    candidates = yield from fused.fastest(driver, ending, rivals)
+    form = fused.prepared or prepared
+    better = yield from _first_that_holds(form, ending, candidates)
+    if better is None:
+        return ending
+    fused.best = better.plan, better.outcome
+    return replace(ending, deploy=better)
 
 
 def _first_that_holds(

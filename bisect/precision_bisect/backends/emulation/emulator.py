@@ -54,8 +54,8 @@ class EmulatedBackend:
     `scales` has the scale of everything that some plan quantizes. `providers` is called for the
     providers whenever a session is opened. An engine has a way for each of the `targets` that
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
-    if that pays, unless it is to run `whole`. With `few` plans each has a whole graph of its own
-    (see `fixed_edges`), which opens with its first feed.
+    if that pays, unless it is to run `whole`. Where `few` plans are expected the first has a whole
+    graph of its own (see `fixed_edges`), opened with its first feed; the second opens that of all.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
@@ -100,7 +100,7 @@ class EmulatedBackend:
                 partial(_open, model, pair, graphs, threads, providers),
                 count,
                 ones,
-                in_segments=not (whole or few),
+                in_segments=not whole,
                 few=few,
             )
             for graphs in self._graphs
@@ -159,6 +159,7 @@ class _Way:
         self._make = opened
         self._in_segments = in_segments
         self._few = few
+        self._first: NDArray[np.bool_] | None = None
         self._candidates = candidates
         self._ones = ones
         self._opening = Lock()
@@ -216,11 +217,15 @@ class _Way:
 
     def open(self, low: NDArray[np.bool_] | None = None) -> "_Opened":
         """Return the open session, or open it; of `few` plans for that with these layers low."""
-        fixed = low if self._few else None
         with self._opening:
+            if self._few and low is not None:
+                self._few = self._first is None or bool((self._first == low).all())
+                self._first = low
+            fixed = low if self._few else None
             if self._opened is None or not self._opened.serves(fixed):
                 self._opened = None
-                self._opened = self._make(in_segments=self._in_segments, fixed=fixed)
+                in_segments = self._in_segments and fixed is None
+                self._opened = self._make(in_segments=in_segments, fixed=fixed)
             return self._opened
 
     def _leave_segments(self, opened: "_Opened") -> None:

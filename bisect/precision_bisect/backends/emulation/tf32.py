@@ -16,19 +16,23 @@ from precision_bisect.graphs.graph import copied, refill, subgraphs
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.types import ElemTypes
 
-_SPLITTER, _LARGEST = "precision_bisect/tf32/splitter", "precision_bisect/tf32/largest"
+_NAME = "precision_bisect/tf32"
+_SPLITTER, _LOWEST, _LARGEST = f"{_NAME}/splitter", f"{_NAME}/lowest", f"{_NAME}/largest"
 _DROPPED_BITS = 13
 """Bits of an FP32 mantissa that TF32 does not have."""
+_FACTOR = 2.0**_DROPPED_BITS + 1
+_MOST_SCALED = 2.0**100 * _FACTOR
 _CHANNELS, _PLANES = 4, (2, 3)
 """What cuDNN asked of convolutions there: channels in multiples of this, and these dimensions."""
 OPERANDS = 2
+_LIMITS_READ = 11
+"""The first opset whose Clip reads its limits."""
 
 
 def initializers() -> list[onnx.TensorProto]:
     """Return the constants that `rounded_operand` reads."""
-    factor = np.array(2**_DROPPED_BITS + 1, np.float32)
-    largest = np.array(2.0**100, np.float32)
-    return [numpy_helper.from_array(factor, _SPLITTER), numpy_helper.from_array(largest, _LARGEST)]
+    values = {_SPLITTER: _FACTOR, _LOWEST: -_MOST_SCALED, _LARGEST: _MOST_SCALED}
+    return [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in values.items()]
 
 
 def round_to_tf32(array: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -42,19 +46,21 @@ def round_to_tf32(array: NDArray[np.float32]) -> NDArray[np.float32]:
     return rounded.reshape(array.shape)
 
 
-def rounded_operand(name: str, rounded: str) -> list[onnx.NodeProto]:
+def rounded_operand(name: str, rounded: str, opset: int) -> list[onnx.NodeProto]:
     """Return nodes that round a tensor: T. J. Dekker, "A floating-point technique", 1971, mul12.
 
-    What the splitter would carry out of FP32's range stays as it is.
+    From 2^100 on, where the splitter would carry it out of FP32's range, it keeps more bits.
     """
-    large, high, split = f"{rounded}/large", f"{rounded}/high", f"{rounded}/split"
+    scaled, large, high = f"{rounded}/scaled", f"{rounded}/large", f"{rounded}/high"
+    if opset >= _LIMITS_READ:
+        limited = helper.make_node("Clip", [scaled, _LOWEST, _LARGEST], [large])
+    else:
+        limited = helper.make_node("Clip", [scaled], [large], min=-_MOST_SCALED, max=_MOST_SCALED)
     return [
-        helper.make_node("Mul", [name, _SPLITTER], [large]),
+        helper.make_node("Mul", [name, _SPLITTER], [scaled]),
+        limited,
         helper.make_node("Sub", [large, name], [high]),
-        helper.make_node("Sub", [large, high], [split]),
-        helper.make_node("Abs", [name], [f"{rounded}/size"]),
-        helper.make_node("Less", [f"{rounded}/size", _LARGEST], [f"{rounded}/usual"]),
-        helper.make_node("Where", [f"{rounded}/usual", split, name], [rounded]),
+        helper.make_node("Sub", [large, high], [rounded]),
     ]
 
 
