@@ -17,6 +17,7 @@ from precision_bisect.judging.inputs.copies import can_change
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.pipeline.fastest import seeks_fastest
 from precision_bisect.pipeline.prepare import Prepared, assemble
+from precision_bisect.protocols import Backend
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.search.case import single_runs
 from precision_bisect.search.workers import Workers
@@ -91,7 +92,8 @@ class _AsPlaced:
 
         An emulator expects few plans.
         """
-        backend, here, options = self.given.backend, None, spec.options
+        backend, options = self.given.backend, spec.options
+        here: Backend | None = None
         if backend.emulated and self.given.here is not None:
             factors = options.copies > 0 and not can_change(spec.samples.feeds)
             few = partial(
