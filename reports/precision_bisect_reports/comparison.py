@@ -102,7 +102,7 @@ def _deployed(fields: Mapping[str, Any]) -> str:
     if plan is None or plan["fp32"]:
         return "" if plan is None else str(fields["high"]).upper()
     layers = f"{counted(plan['kept'], 'layer')} in {fields['high'].upper()}"
-    return layers + ", norms put together" * plan["fused"]
+    return f"{layers}, norms put together" if plan["fused"] else layers
 
 
 def _layers(comparison: Comparison) -> Iterator[RenderableType]:
