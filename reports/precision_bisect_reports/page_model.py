@@ -32,7 +32,6 @@ from precision_bisect_reports.promise import (
     predicted_alone,
     proof,
     unseen,
-    with_tf32,
 )
 from precision_bisect_reports.rows import (
     ALWAYS,
@@ -53,6 +52,7 @@ from precision_bisect_reports.speed import (
     speed,
     to_deploy,
     weights,
+    with_tf32,
 )
 
 Tone: TypeAlias = Literal["good", "open", "bad"]

@@ -13,8 +13,8 @@ from precision_bisect.runs.results.speed_report import (
     PlanToDeploy,
     SpeedReport,
 )
+from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.runs.saved_options import typing_of
-from precision_bisect_reports.promise import may_be_over
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
 MOST_PLAN_ROWS = 8
@@ -114,6 +114,43 @@ def deployed_as(result: Result) -> str:
 def mark_in_charts(result: Result) -> str:
     """Return the same as few words."""
     return "fastest mixed" if result.fp32_wins else "to deploy"
+
+
+def may_be_over(share: float | None) -> str:
+    """Say what share of unseen inputs may be over, "" for a safe one, and where nothing tells."""
+    if as_safe(share, None):
+        return ""
+    return f" (by how errors spread up to {share:.0%} of unseen inputs may be over)"
+
+
+def with_tf32(result: Result) -> str:
+    """Say what TF32 makes of FP32 and of the answer; "" where nothing was evaluated."""
+    judged = result.tf32
+    if judged is None or judged.fp32_passed is None or judged.passed is None:
+        return ""
+    fp32, answer = (
+        "" if error is None else f" (error {error:.2g})"
+        for error in (judged.fp32_error, judged.error)
+    )
+    fp32 += may_be_over(judged.fp32_unseen)
+    default = "with TF32, the libraries' default"
+    leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
+    plan = "the answer" if leaves_fewest else deployed_as(result)
+    if not judged.passed:
+        also = "holds" if judged.fp32_passed else "fails, too"
+        how = ", by forecast" if judged.forecast else ""
+        words = f"{plan} FAILS {default}{how}{answer}; FP32 {also}{fp32}; leave TF32 off"
+    else:
+        also = "holds, too" if judged.fp32_passed else "holds"
+        holds = "holds" if judged.fp32_passed else "FAILS"
+        words = f"FP32 {holds} {default}{fp32}; {plan} {also}{answer}"
+    files = "; the files leave it off" if judged.passed and not result.tf32_on else ""
+    if judged.fp32_ms is None or judged.speedup is None:
+        return f"{words}{files}"
+    words += f"; FP32 takes {judged.fp32_ms:.3g} ms so"
+    if judged.fp32_wins:
+        return f"{words}, {plan} {1 / judged.speedup:.3g} times that: deploy FP32"
+    return f"{words}, {plan} is {judged.speedup:.3g} times as fast{files}"
 
 
 def fused_form(result: Result) -> str:

@@ -18,7 +18,7 @@ from precision_bisect_reports.comparison import told_of
 from precision_bisect_reports.error_by_time import error_by_time
 from precision_bisect_reports.next_steps import next_steps
 from precision_bisect_reports.page_model import page_of
-from precision_bisect_reports.promise import with_tf32
+from precision_bisect_reports.speed import with_tf32
 
 FORM = FusedForm(
     model="00", operators={"LayerNormalization": 1}, candidates=3, kept=[], error=4e-4

@@ -37,8 +37,7 @@ from precision_bisect.search.workers import Workers, threads
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Kind, Phase
-from precision_bisect_reports.promise import with_tf32
-from precision_bisect_reports.speed import to_deploy
+from precision_bisect_reports.speed import to_deploy, with_tf32
 
 BODY = """(float[8, 32] x) => (float[8, 32] y) <float up = {300}, float down = {1.1111111e-5}> {
   [mm0] a = MatMul(x, w0) [act0] b = Tanh(a)

@@ -3,8 +3,7 @@
 Everything is computed from the trials, so a run that was cut short is concluded the same way.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,7 +11,7 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.graphs.typed.pinning import pinned_layers
 from precision_bisect.judging.comparators.comparison_remarks import decided_remark, dropped_remark
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
-from precision_bisect.machine.stopping import Stopped, until
+from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.chart import caused, charted, culprits_of, retraced
 from precision_bisect.pipeline.choosing import promised
 from precision_bisect.pipeline.deploying import (
@@ -346,7 +345,7 @@ def _notes(run: _Ended) -> list[str]:
     return [
         # First what should judge, then what a verdict may rest on: screens have the first two.
         *run.prepared.loaded.remarks,
-        *_unfelt(run),
+        *unfelt(run.deployed, run.leaving, run.chart.curve, run.born, run.budget.overdue),
         *sums_remarks(run.inner.inner_sums),
         *hidden_remarks(run.inner.hidden_rows, run.deployed.case.model),
         *filter(None, (dropped_remark(trials), decided)),
@@ -357,13 +356,6 @@ def _notes(run: _Ended) -> list[str]:
         *run.missing,
         *run.written.notes,
     ]
-
-
-def _unfelt(run: _Ended) -> Sequence[str]:
-    """Return what no sample feels, as far as the time lets the samples be looked at."""
-    with suppress(Stopped), until(run.budget.overdue):
-        return unfelt(run.deployed, run.leaving, run.chart.curve, run.born)
-    return ()
 
 
 def _unseen(run: _Ended) -> Unseen | None:

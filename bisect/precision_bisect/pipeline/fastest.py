@@ -100,7 +100,8 @@ class Rivals:
         plain, tf32 = self.estimates.plain, self.estimates.tf32
         time = min(least_time(plain), least_time(tf32)) / (plain.time(range(plain.size)) or 1.0)
         record = self.deployable(self.answer, self.outcome).record
-        return replace(record, kept=self.names[: min(1, len(self.answer))], time=time)
+        kept = self.names[: min(1, len(self.answer))]
+        return replace(record, kept=kept, time=time, unseen_share=None)
 
     def deployable(
         self,

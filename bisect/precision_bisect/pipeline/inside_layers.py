@@ -1,6 +1,7 @@
 """What no sample feels inside the layers of an answer, and where engines differ."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from precision_bisect.backends.emulation.semantics import whole_kernels
 from precision_bisect.errors import ModelError, counted, first_of
@@ -19,6 +20,7 @@ from precision_bisect.graphs.module_names import by_torch_export
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.loops import FunctionLoop, recorded
 from precision_bisect.layer_table import Layer
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -179,13 +181,25 @@ def born_inside(prepared: Prepared, plan: Plan, *, late: bool) -> Plan:
 
 
 def unfelt(
-    prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint], born: Plan
+    prepared: Prepared,
+    plan: Plan | None,
+    curve: Sequence[CurvePoint],
+    born: Plan,
+    late: Callable[[], bool],
 ) -> list[str]:
     """Tell of layers that leave the range in the answer without harm: other inputs may feel it.
 
     `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
-    no inference of another kind, and gets none for this.
+    no inference of another kind, and gets none for this. Nothing is told once it is `late`.
     """
+    with suppress(Stopped), until(late):
+        return _unfelt(prepared, plan, curve, born)
+    return []
+
+
+def _unfelt(
+    prepared: Prepared, plan: Plan | None, curve: Sequence[CurvePoint], born: Plan
+) -> list[str]:
     # Points of the curve are of the file, not of its fused form.
     in_file = prepared.case.variant != FUSED
     marked = in_file and "margin" in [point.point for point in curve]

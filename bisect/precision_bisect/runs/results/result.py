@@ -1,7 +1,4 @@
-"""What a run comes to: `result.json`, version 1, declared once.
-
-The file is written from these dataclasses and read into them; `docs/make_schema.py` reads them.
-"""
+"""What a run comes to: `result.json`, version 1, declared once for writer, reader and schema."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -50,8 +47,8 @@ HARDLY = 0.9
 class Diagnosis:
     """Why a kept layer needs the precision: one cause, with its evidence in one sentence.
 
-    `operator` is its ONNX operator, "" in runs of versions that did not tell. `largest` is the
-    largest magnitude that it reads or computes, None where that is not known.
+    `operator` is "" in runs of versions that did not tell. `largest` is the largest magnitude that
+    the layer reads or computes, None where that is not known.
     """
 
     layer: str
@@ -253,12 +250,7 @@ class Result(
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
         plan = self.deploy
-        return plan is None or ({*plan.kept} == {*self.kept} and not self.deploys_fused)
-
-    @property
-    def deploys_fused(self) -> bool:
-        """Whether the plan to deploy is of the model with its norms put together."""
-        return self.deploy is not None and self.deploy.fused
+        return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
 
     @property
     def fp32_wins(self) -> bool:
