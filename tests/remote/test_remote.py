@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import tiny
-from loopback import Boards, boards, lacks, until, write_tool
+from loopback import Boards, lacks, until, write_tool
 from models import parse, with_weights
 from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
 from precision_bisect.backends.emulation.engine_errors import look_into
@@ -38,21 +38,6 @@ from precision_bisect.trial import TrialStatus
 pytestmark = pytest.mark.skipif(bool(lacks()), reason=lacks())
 PLANS = 'case "$*" in *plan-*) '
 """The beginning of what a trtexec does with plans alone, ended by `;; esac`."""
-
-
-@pytest.fixture
-def board() -> Iterator[Boards]:
-    """One host, of which nothing may be left."""
-    with boards("one") as found:
-        yield found
-        gc.collect()  # a backend in the frames of an expected error
-        assert until(found.clear), (found.left(), found.each[0].processes())
-
-
-@pytest.fixture
-def two() -> Iterator[Boards]:
-    with boards("one", "two") as found:
-        yield found
 
 
 def backend(
