@@ -213,8 +213,8 @@ def test_tf32_is_left_off_where_the_products_that_the_fused_form_keeps_fail_with
     path = saved(text.replace("(a)", "(a9)").replace("(a, m)", "(a9, m)"), tmp_path)
     large = [{"x": 60 * sample["x"]} for sample in samples()]
     run = partial(find, path, inputs=large, threads=1)
-    settings = {tf32: EngineSettings(tf32=tf32) for tf32 in ("off", "on")}
-    off, on = (run(tol=1.0, engine=settings[n], out=tmp_path / n).deploy for n in settings)
+    settings = EngineSettings(tf32="off"), EngineSettings(tf32="on")
+    off, on = (run(tol=1.0, engine=each, out=tmp_path / each.tf32).deploy for each in settings)
     assert off is not None and off.error and on is not None and on.error
     limit = math.sqrt(off.error * on.error)
     result = run(tol=limit, out=tmp_path / "run")
