@@ -14,6 +14,7 @@ from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs import soundness
+from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import load_model
 
 OWN = "own"
@@ -231,3 +232,9 @@ def test_a_domain_without_a_version_that_nothing_uses_is_taken(tmp_path: Path) -
     proto = parse("(float[1] x) => (float[1] y) { y = Abs(x) }")
     proto.opset_import.append(helper.make_opsetid("my.domain", 0))
     assert 1 == len(load_model(save(proto, tmp_path)).table.names)
+
+
+def test_a_constant_whose_bytes_do_not_fit_is_no_number() -> None:
+    """What looks for numbers goes on without it."""
+    tensor = TensorProto(data_type=TensorProto.FLOAT, dims=[2], raw_data=b"\0" * 12)
+    assert constant_of(helper.make_node("Constant", [], ["c"], value=tensor)) is None

@@ -114,7 +114,10 @@ def constant_of(node: onnx.NodeProto) -> NDArray[Any] | None:
         if value := attribute(node, kind):
             return np.asarray(onnx.helper.get_attribute_value(value))
     tensor = attribute(node, "value")
-    return None if tensor is None else onnx.numpy_helper.to_array(tensor.t)
+    try:
+        return None if tensor is None else onnx.numpy_helper.to_array(tensor.t)
+    except ValueError:  # bytes that do not fit its shape
+        return None
 
 
 def opset(model: onnx.ModelProto, domain: str = "") -> int:
