@@ -156,7 +156,7 @@ def test_the_file_without_its_rounding_is_searched_no_longer_than_the_file(tmp_p
         "{ h = QuantizeLinear(x, ten, zero) g = DequantizeLinear(h, ten, zero) q = Mul(g, g) "
         "r = Sqrt(q) y = Mul(r, half) }"
     )
-    feeds = [{"x": np.linspace(200, 600, 4, dtype=np.float32)}]
+    feeds: list[Sample] = [{"x": np.linspace(200, 600, 4, dtype=np.float32)}]
     result, advice = searched(proto, feeds, tmp_path, tol=1.0)
     assert result.kept
     assert "already-rounded" not in advice
@@ -170,7 +170,7 @@ def test_the_file_without_its_rounding_is_searched_no_longer_than_the_file(tmp_p
 
 def judged(subject: DiagnosedModel) -> list[str]:
     """Return the reasons of the trials that advice makes."""
-    reasons = []
+    reasons = list[str]()
 
     def judge(batch: Batch) -> Outcomes:
         reasons.extend(proposal.reason for proposal in batch)
