@@ -92,13 +92,14 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
         # Its plan is of that file.
         if result.deploy is not None and result.deploy.fused and not result.fp32_wins:
             model = run / FUSED_MODEL
+        limits: dict[str, Any] = {network.limit: network.limits[0]}
         options = Options(
             model=model,
             inputs=[*judged, *fresh],
             out=Path(temporary) / "judging",
             backend="emulated",
             target="onnxruntime",
-            **{network.limit: network.limits[0]},
+            **limits,
         )
         (Path(temporary) / "judging").mkdir()
         prepared = prepare(options, ignore, Path(temporary) / "judging")
@@ -176,7 +177,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         figures = [
             f"{row['to_deploy']}{', TF32' * (row['tf32'] and row['to_deploy'] == 'a plan')}, "
             f"{row['over']} of {row['fresh']}, {float(row['worst']):.2g}, {row['time']:.3f}"
-            if (row := own.get(label))
+            if label in own and (row := own[label])
             else ""
             for label in labels
         ]

@@ -189,7 +189,7 @@ def find(
         )
         result = run(run_options, notify, None if named else model)
         try:
-            if result.begun and (trouble := plugins.leave_page(run_options.folder)):
+            if result.layers_total and (trouble := plugins.leave_page(run_options.folder)):
                 notify(Warned(message=trouble))
         except KeyboardInterrupt as interrupt:
             raise SearchInterrupted(result) from interrupt

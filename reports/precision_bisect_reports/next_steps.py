@@ -53,7 +53,7 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
         yield _go_on(result, model, command, "Next: complete it, what explains it was interrupted")
     if not result.refuted or result.status.cut_off:
         yield from _by_ending(result, model, command)
-    if result.out is not None and result.begun:
+    if result.out is not None and result.layers_total:
         page = shlex.quote(str(result.out / REPORT))
         yield NextStep(
             what="Open the report", commands=(f"{_OPEN.get(sys.platform, 'xdg-open')} {page}",)
@@ -88,7 +88,7 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
         case Status.NOTHING_TO_KEEP:
             yield from _judge(result, ALWAYS)
             yield from _build(result, NEWS)
-        case Status.BUDGET_EXHAUSTED if not result.begun:
+        case Status.BUDGET_EXHAUSTED if not result.layers_total:
             yield NextStep(what="Next: run it again, with more time")
         case Status.BUDGET_EXHAUSTED:
             yield _go_on(result, model, command, "Next: go on, with more time or trials")

@@ -97,7 +97,7 @@ def test_wherever_the_time_ends_there_is_a_result(
     assert (Status.BUDGET_EXHAUSTED, ExitCode.BUDGET) == (result.status, result.exit_code)
     assert looks.seconds <= (1 + OVERTIME) * most_s + OVERTIME_S + LEFT
     saved = read_result(tmp_path / "cut" / "run" / RESULT, "")
-    assert (saved.status, saved.kept, saved.begun) == (result.status, [], False)
+    assert (saved.status, saved.kept, saved.layers_total) == (result.status, [], False)
     assert not (tmp_path / "cut" / "run" / LEDGER).exists()
 
 
@@ -114,7 +114,7 @@ def test_a_second_run_with_more_time_finds_the_answer(
 ) -> None:
     """What ended early is in nobody's way, and what a resumed run has is not replaced."""
     early, _ = search(tmp_path, monkeypatch, 1.0)
-    assert not early.begun
+    assert not early.layers_total
     steps = next_steps(early, Path("tiny.onnx"))
     assert not [step for step in steps if "--resume" in " ".join(step.commands)]
     found, _ = search(tmp_path, monkeypatch, 1e9)

@@ -19,7 +19,7 @@ from models import load_text
 from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
 from precision_bisect.machine import stopping
-from precision_bisect.machine.forked import copies_allowed, in_copy
+from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
@@ -113,7 +113,8 @@ def test_work_in_a_copy_of_the_process_is_given_up() -> None:
 
 def test_the_check_of_files_is_given_up(tmp_path: Path) -> None:
     words = ["-c", "import time; time.sleep(600)"]
-    check = recheck._Beside(words, tmp_path, lambda _: None, called="the check", limit_s=600.0)
+    process = Fresh(words, tmp_path)
+    check = recheck._Beside(process, lambda _: None, called="the check", limit_s=600.0)
     with check, until(lambda: True):
         given_up = check.ended()
     assert ("not_judged", "the check was broken off: the time was up") == (

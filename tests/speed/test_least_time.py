@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effort import examples
+from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.fastest import Estimates, Rivals
 from precision_bisect.pipeline.fused_case import is_better
 from precision_bisect.plan import Plan
@@ -75,7 +76,8 @@ def test_a_form_that_leads_is_better_than_any_plan_of_the_file(
     held = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=0.0)
     faster = replace(graph, high_ms=[tf32 * time for time in graph.high_ms])
     rivals = Rivals(
-        names=[f"layer{i}" for i in layers],
+        names=[LayerName(f"layer{i}") for i in layers],
+        limit=None,
         law=Law.of([0.0] * graph.size, nothing),
         answer=Plan.of(data.draw(st.sets(st.sampled_from(layers), min_size=1))),
         outcome=held,

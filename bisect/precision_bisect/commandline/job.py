@@ -96,7 +96,7 @@ def search(parsed: Namespace, options: Options) -> int:
             result = run(options, watched)
             if finished is not None:
                 last.callback(_call, finished, options.folder / RESULT)
-            if result.begun and (trouble := leave_page(options.folder)):
+            if result.layers_total and (trouble := leave_page(options.folder)):
                 complain(f"warning: {trouble}")
             if not parsed.json:
                 report.conclude(result, options.model)

@@ -143,7 +143,7 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     else:
         point, kept = kept_at(point, result.kept, result.deploy, (result.curve, result.culprits))
     modules = _modules(file, result, model) if point in (DEPLOY, FEWEST) else ()
-    is_fused = point == DEPLOY and result.deploy is not None and result.deploy.fused
+    is_fused = point == DEPLOY and result.deploys_fused
     if is_fused:
         model, pinned = _fused_form(file, result)
     _check_names(file, [*kept, *forms, *(entry.layer for entry in pinned)], model)

@@ -16,6 +16,7 @@ from precision_bisect.graphs.graph import (
     constant_of,
     copied,
     inferred,
+    opset,
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.shape_values import with_shapes
@@ -46,6 +47,11 @@ class View:
         self.outputs = [output.name for output in model.proto.graph.output]
         self.maker = {out: node.name for node in self.nodes for out in node.output if out}
         self._initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+
+    @cached_property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return opset(self._model.proto)
 
     @cached_property
     def readers(self) -> dict[str, list[onnx.NodeProto]]:

@@ -270,8 +270,7 @@ class _Builder:
                 rounded.input[i] = self._weights.rounded_to_tf32(name)
             else:
                 rounded.input[i] = f"{node.output[0]}/tf32/{i}"
-                own = opset(self._model.proto)
-                nodes += tensor_cores.rounded_operand(name, rounded.input[i], own)
+                nodes += tensor_cores.rounded_operand(name, rounded.input[i], self._view.opset)
         return [*nodes, rounded]
 
     def _computed(

@@ -80,7 +80,7 @@ def with_rounded_operands(
     nodes = []
     for i, name in enumerate(node.input[:OPERANDS]):
         rounded.input[i] = f"{node.output[0]}/tf32/{i}"
-        nodes += rounded_operand(name, rounded.input[i])
+        nodes += rounded_operand(name, rounded.input[i], view.opset)
     return [*nodes, rounded]
 
 

@@ -253,6 +253,11 @@ class Result(
         return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
 
     @property
+    def deploys_fused(self) -> bool:
+        """Whether the plan to deploy is of the model with its norms put together."""
+        return self.deploy is not None and self.deploy.fused
+
+    @property
     def fp32_wins(self) -> bool:
         """Whether FP32, as libraries run it, is what to deploy: no plan that holds is faster."""
         plan = self.deploy if self.high == "fp32" else None
@@ -270,11 +275,6 @@ class Result(
             return ""
         least, most = f"{self.error:.4g}", f"{self.error_max or self.error:.4g}"
         return least if least == most else f"{least} to {most}"
-
-    @property
-    def begun(self) -> bool:
-        """Whether the model was read: without it there is no ledger to go on from."""
-        return self.layers_total > 0
 
     @property
     def unanswered(self) -> bool:
