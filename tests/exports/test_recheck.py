@@ -24,11 +24,14 @@ from precision_bisect.exports.recheck import (
     judging,
     standing_by,
 )
+from precision_bisect.exports.rerun import Expected, Feeds, differing
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.forked import copies_allowed
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.precisions import Pair
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck, SessionOptions
@@ -257,6 +260,22 @@ def test_a_block_inside_ends_its_own_copy_alone(folder: Path, tmp_path: Path) ->
         with Check(folder, tmp_path, judges=False) as check:
             assert outer == children() - before
             assert "runs in a fresh process" in check.ended().message
+
+
+def test_a_comparison_that_is_cut_off_says_so(folder: Path, tmp_path: Path) -> None:
+    """The time may end while outputs over the limit are computed once more: they did not fit."""
+    sample = {"x": normal(1, 4)}
+    strict = Tolerance(default=1e-9)
+    comparator = PolygraphyComparator(
+        metric="elementwise", atol=strict, rtol=strict, outputs=("y",)
+    )
+    expected = Expected(reference=[{"y": sample["x"]}], comparator=comparator)
+    feeds = Feeds(samples=[sample])
+    assert "something else" in differing(
+        folder / MIXED_MODEL, feeds, expected, tmp_path, ran=False
+    )
+    with until(lambda: True), pytest.raises(Stopped):
+        differing(folder / MIXED_MODEL, feeds, expected, tmp_path, ran=False)
 
 
 def test_what_the_script_says_is_taken_over() -> None:
