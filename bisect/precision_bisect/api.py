@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from precision_bisect.errors import (
+    RAISED_BY_OTHERS,
     InputError,
     PluginError,
     PrecisionBisectError,
@@ -204,10 +205,6 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-_RAISED = (Exception, SystemExit, GeneratorExit)
-"""What a callable of the caller's may raise but Ctrl-C."""
-
-
 def _guarded(observer: Observer) -> Observer:
     """Return an observer whose errors are told as such: some would end a generator in silence."""
 
@@ -216,7 +213,7 @@ def _guarded(observer: Observer) -> Observer:
             observer(event)
         except PrecisionBisectError:
             raise
-        except _RAISED as error:
+        except RAISED_BY_OTHERS as error:
             raise PluginError(f"the observer failed: {in_words(error)}", "mend it") from error
 
     return observe
@@ -272,7 +269,7 @@ def _samples(inputs: Any) -> Any:
 
     try:
         return [own_sample(sample) for sample in inputs]
-    except _RAISED as error:  # a generator of the caller's
+    except RAISED_BY_OTHERS as error:  # a generator of the caller's
         hint = "run what makes them on its own"
         raise InputError(f"inputs failed: {in_words(error)}", hint) from error
 

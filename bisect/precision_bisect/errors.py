@@ -126,6 +126,10 @@ def shortened(text: str, most: int = 120) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
+RAISED_BY_OTHERS = (Exception, SystemExit, GeneratorExit)
+"""What a callable of the user's may raise but Ctrl-C."""
+
+
 def said_by(error: BaseException) -> str:
     """Return what an exception says, "" where its own words fail, too."""
     try:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
-from precision_bisect.runs.results.endings import CUT_SHORT, WITHOUT_ANSWER, Status
+from precision_bisect.runs.results.endings import CUT_SHORT, UNTRIED, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
@@ -138,7 +138,8 @@ def _headline(result: Result) -> tuple[str, str, str]:
         return ending, ending, printable(result.message)
     if result.unanswered:
         nothing_low = f"no plan has passed yet that runs a layer in {low}"
-        return ending, NO_ANSWER, printable(result.message) or nothing_low
+        untold = nothing_low if result.layers_total else UNTRIED
+        return ending, NO_ANSWER, printable(result.message) or untold
     if result.gains_nothing:
         every = "the one layer" if result.candidates == 1 else f"all {result.candidates} layers"
         gained = "Nothing gained"

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +24,14 @@ from precision_bisect.exports.recheck import (
     judging,
     standing_by,
 )
+from precision_bisect.exports.rerun import Expected, Feeds, differing
 from precision_bisect.exports.write import write_deployed
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
+from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.forked import copies_allowed
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.precisions import Pair
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck, SessionOptions
@@ -173,6 +177,7 @@ def test_a_script_that_breaks_is_no_verdict(folder: Path, tmp_path: Path) -> Non
     assert ("not_judged", "run_onnxruntime.py ended: the end") == (found.outcome, found.message)
 
 
+@pytest.mark.usefixtures("cold")
 @pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX's")
 def test_ctrl_c_is_not_meant_for_the_check(folder: Path, tmp_path: Path) -> None:
     """A terminal sends it to a group of processes, and ends what is explained meanwhile."""
@@ -183,6 +188,7 @@ def test_ctrl_c_is_not_meant_for_the_check(folder: Path, tmp_path: Path) -> None
         assert "runs in a fresh process" in check.ended().message
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_check_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
     """It is no verdict, and its message is no error of a parser."""
     before = {each.pid for each in psutil.Process().children()}
@@ -229,6 +235,47 @@ def test_a_copy_that_was_killed_says_so(folder: Path, tmp_path: Path) -> None:
     with copies_allowed(), standing_by():
         assert children() - before
     assert before == children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is copied elsewhere")
+def test_a_copy_that_is_gone_costs_no_check(folder: Path, tmp_path: Path) -> None:
+    """The system may end one that has waited for hours: a Python of its own takes its place."""
+    before = children()
+    with copies_allowed(), standing_by():
+        (ready,) = children() - before
+        os.kill(ready, signal.SIGKILL)
+        os.waitid(os.P_PID, ready, os.WEXITED | os.WNOWAIT)
+        assert "runs in a fresh process" in checked(folder, tmp_path).message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no process is copied elsewhere")
+def test_a_block_inside_ends_its_own_copy_alone(folder: Path, tmp_path: Path) -> None:
+    """A run that is refused as another one is at work takes nothing from that."""
+    before = children()
+    with copies_allowed(), standing_by():
+        outer = children() - before
+        with standing_by():
+            assert len(children() - before) == len(outer) + 1
+        assert outer == children() - before
+        with Check(folder, tmp_path, judges=False) as check:
+            assert outer == children() - before
+            assert "runs in a fresh process" in check.ended().message
+
+
+def test_a_comparison_that_is_cut_off_says_so(folder: Path, tmp_path: Path) -> None:
+    """The time may end while outputs over the limit are computed once more: they did not fit."""
+    sample = {"x": normal(1, 4)}
+    strict = Tolerance(default=1e-9)
+    comparator = PolygraphyComparator(
+        metric="elementwise", atol=strict, rtol=strict, outputs=("y",)
+    )
+    expected = Expected(reference=[{"y": sample["x"]}], comparator=comparator)
+    feeds = Feeds(samples=[sample])
+    assert "something else" in differing(
+        folder / MIXED_MODEL, feeds, expected, tmp_path, ran=False
+    )
+    with until(lambda: True), pytest.raises(Stopped):
+        differing(folder / MIXED_MODEL, feeds, expected, tmp_path, ran=False)
 
 
 def test_what_the_script_says_is_taken_over() -> None:

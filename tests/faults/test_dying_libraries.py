@@ -120,6 +120,15 @@ def test_threads_of_others_work_here() -> None:
     assert os.getpid() != in_copy(os.getpid, "working")
 
 
+def test_nobody_is_told_how_copies_end_where_children_are_ignored() -> None:
+    """Shells hand that on (`trap '' CHLD`); the answer counts."""
+    former = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert os.getpid() != in_copy(os.getpid, "working")
+    finally:
+        signal.signal(signal.SIGCHLD, former)
+
+
 def test_without_files_in_memory_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old kernels and sandboxes have none."""
 

@@ -13,17 +13,19 @@ import pytest
 
 import tiny
 from effort import nightly
-from precision_bisect.errors import ExitCode
+from final_screens import screen
+from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.execution.local_executor import LOCAL
 from precision_bisect.options import Options
 from precision_bisect.pipeline import run
 from precision_bisect.pipeline.ladder import climb
 from precision_bisect.precisions import PrecisionName
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import Event, RunStarted
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.results.saved import read_result, read_saved
 from precision_bisect.runs.runfolder import LEDGER, RESULT
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
 from precision_bisect_reports.next_steps import next_steps
@@ -115,6 +117,10 @@ def test_a_second_run_with_more_time_finds_the_answer(
     """What ended early is in nobody's way, and what a resumed run has is not replaced."""
     early, _ = search(tmp_path, monkeypatch, 1.0)
     assert not early.layers_total
+    saved = read_saved(tmp_path / "run").result
+    assert "the time ended before the first trial" in screen(saved)
+    with pytest.raises(RunFolderError, match="no trial to go on from; begin the run again"):
+        read_ledger(tmp_path / "run" / LEDGER)
     steps = next_steps(early, Path("tiny.onnx"))
     assert not [step for step in steps if "--resume" in " ".join(step.commands)]
     found, _ = search(tmp_path, monkeypatch, 1e9)

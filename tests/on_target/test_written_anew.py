@@ -1,5 +1,6 @@
 """The folder for a target, whose writer was killed."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,10 @@ def test_what_a_killed_writer_left_is_written_anew(
     words = ["target", str(exchanged[0]), "--write"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *words, folders[0]], check=False)
     assert (-9, True) == (killed.returncode, any(folders[0].iterdir()))
+    shutil.copytree(folders[0], tmp_path / "noted")
+    noted = tmp_path / "noted" / "notes.txt"
+    noted.write_text("of the user's")
+    assert 2 == main([*words, str(noted.parent)]) and noted.exists()
     for folder in folders:
         assert 0 == main([*words, str(folder)])
     names = [{path.relative_to(folder) for path in folder.rglob("*")} for folder in folders]

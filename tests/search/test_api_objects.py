@@ -199,6 +199,12 @@ class Unjudged(Largest):
     judge = raises(SystemExit(3))
 
 
+class Closed(Largest):
+    """A metric that seems to end a generator."""
+
+    judge = raises(GeneratorExit())
+
+
 class Numbers(Largest):
     """A metric that judges by a number."""
 
@@ -230,6 +236,7 @@ def samples() -> Iterator[Sample]:
         ({"observer": raises(WordlessError())}, "the observer failed: WordlessError"),
         ({"metric": Untold}, "Untold failed: WordlessError"),
         ({"metric": Unjudged}, "Unjudged failed: 3"),
+        ({"metric": Closed}, "Closed failed: GeneratorExit"),
         ({"metric": Numbers}, "Numbers failed: it returned int, which is no Judgement"),
         ({"inputs": map(raises(SystemExit(3)), "x")}, "inputs failed: SystemExit: 3"),
         ({"ladder": [None, "fp16"]}, "None is no type"),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
@@ -237,10 +237,15 @@ def standing_by() -> Iterator[None]:
                 with quiet(), without_torch():
                     import polygraphy.comparator
                     import polygraphy.json  # noqa: F401
-                _READY.append(Standby(main))
-                ended.callback(_READY[0].close)
-                ended.callback(_READY.clear)
+                ready = ended.enter_context(closing(Standby(main)))
+                _READY.append(ready)
+                ended.callback(_forget, ready)
         yield
+
+
+def _forget(ready: Standby) -> None:
+    with suppress(ValueError):  # it was asked
+        _READY.remove(ready)
 
 
 class _Beside:
@@ -300,13 +305,17 @@ def _fitting(folder: Path, work: Path, feeds: Feeds, expected: Expected | None) 
     feeds.save(work)
     places = str(folder.absolute()), str(work.absolute())
     recheck_of = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
-    process: Running
+    return _Beside(_begin_check(places, work), recheck_of, called="the check", limit_s=600.0)
+
+
+def _begin_check(places: Sequence[str], work: Path) -> Running:
+    """Return the copy that stands by, at work; a Python of its own where there is none."""
     if _READY and can_stand_by():
-        process = ready = _READY.pop()
-        ready.begin(*places)
-    else:
-        process = Fresh(["-m", __name__, *places], work)
-    return _Beside(process, recheck_of, called="the check", limit_s=600.0)
+        ready = _READY.pop()
+        with suppress(BrokenPipeError):  # hours may have passed, and the system has ended it
+            ready.begin(*places)
+            return ready
+    return Fresh(["-m", __name__, *places], work)
 
 
 def _text(stream: IO[bytes]) -> str:

@@ -76,14 +76,13 @@ def in_copy(work: Callable[[], R], what: str) -> R:
                 content = _answer(stream, partial(_kill, child))
             except BaseException:
                 _kill(child)
-                os.waitpid(child, 0)
+                _exit_code(child)
                 raise
-        _, status = os.waitpid(child, 0)
+        code = _exit_code(child)
         words = _said(printed)
     try:
         outcome, failed = pickle.loads(content or b"")
     except (EOFError, pickle.UnpicklingError) as error:
-        code = os.waitstatus_to_exitcode(status)
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
         said = f", having said: {printable(shortened(last))}" if last else ""
@@ -111,9 +110,12 @@ class Standby:
             self.complained: IO[bytes]
             self.printed, self.complained = map(held.enter_context, files)
             place, given = os.pipe()
-            held.callback(os.close, place)
-            self._given = held.enter_context(os.fdopen(given, "wb"))
-            self._child, stream = _fork(partial(self._wait, place, work), self.complained)
+            self._given = held.enter_context(os.fdopen(given, "wb", buffering=0))
+            try:
+                self._child, stream = _fork(partial(self._wait, place, work), self.complained)
+            finally:
+                # Only the copy reads: once it is gone, nobody does.
+                os.close(place)
             held.enter_context(stream)
             self._stream = stream
             self._held = held.pop_all()
@@ -121,6 +123,8 @@ class Standby:
 
     def _wait(self, place: int, work: Callable[..., None]) -> None:
         """Do the work in the copy, once it is given."""
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
         os.dup2(self.printed.fileno(), 1)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         # A terminal's signals are for who waits.
@@ -136,10 +140,11 @@ class Standby:
             os._exit(1)
 
     def begin(self, *arguments: object) -> None:
-        """Have the copy do its work with these arguments, which can be pickled."""
-        with suppress(BrokenPipeError):
-            pickle.dump(arguments, self._given)
-            self._given.flush()
+        """Have the copy do its work with these arguments, which can be pickled.
+
+        Raises BrokenPipeError where something has ended it meanwhile.
+        """
+        self._given.write(pickle.dumps(arguments))
 
     def wait(self, limit_s: float) -> int:
         """Wait for the copy's end; return its exit code. Raises TimeoutExpired."""
@@ -149,18 +154,15 @@ class Standby:
             if not select.select([self._stream], [], [], left)[0]:
                 raise subprocess.TimeoutExpired("a copy", limit_s)
             if not self._stream.read(2**16):
-                self._take_leave()
+                self.returncode = _exit_code(self._child)
         return self.returncode
 
     def close(self) -> None:
         """End the copy."""
         if self.returncode is None:
             _kill(self._child)
-            self._take_leave()
+            self.returncode = _exit_code(self._child)
         self._held.close()
-
-    def _take_leave(self) -> None:
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
 
 
 class Running(Protocol):
@@ -180,22 +182,21 @@ class Fresh:
 
     def __init__(self, words: Sequence[str], work: Path, gpu: str | None = None) -> None:
         own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        self._held = ExitStack()
-        self.printed: IO[bytes]
-        self.complained: IO[bytes]
-        self.printed, self.complained = (
-            self._held.enter_context(_nameless(work)) for _ in range(2)
-        )
-        self._process = subprocess.Popen(
-            # -P: not to import what lies in the folder that it is started in.
-            [sys.executable, "-P", *words],
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=self.printed,
-            stderr=self.complained,
-            # Ctrl-C ends what is explained meanwhile, not the check.
-            process_group=0,
-        )
+        with ExitStack() as held:
+            self.printed: IO[bytes]
+            self.complained: IO[bytes]
+            self.printed, self.complained = (held.enter_context(_nameless(work)) for _ in range(2))
+            self._process = subprocess.Popen(
+                # -P: not to import what lies in the folder that it is started in.
+                [sys.executable, "-P", *words],
+                env={**os.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=self.printed,
+                stderr=self.complained,
+                # Ctrl-C ends what is explained meanwhile, not the check.
+                process_group=0,
+            )
+            self._held = held.pop_all()
         self.returncode: int | None = None
 
     def wait(self, limit_s: float) -> int:
@@ -296,6 +297,14 @@ def _mark(stream: IO[bytes]) -> bytes:
     if not (mark := stream.read(1)):
         raise EOFError
     return mark
+
+
+def _exit_code(child: int) -> int:
+    """Wait for the copy's end; return its exit code, 0 where the system tells it to nobody."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:  # whoever began this process has it ignore SIGCHLD
+        return 0
 
 
 def _kill(child: int) -> None:

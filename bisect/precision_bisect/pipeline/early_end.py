@@ -7,14 +7,12 @@ from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import Options
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.endings import UNTRIED, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result, result_file
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.runs.saved_options import told_options
 from precision_bisect.search.budget import Budget
-
-UNTRIED = "the time ended before the first trial"
 
 
 def end_early(stopped: Stopped, options: Options, budget: Budget, lock: RunLock) -> Result:

@@ -13,7 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import PluginError, PrecisionBisectError, UsageError
+from precision_bisect.errors import (
+    RAISED_BY_OTHERS,
+    PluginError,
+    PrecisionBisectError,
+    UsageError,
+)
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.machine.user_scripts import (
     OutOfMemory,
@@ -58,7 +63,7 @@ class Guarded:
             return call()
         except (MemoryError, PrecisionBisectError):
             raise
-        except (Exception, SystemExit) as error:  # others' code may raise anything
+        except RAISED_BY_OTHERS as error:
             raise PluginError(
                 f"the metric {self.name} failed: {first_line(error)}", "report it to its author"
             ) from error

@@ -18,7 +18,7 @@ from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.write import save_mixed
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.comparators.script import judge_outputs
-from precision_bisect.machine.plain_files import plain_size, whole
+from precision_bisect.machine.plain_files import plain_size, remove_debris, whole
 from precision_bisect.pipeline.on_target.exchange import (
     MANIFEST,
     WHOLE,
@@ -89,8 +89,7 @@ def write_target(subject: Subject, where: Path, comparator: Comparator) -> Writt
     else, and for a plan that no model can say, and RunFolderError where it cannot be written.
     """
     try:
-        if (where / _HALF).is_file():
-            shutil.rmtree(where)
+        _clear_half(subject, where)
         if any(where.iterdir()):
             raise UsageError(f"{where} is not empty", "name a new folder by --write")
     except FileNotFoundError:
@@ -111,6 +110,20 @@ def write_target(subject: Subject, where: Path, comparator: Comparator) -> Writt
         samples=len(subject.inputs),
         left_out=subject.left_out,
     )
+
+
+def _clear_half(subject: Subject, where: Path) -> None:
+    """Remove what a killed writer left; what anybody else has put there stays. Raises OSError."""
+    if not (where / _HALF).is_file():
+        return
+    files = (SHARED_MODEL, f"{SHARED_MODEL}.data", SCRIPT, MANIFEST)
+    remove_debris(where, files)
+    for name in files:
+        (where / name).unlink(missing_ok=True)
+    for name in (INPUTS, REFERENCES, *subject.points, *subject.left_out):
+        if (where / name).is_dir() and not (where / name).is_symlink():
+            shutil.rmtree(where / name)
+    (where / _HALF).unlink()
 
 
 def _write_all(subject: Subject, where: Path, comparator: Comparator) -> None:

@@ -140,6 +140,11 @@ def read_ledger(path: Path) -> Recorded:
     Raises RunFolderError for a file that is no ledger, or cannot be read.
     """
     check_file(path)
+    if not path.exists():
+        raise RunFolderError(
+            f"{path.parent} has no {path.name}, and so no trial to go on from",
+            "begin the run again with all its flags, or name another run folder",
+        )
     try:
         return _read(path)
     except (sqlite3.Error, ValueError) as error:

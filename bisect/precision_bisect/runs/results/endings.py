@@ -52,6 +52,8 @@ EXIT_CODES = {
 """What a command returns whose search ended so."""
 CUT_SHORT = "interrupted after the search; --resume completes it"
 """What is said of an answer that an interrupt met while it was completed."""
+UNTRIED = "the time ended before the first trial"
+"""What is said of a run without trials, of whose model nothing is known."""
 NO_SEARCH = ""
 """What `Ending.spread` says of an answer that the curve gave: its certificate tells the rest."""
 WITHOUT_ANSWER = (Status.NO_BASELINE, Status.NOT_PRECISION, Status.INFEASIBLE)
