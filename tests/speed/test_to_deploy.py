@@ -15,7 +15,7 @@ from models import parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.fastest import FIRST_DRAW
+from precision_bisect.pipeline.fastest import FIRST_DRAW, JUDGED, SAFER
 from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
@@ -340,6 +340,21 @@ def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> Non
     )
     assert tmp_path == export(model, tmp_path, None, {}, "deploy").folder
     assert [] == layers_in(tmp_path)
+
+
+def test_where_nothing_is_kept_but_unsafe_nothing_is_said_to_break(
+    model: Path, tmp_path: Path
+) -> None:
+    """Layers are ranked for a safer plan, each once, and then a few plans are judged."""
+    small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
+    loose = find(model, tol=10.0, inputs=small, out=tmp_path / "loose", threads=1)
+    assert loose.error_max is not None
+    limit = 1.2 * loose.error_max
+    run = find(model, tol=limit, inputs=small, out=tmp_path / "unsafe", threads=1)
+    assert Status.NOTHING_TO_KEEP is run.status and run.deploy is not None
+    assert not (run.curve or run.culprits) and "breaks FP16" not in words(run)
+    ranked = run.evaluations - loose.evaluations
+    assert 0 < ranked <= run.candidates + JUDGED + SAFER + 1
 
 
 def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> None:

@@ -130,6 +130,9 @@ def by_modules(
     minimal = every or (not problem.builds and len(names) <= MOST_DROPPED)
     if minimal:
         names = yield from without_needless(modules, names)
+        # The samples alone may need none where copies, or a risk, did.
+        if not names:
+            return None
         outcome = yield from _judged(modules, names)
     plan = modules.whole(names)
     if not problem.builds and holding.copies and plan != answer:
