@@ -288,7 +288,7 @@ def _build(result: Result, level: int) -> Iterator[NextStep]:
     ]
     if ways:
         timed = result.deploy is not None and result.deploy.latency is not None
-        rival = "the mixed plan" if result.kept else f"the {result.low.upper()} model"
+        rival = "the mixed plan" if kept_in_files(result)[1] else f"the {result.low.upper()} model"
         # FP32 is the file as it was given: what is built is what it was held against.
         what = f"build{' and time' * (not timed)} {rival}" if result.fp32_wins else "build"
         yield NextStep(

@@ -81,7 +81,8 @@ def to_deploy(result: Result) -> str:
     high = result.high.upper()
     if tf32 is not None and plan.rivals_tf32(tf32):
         error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
-        fp32, beside = f"FP32: TF32 holds{error}", f"{high} with TF32{error}"
+        over = may_be_over(tf32.fp32_unseen)
+        fp32, beside = f"FP32: TF32 holds{error}{over}", f"{high} with TF32{error}"
     else:
         fp32 = "FP32, the reference itself" if tf32 is None else "FP32 without TF32"
         if result.in_tf32:
@@ -149,7 +150,9 @@ def with_tf32(result: Result) -> str:
         return f"{words}{files}"
     words += f"; FP32 takes {judged.fp32_ms:.3g} ms so"
     if judged.fp32_wins:
-        return f"{words}, {plan} {1 / judged.speedup:.3g} times that: deploy FP32"
+        safe = as_safe(judged.fp32_unseen, None)
+        wins = safe if result.deploy is None else result.fp32_wins
+        return f"{words}, {plan} {1 / judged.speedup:.3g} times that{': deploy FP32' * wins}"
     return f"{words}, {plan} is {judged.speedup:.3g} times as fast{files}"
 
 

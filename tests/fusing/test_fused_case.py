@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fused_models import ALONE, BESIDE, TOLERANCE, samples, saved
+from fused_models import ALONE, BESIDE, HEAD, NORM, TOLERANCE, samples, saved
 from precision_bisect import PrecisionBisectError, find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
@@ -58,6 +58,21 @@ def test_it_is_deployed_and_the_diagnosis_is_of_the_file(result: Result, model: 
     assert {f"{TF32},{FUSED}"} == {trial.proposal.case for trial in trials}
     stability = trials[-1].outcome.evidence.stability
     assert stability is not None and (16, 0) == (stability.copies, stability.failed)
+
+
+def test_with_every_layer_low_and_unsafe_it_competes(tmp_path: Path) -> None:
+    """A step of 0.25 rounds by up to 0.125, so that a limit of 0.2 leaves unseen inputs no room.
+
+    Plans of the form with less error are judged then, as where it has to keep layers.
+    """
+    far = f"{HEAD} [in] a = MatMul(x, w0) {NORM} [out] c = MatMul(b, w1) "
+    path = saved(f"{far} [up] e = Add(c, far) [down] y = Sub(e, far) }}", tmp_path)
+    engine = EngineSettings(time_batch=2**16)
+    out = tmp_path / "run"
+    run = find(path, tol=0.2, inputs=samples(), out=out, threads=1, engine=engine)
+    assert run.fused is not None and (run.fused.all_low or math.inf) < 0.2
+    plans = [t.proposal.plan for t in read_ledger(out / LEDGER).trials if FUSED in t.proposal.case]
+    assert any(plan.kept for plan in plans)
 
 
 def test_the_file_that_leaves_is_of_the_fused_form(result: Result, model: Path) -> None:

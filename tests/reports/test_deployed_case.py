@@ -9,6 +9,7 @@ import pytest
 from final_screens import DEPLOYMENT, KEPT, RESULT
 from precision_bisect.runs.comparing.changes import Comparison, compare, read_side
 from precision_bisect.runs.results.causes import Cause
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Diagnosis, Result
@@ -18,7 +19,7 @@ from precision_bisect_reports.comparison import told_of
 from precision_bisect_reports.error_by_time import error_by_time
 from precision_bisect_reports.next_steps import next_steps
 from precision_bisect_reports.page_model import page_of
-from precision_bisect_reports.speed import with_tf32
+from precision_bisect_reports.speed import to_deploy, with_tf32
 
 FORM = FusedForm(
     model="00", operators={"LayerNormalization": 1}, candidates=3, kept=[], error=4e-4
@@ -116,3 +117,42 @@ def test_two_runs_that_keep_alike_may_deploy_other_plans(tmp_path: Path) -> None
     assert ["0 layers in FP32, norms put together", "FP32", ""] == cells
     comparison: Comparison = compare(read_side(tmp_path / "fused"), read_side(tmp_path / "fp32"))
     assert comparison.same
+
+
+def test_fp32_that_may_be_over_is_deployed_with_a_word_of_it() -> None:
+    """It is as safe as the plan, which is not: who deploys it learns that as well."""
+    unsafe = replace(
+        FP32,
+        deploy=replace(PLAN, time=1.5, unseen_share=0.5),
+        tf32=replace(HOLDS, fp32_unseen=0.2),
+    )
+    assert unsafe.fp32_wins and "TF32 holds" in to_deploy(unsafe)
+    assert "up to 20% of unseen inputs may be over" in to_deploy(unsafe)
+    assert "may be over" not in to_deploy(FP32)
+
+
+def test_fp32_without_tf32_is_the_rival_where_it_is_unsafe_with() -> None:
+    """A plan in TF32 is held against what is deployed instead, not against what must not be."""
+    plan = replace(PLAN, tf32=True, time=1.1, tf32_time=0.6, unseen_share=0.02)
+    unsafe = replace(FUSED, deploy=plan, tf32=replace(HOLDS, fp32_unseen=0.5))
+    assert 0.6 == plan.fp32_gain(unsafe.tf32) and not unsafe.fp32_wins
+    assert 1.1 == plan.fp32_gain(HOLDS) and replace(unsafe, tf32=HOLDS).fp32_wins
+
+
+def test_fp32_that_engines_time_as_fast_is_deployed_only_where_it_is_the_choice() -> None:
+    """Another plan than the one in the files may beat it, or unseen inputs may be over."""
+    timed = replace(HOLDS, fp32_ms=1.0, speedup=0.8)
+    assert "deploy FP32" in with_tf32(replace(FP32, tf32=timed))
+    assert "deploy FP32" not in with_tf32(replace(FUSED, tf32=timed))
+    alone = replace(FUSED, deploy=None, fused=None, tf32=timed)
+    assert "deploy FP32" in with_tf32(alone)
+    unsafe = replace(timed, fp32_unseen=0.5)
+    assert "deploy FP32" not in with_tf32(replace(alone, tf32=unsafe))
+
+
+def test_what_is_built_is_called_what_the_files_hold() -> None:
+    """Where nothing is kept, but the safer plan to deploy keeps some."""
+    plan = replace(PLAN, kept=KEPT[:1], time=1.5, fused=False)
+    safer = replace(FP32, status=Status.NOTHING_TO_KEEP, kept=(), deploy=plan, fused=None)
+    assert "time the mixed plan" in " ".join(steps(safer))
+    assert "time the FP16 model" in " ".join(steps(replace(safer, export_point="fewest")))

@@ -15,7 +15,7 @@ from models import parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.fastest import FIRST_DRAW
+from precision_bisect.pipeline.fastest import FIRST_DRAW, JUDGED, SAFER
 from precision_bisect.pipeline.reopening import reopen
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
@@ -342,6 +342,21 @@ def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> Non
     assert [] == layers_in(tmp_path)
 
 
+def test_where_nothing_is_kept_but_unsafe_nothing_is_said_to_break(
+    model: Path, tmp_path: Path
+) -> None:
+    """Layers are ranked for a safer plan, each once, and then a few plans are judged."""
+    small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
+    loose = find(model, tol=10.0, inputs=small, out=tmp_path / "loose", threads=1)
+    assert loose.error_max is not None
+    limit = 1.2 * loose.error_max
+    run = find(model, tol=limit, inputs=small, out=tmp_path / "unsafe", threads=1)
+    assert Status.NOTHING_TO_KEEP is run.status and run.deploy is not None
+    assert not (run.curve or run.culprits) and "breaks FP16" not in words(run)
+    ranked = run.evaluations - loose.evaluations
+    assert 0 < ranked <= run.candidates + JUDGED + SAFER + 1
+
+
 def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> None:
     """What is promised of unseen inputs is of the plan to deploy, by its own trial on them."""
     rng = np.random.default_rng(8)
@@ -357,3 +372,17 @@ def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> 
         if trial.proposal.samples == SampleSet.HELD_OUT
     ]
     assert list(told.deploy.kept) in judged
+
+
+def test_what_leaves_with_tf32_is_promised_by_trials_with_it(model: Path, tmp_path: Path) -> None:
+    """Those of the search without TF32 tell nothing of files that have it, and --risk is asked."""
+    products, told = ["mm0", "mm1"], {"holdout": 1, "risk": 0.2}
+    run = find(model, tol=1e-2, inputs=samples(), out=tmp_path, threads=1, keep=products, **told)
+    assert run.tf32_on and run.unseen is not None and run.unseen.estimate is not None
+    assert (1, 0.2) == (run.unseen.judged, run.unseen.estimate.share_under)
+    cases = {
+        trial.proposal.case
+        for trial in read_ledger(tmp_path / LEDGER).trials
+        if trial.proposal.samples in (SampleSet.HELD_OUT, SampleSet.POOL)
+    }
+    assert {"", TF32} == cases

@@ -80,6 +80,15 @@ def test_modules_that_can_go_are_dropped() -> None:
     assert (["a"], 2, True) == (found.names, found.layers, found.minimal)
 
 
+def test_modules_that_can_all_go_stay() -> None:
+    """A plan was widened for copies, or a risk: the samples alone need nothing."""
+    modules = Modules(of=["a", "b"])
+    simulation = Simulation(2, lambda kept: error(True))
+    check = StabilityCheck(problem=problem(modules), copies=False)
+    found = simulation.run(by_modules(Plan.of([0]), modules, check))
+    assert found is not None and (["a"], 1, False) == (found.names, found.layers, found.minimal)
+
+
 def test_modules_that_fail_are_not_told() -> None:
     """More kept layers may break it: then no modules are said to hold."""
     modules = Modules(of=["a", "a", "b"])

@@ -115,6 +115,8 @@ def outcome_of_answer(driver: Driver, plan: Plan, samples: SampleSet) -> Outcome
 def retraced(prepared: Prepared, driver: Driver, ending: Ending) -> Curve:
     """Return the curve of a run, as far as the ledger holds it."""
     curve = prepared.curve
+    if ending.status is Status.NOTHING_TO_KEEP:
+        return curve  # nothing breaks the low type, whatever was ranked for a safer plan
     # A run that ended in its preflight has none, and drawing one begins with inferences.
     if _ranked(driver) or (prepared.problem.large and ending.status is Status.FOUND):
         driver.retrace(chart(prepared, driver, curve, ending))

@@ -115,7 +115,7 @@ class FusedCase:
             return ()
         own = replace(own, answer=best[0], outcome=best[1], refuted=failed)
         deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
-        if best[0]:
+        if best[0] or not as_safe(deployable.record.unseen_share, None):
             floor = (yield from error_of_fp32(self.given, samples)) if self._in_tf32 else 0.0
             if fused.backend.emulated:
                 search = self._in_case(self._by_estimate(fused, own, floor))

@@ -35,7 +35,13 @@ from precision_bisect.pipeline.fastest_on_engine import (
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import ROOM, selecting, unseen_share
+from precision_bisect.pipeline.risk import (
+    ROOM,
+    Spread,
+    judged_by_pool,
+    selecting,
+    unseen_share,
+)
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.pipeline.whole_modules import by_modules
 from precision_bisect.plan import Plan
@@ -120,10 +126,12 @@ def _with_fastest(
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
     curve = retraced(prepared, driver, ending)
+    if outcome is None or curve.problem.large:
+        return ending
     law = curve.law
-    if ending.status is Status.NOTHING_TO_KEEP and outcome is not None:
+    if ending.status is Status.NOTHING_TO_KEEP:
         law = yield from _law_of_unsafe(prepared, driver, outcome)
-    if outcome is None or law is None or curve.problem.large:
+    if law is None:
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
@@ -194,13 +202,30 @@ def _first_that_holds(
         plan, case = candidate.plan, candidate.case
         if (plan, case) == (ending.plan, ""):
             return candidate
-        if not (yield from _in_case(case, _passes_others(prepared, plan, ending))):
-            continue
-        if prepared.case.options.holdout:
-            held_out = judged_by_held_out(plan, builds=prepared.problem.builds)
-            yield from _in_case(case, held_out)
-        return candidate
+        if (yield from _in_case(case, _holds_by_others(prepared, plan, ending))):
+            return candidate
     return None
+
+
+def _holds_by_others(prepared: Prepared, plan: Plan, ending: Ending) -> Search[bool]:
+    """Judge a plan of another case by all samples that a promise is made of.
+
+    Those that are held out decide nothing. The spread has to suggest the risk that was asked for,
+    where it says anything.
+    """
+    problem, options = prepared.problem, prepared.case.options
+    if not (yield from _passes_others(prepared, plan, ending)):
+        return False
+    if options.holdout:
+        yield from judged_by_held_out(plan, builds=problem.builds)
+    limit, risk = problem.tolerance, options.risk
+    if risk is None or limit is None or selecting(prepared.case.model):
+        return True
+    copies = prepared.copies is not None
+    holding = StabilityCheck(problem=problem, copies=copies, rebuilds=problem.builds)
+    pool = yield from judged_by_pool(plan, holding)
+    spread = Spread.of(pool.evidence.one_by_one, limit)
+    return pool.passed and (spread is None or spread.error(risk) <= limit)
 
 
 def held_as_exported(
@@ -215,7 +240,7 @@ def held_as_exported(
     with in_tf32(prepared, driver.cases):
         outcome = yield from held_in_tf32(prepared, driver, plan, samples, without, phase)
         if outcome is not None and (
-            yield from _in_case(TF32, _passes_others(prepared, plan, ending))
+            yield from _in_case(TF32, _holds_by_others(prepared, plan, ending))
         ):
             return outcome
     return None

@@ -129,7 +129,9 @@ def by_modules(
         return None
     minimal = every or (not problem.builds and len(names) <= MOST_DROPPED)
     if minimal:
-        names = yield from without_needless(modules, names)
+        needed = yield from without_needless(modules, names)
+        # The samples alone may need none where copies, or a risk, did: then all of them stay.
+        minimal, names = bool(needed), needed or names
         outcome = yield from _judged(modules, names)
     plan = modules.whole(names)
     if not problem.builds and holding.copies and plan != answer:

@@ -129,8 +129,9 @@ class PlanToDeploy:
         """
         if self.latency is not None:
             return 1 / self.latency.speedup if self.latency.speedup else 0.0
-        in_tf32 = self.rivals_tf32(tf32) and not self.tf32
-        return self.time / (self.fp32_tf32_time if in_tf32 else 1.0)
+        if self.rivals_tf32(tf32):
+            return self.time / (1.0 if self.tf32 else self.fp32_tf32_time)
+        return self.tf32_time if self.tf32 and self.tf32_time is not None else self.time
 
     def rivals_tf32(self, tf32: WithTf32 | None) -> bool:
         """Whether FP32 in TF32 is a rival: it holds, and is as safe on unseen inputs."""
