@@ -46,7 +46,8 @@ def warned(folder: Path, model: Path, sample: Mapping[str, NDArray[np.float32]])
     options = Options(model=model, inputs=[sample], tol=1e-2, threads=1)
     loaded = load_run(options, events.append, folder)
     warnings = [event.message for event in events if isinstance(event, Warned)]
-    assert list(loaded.remarks) == warnings
+    # Of outputs that are too small the result tells by itself.
+    assert list(loaded.remarks) == [each for each in warnings if "zeros" not in each]
     assert loaded.case.optimised is not bool(warnings)
     return warnings
 

@@ -150,14 +150,18 @@ def run_prepared(
 
 
 def _refuse_others(recorded: Sequence[Trial], prepared: Prepared, path: Path) -> None:
-    """Raise RunFolderError for trials of layers or of samples that the run has not."""
+    """Raise RunFolderError for trials of layers or of samples that the run has not.
+
+    Other cases have models and samples of their own, such as those at the ends of a range.
+    """
     samples = range(len(prepared.case.sets.feeds))
     most = Plan.all_high(len(prepared.case.model.table.candidates)).mask
-    for proposal, one_by_one in ((t.proposal, t.outcome.evidence.one_by_one) for t in recorded):
-        single = one_by_one or OneByOne(numbers=(), errors=())
+    for trial in (trial for trial in recorded if not trial.proposal.case):
+        proposal = trial.proposal
+        single = trial.outcome.evidence.one_by_one or OneByOne(numbers=(), errors=())
         judged = (single.numbers, single.failed, single.unjudged, proposal.samples.numbers or ())
-        own = proposal.case or 0 <= proposal.plan.mask <= most
-        if not own or any(number not in samples for number in chain(*judged)):
+        known = 0 <= proposal.plan.mask <= most
+        if not known or any(number not in samples for number in chain(*judged)):
             what = f"{path} is damaged: it has trials of other layers or samples than the run"
             raise RunFolderError(what, "search anew with --overwrite")
 
