@@ -174,7 +174,10 @@ def _patterns(
         for text in filter(None, (group.why, group.where)):
             yield from folded(Text(f"    {text}"), width, 4)
     for group in groups[explained:named]:
-        title = Text.assemble((f"  {group.title}", "bold"), _counted(result, group.layers))
+        # Of several places one is named all the same.
+        such = f", such as {printable(group.places[0])}" if group.places else ""
+        head = (f"  {group.title}", "bold")
+        title = Text.assemble(head, such, _counted(result, group.layers))
         yield from folded(title, width, 4)
     rest = [name for group in groups[named:] for name in group.layers]
     if rest:

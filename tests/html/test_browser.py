@@ -59,8 +59,8 @@ def test_the_plan_to_deploy_stands_beside_the_curve_and_fp32(opened: Open, tmp_p
     page = opened(write_report(run_folders.write_curve(folder, NAMES, KEPT, **about)))
     see_everything(page)
     (mark,) = page.evaluate(f"{CURVE}.getOption()")["series"][-1]["data"]
-    stands = {"name": "to deploy", "kept_count": len(PLAN.kept), "error": PLAN.error}
-    assert stands == mark["deploy"]
+    shown = {"name": "to deploy", "kept_count": len(PLAN.kept), "error": PLAN.error}
+    assert shown == mark["deploy"]
     page.get_by_text("Error by time: 4 plans as a table").click()
     rows = page.locator("#curve details").nth(1).locator("tbody tr")
     expect(rows).to_have_text(
