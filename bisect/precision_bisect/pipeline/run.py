@@ -151,13 +151,14 @@ def run_prepared(
 
 def _refuse_others(recorded: Sequence[Trial], prepared: Prepared, path: Path) -> None:
     """Raise RunFolderError for trials of layers or of samples that the run has not."""
-    samples = range(len(prepared.case.sets.feeds))
+    samples = frozenset(range(len(prepared.case.sets.feeds)))
     most = Plan.all_high(len(prepared.case.model.table.candidates)).mask
     for proposal, one_by_one in ((t.proposal, t.outcome.evidence.one_by_one) for t in recorded):
         single = one_by_one or OneByOne(numbers=(), errors=())
         judged = (single.numbers, single.failed, single.unjudged, proposal.samples.numbers or ())
-        own = proposal.case or 0 <= proposal.plan.mask <= most
-        if not own or any(number not in samples for number in chain(*judged)):
+        # Another case may have layers and samples of its own: a fused form, the ends of a range.
+        own = 0 <= proposal.plan.mask <= most and samples.issuperset(chain(*judged))
+        if not (own or proposal.case):
             what = f"{path} is damaged: it has trials of other layers or samples than the run"
             raise RunFolderError(what, "search anew with --overwrite")
 
