@@ -162,13 +162,15 @@ def run(
     return run_prepared(made, ignore, Budget(), RunFolder(options.folder)), gpus
 
 
-@pytest.mark.parametrize(("cast_ms", "alike"), [(0.1, False), (0.01, True)])
+@pytest.mark.parametrize(("cast_ms", "tol", "alike"), [(0.1, 5e-3, False), (0.01, 8e-3, True)])
 def test_the_engine_that_stays_holds_the_plan_of_the_files(
-    tmp_path: Path, cast_ms: float, alike: bool
+    tmp_path: Path, cast_ms: float, tol: float, alike: bool
 ) -> None:
-    """Of other files that are asked for another one is built, with TF32 where they have it."""
-    # By a limit near its error the answer is not safe on unseen inputs, and another one leaves.
-    result, gpus = run(tmp_path, cast_ms=cast_ms, tol=8e-3)
+    """Of other files that are asked for another one is built, with TF32 where they have it.
+
+    By the wider limit the fewest layers are safe on unseen inputs, so they are deployed.
+    """
+    result, gpus = run(tmp_path, cast_ms=cast_ms, tol=tol)
     assert [("auto", 2), ("on", 1)] == gpus.specs
     assert result.deploy is not None and result.deploy.tf32
     assert alike is ([*result.deploy.kept] == [*result.kept])
@@ -176,7 +178,7 @@ def test_the_engine_that_stays_holds_the_plan_of_the_files(
     engine = tmp_path / "run" / ENGINE
     assert [[*plan.indices], True] == json.loads(engine.read_text())
     assert not any(ENGINE in note for note in result.notes)
-    fewest, _ = run(tmp_path, FEWEST, cast_ms=cast_ms, tol=8e-3)
+    fewest, _ = run(tmp_path, FEWEST, cast_ms=cast_ms, tol=tol)
     assert (result.kept, result.deploy) == (fewest.kept, fewest.deploy)
     plan = gpus.model.table.plan_of(fewest.kept)
     assert fewest.tf32_on and [[*plan.indices], True] == json.loads(engine.read_text())

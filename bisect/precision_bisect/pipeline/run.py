@@ -150,18 +150,15 @@ def run_prepared(
 
 
 def _refuse_others(recorded: Sequence[Trial], prepared: Prepared, path: Path) -> None:
-    """Raise RunFolderError for trials of layers or of samples that the run has not.
-
-    Other cases have models and samples of their own, such as those at the ends of a range.
-    """
-    samples = range(len(prepared.case.sets.feeds))
+    """Raise RunFolderError for trials of layers or of samples that the run has not."""
+    samples = frozenset(range(len(prepared.case.sets.feeds)))
     most = Plan.all_high(len(prepared.case.model.table.candidates)).mask
-    for trial in (trial for trial in recorded if not trial.proposal.case):
-        proposal = trial.proposal
-        single = trial.outcome.evidence.one_by_one or OneByOne(numbers=(), errors=())
+    for proposal, one_by_one in ((t.proposal, t.outcome.evidence.one_by_one) for t in recorded):
+        single = one_by_one or OneByOne(numbers=(), errors=())
         judged = (single.numbers, single.failed, single.unjudged, proposal.samples.numbers or ())
-        known = 0 <= proposal.plan.mask <= most
-        if not known or any(number not in samples for number in chain(*judged)):
+        # Another case may have layers and samples of its own: a fused form, the ends of a range.
+        own = 0 <= proposal.plan.mask <= most and samples.issuperset(chain(*judged))
+        if not (own or proposal.case):
             what = f"{path} is damaged: it has trials of other layers or samples than the run"
             raise RunFolderError(what, "search anew with --overwrite")
 
