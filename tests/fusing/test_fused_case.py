@@ -75,6 +75,20 @@ def test_with_every_layer_low_and_unsafe_it_competes(tmp_path: Path) -> None:
     assert any(plan.kept for plan in plans)
 
 
+def test_fp32_beside_it_is_the_file_as_it_was_given(model: Path, tmp_path: Path) -> None:
+    """Nobody deploys the form with every layer high: its error in TF32 tells nothing of FP32."""
+    engine = EngineSettings(time_batch=2**16)
+    run = find(model, tol=1e-3, inputs=samples(), out=tmp_path, threads=1, engine=engine)
+    assert run.deploy is not None and run.deploy.fused and not run.deploy.tf32
+    assert run.tf32 is not None and run.tf32.fp32_passed is False
+    plans = [
+        (trial.proposal.case, len(trial.proposal.plan))
+        for trial in read_ledger(tmp_path / LEDGER).trials
+    ]
+    assert run.fused is not None and (TF32, run.candidates) in plans
+    assert (f"{TF32},{FUSED}", run.fused.candidates) not in plans
+
+
 def test_the_file_that_leaves_is_of_the_fused_form(result: Result, model: Path) -> None:
     """It has the file's inputs and outputs, the norm as one operator, and the file's outputs."""
     assert result.out is not None and result.deployment is not None

@@ -97,7 +97,9 @@ FP32_WINS = {name: result for name, result in CASES.items() if result.fp32_wins}
 def test_where_fp32_is_to_be_deployed_what_is_built_is_named(result: Result) -> None:
     """Who reads "deploy FP32", then "build", would ship the mixed plan for it."""
     assert "the mixed plan (strong10" in words(result)
-    all_low = replace(result, kept=(), status=Status.NOTHING_TO_KEEP)
+    assert result.deploy is not None
+    low = replace(result.deploy, kept=())
+    all_low = replace(result, kept=(), deploy=low, status=Status.NOTHING_TO_KEEP)
     assert "the FP16 model (strong10" in words(all_low)
     everything = words(replace(result, candidates=len(result.kept)))
     assert "deploy FP32" in everything and "as fast as the fe" not in everything

@@ -376,8 +376,16 @@ def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> 
 
 def test_what_leaves_with_tf32_is_promised_by_trials_with_it(model: Path, tmp_path: Path) -> None:
     """Those of the search without TF32 tell nothing of files that have it, and --risk is asked."""
-    products, told = ["mm0", "mm1"], {"holdout": 1, "risk": 0.2}
-    run = find(model, tol=1e-2, inputs=samples(), out=tmp_path, threads=1, keep=products, **told)
+    run = find(
+        model,
+        tol=1e-2,
+        inputs=samples(),
+        out=tmp_path,
+        threads=1,
+        keep=["mm0", "mm1"],
+        holdout=1,
+        risk=0.2,
+    )
     assert run.tf32_on and run.unseen is not None and run.unseen.estimate is not None
     assert (1, 0.2) == (run.unseen.judged, run.unseen.estimate.share_under)
     cases = {

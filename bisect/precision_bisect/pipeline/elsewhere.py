@@ -75,7 +75,7 @@ def judged_elsewhere(
     if own.case.options.engine.in_tf32:
         beside = prepared
         in_tf32 = held or outcome_of_answer(driver, answer, samples)
-    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32)
+    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32, file=prepared)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
@@ -278,21 +278,23 @@ def with_tf32(
     driver: Driver,
     answer: Plan,
     samples: SampleSet,
-    own: Outcome | None = None,
+    own: Outcome | None,
+    *,
+    file: Prepared,
 ) -> Search[WithTf32 | None]:
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
     where it keeps all products, and its error without TF32 and that of FP32 with it add up to a
     failure. Its `own` outcome there is taken, if it has one. The emulator computes an answer
-    that keeps no product as without TF32.
+    that keeps no product as without TF32. Of a fused form FP32 is the `file` that was given.
     """
     if not has_tf32(prepared):
         return None
-    everything, limit = fp32_in_tf32(prepared, samples), prepared.problem.tolerance
-    proposal = replace(everything, plan=answer, reason="the answer")
-    with in_tf32(prepared, driver.cases):
-        (fp32,) = yield (everything,)
+    limit = prepared.problem.tolerance
+    proposal = replace(fp32_in_tf32(prepared, samples), plan=answer, reason="the answer")
+    with in_tf32(file, driver.cases), in_tf32(prepared, driver.cases):
+        (fp32,) = yield (fp32_in_tf32(file, samples),)
         if own is not None:
             return _compared((fp32, own), limit)
         forecast = over_the_limit(prepared, driver, answer, samples)

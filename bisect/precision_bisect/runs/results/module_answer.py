@@ -27,4 +27,6 @@ class ModuleAnswer:
         """The modules in one line: the first of them, what they hold, and the error."""
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
         error = "they hold" if self.error is None else f"error {self.error:.4g}"
-        return f"{printable(self.names[0])}{more}, whole: {error}, {counted(self.layers, 'layer')}"
+        # Files of earlier versions may name none.
+        first = printable(next(iter(self.names), "none"))
+        return f"{first}{more}, whole: {error}, {counted(self.layers, 'layer')}"
