@@ -168,9 +168,10 @@ def _with_fastest(
 def _law_of_unsafe(prepared: Prepared, driver: Driver, low: Outcome) -> Search[Law | None]:
     """Rank the layers where every layer low holds, and is not safe on unseen inputs.
 
-    None where it is, and where the time ends before.
+    None where it is, where a build of an engine would stand for each forecast, and where the time
+    ends before.
     """
-    if as_safe(unseen_share(low, prepared.problem.tolerance), None):
+    if not prepared.loaded.runs or as_safe(unseen_share(low, prepared.problem.tolerance), None):
         return None
     with driver.standing():
         ranking = yield from rank(prepared.problem)
