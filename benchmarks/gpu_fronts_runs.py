@@ -104,13 +104,13 @@ def opening(
     """Return how a session is opened for a plan of a run: its options, with TF32 by the plan.
 
     TF32 is on where no kept layer is one of the `multiplied`, which alone round to it, and where
-    the run exported the plan for it.
+    the run exported the plan with it: one that holds so but has no room leaves without.
     """
     options = {key: value for key, value in (result["deployment"] or {}).items() if key in OPENING}
     own = options.get("provider_options", {})
     exported = (result["deploy"] if result["promises_of"] == "deploy" else result)["kept"]
-    passed = (result["tf32"] or {}).get("passed") and set(kept) == set(exported)
-    tf32 = passed or not set(kept) & set(multiplied)
+    as_exported = result["tf32_on"] and set(kept) == set(exported)
+    tf32 = as_exported or not set(kept) & set(multiplied)
     return {**options, "provider_options": {**own, TF32: "1" if tf32 else "0"}}
 
 

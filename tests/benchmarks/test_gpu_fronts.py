@@ -82,7 +82,7 @@ def test_samples_fill_the_last_batch_from_the_first_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "passed", "tf32"),
+    ("kept", "on", "tf32"),
     [
         (["norm"], False, "1"),  # Nothing that stays FP32 is rounded to TF32.
         (["norm", "product"], True, "1"),
@@ -90,13 +90,13 @@ def test_samples_fill_the_last_batch_from_the_first_on() -> None:
         (["product"], True, "0"),  # Another plan than that which the run judged with TF32.
     ],
 )
-def test_tf32_is_on_where_the_plan_holds_with_it(kept: list[str], passed: bool, tf32: str) -> None:
+def test_tf32_is_on_where_the_plan_leaves_with_it(kept: list[str], on: bool, tf32: str) -> None:
     """With it off where it need not be, ours was timed slower than it is deployed."""
     result = {
         "promises_of": "deploy",
         "kept": ["product"],
         "deploy": {"kept": ["product", "norm"]},
-        "tf32": {"passed": passed},
+        "tf32_on": on,
         "deployment": {"provider_options": {"use_tf32": "0", "other": "1"}, "samples": 2},
     }
     assert opening(result, kept, {"product"}) == {
