@@ -151,13 +151,18 @@ def test_the_fewest_have_it_on_where_it_changes_nothing(result: Result, model: P
     assert "'use_tf32': '1'" in (folder / RUN_SCRIPT).read_text()
 
 
+def limited(result: Result, model: Path, out: Path, share: float) -> Result:
+    """Search by so large a share of the error that FP32 has in TF32."""
+    assert result.tf32 is not None and result.tf32.fp32_error
+    limit = share * result.tf32.fp32_error
+    return find(model, tol=limit, inputs=samples(), out=out, threads=1, certify="none")
+
+
 def test_a_plan_is_deployed_without_it_where_it_fails_so(
     result: Result, model: Path, tmp_path: Path
 ) -> None:
     """Its products stay FP32, too coarse in TF32: its files and scripts leave it off."""
-    assert result.tf32 is not None and result.tf32.fp32_error
-    limit = 0.9 * result.tf32.fp32_error
-    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1, certify="none")
+    run = limited(result, model, tmp_path, 0.9)
     assert run.tf32 is not None and run.tf32.fp32_passed is False and run.deploy is not None
     products = {"mm0", "mm1"}.intersection(run.deploy.kept)
     assert products and not (run.tf32_on or run.deploy.tf32 or run.tf32.passed)
@@ -171,9 +176,7 @@ def test_fp32_with_it_is_no_rival_where_unseen_inputs_may_be_over(
     result: Result, model: Path, tmp_path: Path
 ) -> None:
     """It holds on these samples with no room: a plan that is safe is deployed, or FP32 alone."""
-    assert result.tf32 is not None and result.tf32.fp32_error
-    limit = 1.2 * result.tf32.fp32_error
-    run = find(model, tol=limit, inputs=samples(), out=tmp_path, threads=1, certify="none")
+    run = limited(result, model, tmp_path, 1.2)
     assert run.tf32 is not None and run.tf32.fp32_passed and run.deploy is not None
     assert not as_safe(run.tf32.fp32_unseen, None) and as_safe(run.deploy.unseen_share, None)
     assert not run.deploy.rivals_tf32(run.tf32)
