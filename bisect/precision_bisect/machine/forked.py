@@ -118,6 +118,8 @@ class Standby:
                 os.close(place)
             held.enter_context(stream)
             self._stream = stream
+            # A terminal's signals are for who waits; done here, it holds once this returns.
+            os.setpgid(self._child, self._child)
             self._held = held.pop_all()
         self.returncode: int | None = None
 
@@ -127,8 +129,6 @@ class Standby:
             os.dup2(nothing.fileno(), 0)
         os.dup2(self.printed.fileno(), 1)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
-        # A terminal's signals are for who waits.
-        os.setpgid(0, 0)
         with os.fdopen(place, "rb") as stream:
             arguments = pickle.load(stream)
         try:
