@@ -16,6 +16,7 @@ import pytest
 
 import tiny
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.commandline.batch import job_process
 from precision_bisect.commandline.batch.batch_record import BATCH, Batch
 from precision_bisect.runs.runfolder import EVENTS
@@ -52,7 +53,7 @@ DEAF = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[1]).touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -114,7 +115,7 @@ def test_a_killed_batch_goes_on(
             child.communicate()
         assert gone(calls(tmp_path)[-1], 5.0)
         assert ["found", "running", "waiting"] == [j["status"] for j in jobs_of(tmp_path).values()]
-    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=PATIENCE_S)
     assert 0 == ran.returncode, ran.stderr
     assert ran.stderr.startswith("[2/3] slow begins") and "; not run again\n" in ran.stdout
     assert {("found", 4)} == {(j["status"], j["kept"]) for j in jobs_of(tmp_path).values()}
@@ -134,7 +135,7 @@ def test_an_interrupt_ends_the_job_with_its_best(
     write(JOBS)
     with start(command(), tmp_path, 7) as child:
         os.killpg(child.pid, signal.SIGINT)
-        table, said = child.communicate(timeout=60)
+        table, said = child.communicate(timeout=PATIENCE_S)
     assert 130 == child.returncode, said
     jobs = jobs_of(tmp_path)
     assert ["found", "interrupted", "waiting"] == [job["status"] for job in jobs.values()]
@@ -159,13 +160,13 @@ def test_an_answer_whose_explanation_is_cut_short_is_not_finished(
             assert child.poll() is None, child.communicate()
             time.sleep(0.01)
         child.terminate()
-        child.communicate(timeout=60)
+        child.communicate(timeout=PATIENCE_S)
     (cut,) = jobs_of(tmp_path).values()
     assert cut["cut_short"]
     # The job may have ended as if nothing had been asked of it.
     answered = read_typed(Batch, tmp_path / "out" / BATCH).jobs[0]
     assert not replace(answered, status="found", exit_code=0).finished
-    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=PATIENCE_S)
     (job,) = jobs_of(tmp_path).values()
     assert (0, "found", False) == (ran.returncode, job["status"], job["cut_short"]), ran.stderr
     assert "not run again" not in ran.stdout
@@ -184,7 +185,7 @@ def test_the_reading_can_be_interrupted(
         (tmp_path / "calls").unlink(missing_ok=True)
         with start(command("--resume", *more), tmp_path, 1) as child:
             os.killpg(child.pid, number)
-            _, said = child.communicate(timeout=60)
+            _, said = child.communicate(timeout=PATIENCE_S)
         assert (code, False) == (child.returncode, "begins" in said), said
         assert gone(calls(tmp_path)[-1], 5.0)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tiny
+from patience import PATIENCE_S
 
 SLOW = """
 import time
@@ -48,7 +49,7 @@ def test_a_closed_terminal_costs_nothing(tmp_path: Path) -> None:
         shown += os.read(ours, 4096)
     os.close(ours)
     os.kill(process.pid, signal.SIGHUP)
-    assert 0 == process.wait(60)
+    assert 0 == process.wait(PATIENCE_S)
     assert "found" == json.loads((run / "result.json").read_text())["status"]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
@@ -141,7 +142,7 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
         if "best" in line:
             break
     child.send_signal(number)
-    child.communicate(timeout=60)
+    child.communicate(timeout=PATIENCE_S)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert 130 == child.returncode
     assert "interrupted" == result["status"]
@@ -163,7 +164,7 @@ def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> 
         assert child.poll() is None
         time.sleep(0.005)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=PATIENCE_S)
     assert 130 == child.returncode
     if not (tmp_path / "run").exists():
         assert ["precision-bisect: interrupted before the search began; nothing was written"] == (
@@ -191,7 +192,7 @@ def test_a_terminal_shows_live_progress(tmp_path: Path, *, no_color: bool) -> No
         while chunk := os.read(master, 65536):
             shown += chunk
     os.close(master)
-    assert 3 == child.wait(timeout=60)
+    assert 3 == child.wait(timeout=PATIENCE_S)
     assert b"\x1b[2K" in shown
     assert b"evaluations, best " in shown
     assert b"Budget spent" in re.sub(rb"\x1b\[[0-9;]*m", b"", shown)

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from patience import PATIENCE_S
 from precision_bisect.machine.workdir import workdir
 
 SCRIPT = """
@@ -26,7 +27,7 @@ with workdir() as path:
     if how == "exception":
         raise ValueError("a bug")
     if how != "return":
-        time.sleep(60)
+        time.sleep(600)
 """
 
 WRITER = """
@@ -57,7 +58,7 @@ def ended(how: str, number: int | None, folder: Path) -> tuple[Path, "subprocess
     begun = time.monotonic()
     child.stdout.read()
     child.stdout.close()
-    child.wait(timeout=30)
+    child.wait(timeout=PATIENCE_S)
     assert time.monotonic() - begun < 10, "something kept our pipe open"
     return path, child
 
@@ -130,5 +131,5 @@ def test_what_is_still_written_to_keeps_nobody_waiting() -> None:
             time.sleep(0.01)
         begun = time.monotonic()
     assert time.monotonic() - begun < 5
-    assert 0 != writer.wait(timeout=30)
+    assert 0 != writer.wait(timeout=PATIENCE_S)
     assert gone(path)

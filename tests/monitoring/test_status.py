@@ -18,6 +18,7 @@ import pytest
 import tiny
 from beginning import PROCESS, STARTED
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
@@ -55,7 +56,7 @@ def error(outputs, reference):
 def status(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Ask for the status of a folder by the command line."""
     command = [*COMMAND, "status", str(folder), *more]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_nothing_is_written_once_it_is_left(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_search_is_watched_and_not_disturbed(tmp_path: Path) -> None:
         assert files == {path.name for path in run.iterdir()}
         assert ledger == (run / "ledger.sqlite-wal").read_bytes()
         (tmp_path / "go").touch()
-        printed = json.loads(child.communicate(timeout=60)[0])
+        printed = json.loads(child.communicate(timeout=PATIENCE_S)[0])
     seen = told(run)
     assert ("finished", "found", False) == (seen["state"], seen["status"], seen["running"])
     assert {"kept": 4, "error": printed["error"]} == seen["best"]

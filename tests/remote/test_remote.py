@@ -17,6 +17,7 @@ import pytest
 import tiny
 from loopback import Boards, lacks, until, write_tool
 from models import parse, with_weights
+from patience import PATIENCE_S
 from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
 from precision_bisect.backends.emulation.engine_errors import look_into
 from precision_bisect.backends.inspection.shown_tensors import ShowsTensors
@@ -335,7 +336,7 @@ def test_a_board_that_hangs_in_mid_build_is_left(two: Boards, tmp_path: Path) ->
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(made.build, Plan.of(()))
         assert until(begun.exists, 60)
-        with two.each[0].frozen(), built.result(150) as engine:
+        with two.each[0].frozen(), built.result(PATIENCE_S) as engine:
             assert engine.run({"x": np.ones((1, 8), np.float32)})
     del made, built, engine
     gc.collect()
