@@ -19,6 +19,12 @@ from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
 Open = Callable[..., Page]
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""In the first one the page learns what has come into sight."""
+DRAWN = """
+[...document.querySelectorAll(".chart")]
+  .every(chart => !chart.checkVisibility() || chart.querySelector("canvas"))
+"""
 CURVE = "echarts.getInstanceByDom(document.querySelector('#curve .chart'))"
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -36,7 +42,8 @@ def see_everything(page: Page) -> None:
     height = page.evaluate("document.body.scrollHeight")
     for top in range(0, height, 500):
         page.evaluate(f"window.scrollTo(0, {top})")
-        page.wait_for_timeout(20)
+        page.evaluate(TWO_FRAMES)
+    page.wait_for_function(DRAWN)
 
 
 def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> None:
