@@ -201,6 +201,7 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
         assert child.stderr is not None
         assert "slow begins" in child.stderr.readline()
         if delay_s:
+            wait_until((tmp_path / "out" / BATCH).exists)
             wait_until(lambda: "running" == jobs_of(tmp_path)["slow"]["status"])
         time.sleep(delay_s)
         child.kill()

@@ -323,24 +323,17 @@ def test_each_search_of_a_ladder_is_drawn(opened: Open, tmp_path: Path) -> None:
     expect(page.locator("#detail")).to_contain_text("kept: FP16")
 
 
-@pytest.mark.nightly
-def test_5000_layers_are_interactive_within_2_seconds(
-    opened: Open, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The quickest of three, from opening the file to a match in the list; 6 MB at most."""
+def test_5000_layers_are_searched_without_making_them_all(opened: Open, tmp_path: Path) -> None:
+    """What a page takes is its elements: of all trials and layers few are made; 6 MB at most."""
     names = run_folders.names(5000)
-    folder = tmp_path_factory.mktemp("big")
-    report = write_report(run_folders.write_run(folder, names, range(0, 5000, 25), timed=True))
+    report = write_report(run_folders.write_run(tmp_path, names, range(0, 5000, 25), timed=True))
     assert report.stat().st_size < 6e6
-    seconds = []
-    for _ in range(3):
-        page = opened(report)
-        page.fill("#find", "Op_4321")
-        expect(page.locator("#shown")).to_have_text("1 of 5,000 nodes")
-        expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_4321"])
-        seconds.append(page.evaluate("performance.now()") / 1000)
-        see_everything(page)
-    assert min(seconds) < 2.0
+    page = opened(report)
+    assert page.locator("*").count() < 3000
+    page.fill("#find", "Op_4321")
+    expect(page.locator("#shown")).to_have_text("1 of 5,000 nodes")
+    expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_4321"])
+    see_everything(page)
 
 
 def test_thousands_of_rows_are_walked_by_keyboard(opened: Open, tmp_path: Path) -> None:
