@@ -35,7 +35,8 @@ from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 LOCAL_CLUSTER = "local"
 """The address of a cluster of `options.workers` processes of this machine, to try it out."""
-CONNECT_S = 5.0
+CONNECT_S = 30.0
+"""As long as Dask itself waits: a scheduler with much to do answers late."""
 WORKERS_S = 60.0
 _CLOSE_S = 5.0
 _TICK_S = 1.0
