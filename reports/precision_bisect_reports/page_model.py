@@ -116,6 +116,7 @@ def page_of(result: Result) -> Page:
     ending, head, sentence = _headline(result)
     good = result.status.answers and not result.gains_nothing
     bad = result.status in (*WITHOUT_ANSWER, Status.ABORTED)
+    # One caveat as the banner, the gravest; the others stand among the rows.
     (label, text, *_), *caveats = [*_caveats(result), Row("", "")]
     return Page(
         ending=ending,
@@ -152,6 +153,7 @@ def _headline(result: Result) -> tuple[str, str, str]:
         return ending, head, f"{result.staying}, few run in {low}"
     how = runs(result)
     rest = f"the rest {how} in {low}"
+    # A share of layers flatters where the few that stay have most of the work.
     if result.low_share is not None:
         rest = result.low_share.words(how, result.low)
     return ending, head, f"{result.staying}, {rest}"

@@ -93,6 +93,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         problem,
         names=names,
         modules=names,
+        # The strategy knows modules alone, each with what its layers cost together.
         costs=[sum(problem.costs[i] for i in unit) for unit in units] if problem.costs else (),
         graph=None,
         passing=start if passes else None,
@@ -106,6 +107,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
     answer = yield from mapped(
         search, ask=lambda proposal: replace(proposal, plan=layers(proposal.plan))
     )
+    # Modules inside one another: the outer one covers what was kept of the inner.
     whole = modules.around(layers(answer))
     if not whole or not (yield from _judged(modules, whole)).passed:
         return layers(answer)
