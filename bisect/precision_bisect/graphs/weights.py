@@ -208,8 +208,6 @@ def in_file(weights: Weights, file: Path) -> Weights:
     try:
         with file.open("wb") as stream:
             for name, array in arrays.items():
-                # Unaligned arrays would be copied by the session, which is what the map is to
-                # spare.
                 stream.write(b"\0" * (-stream.tell() % _ALIGNED))
                 offsets[name] = stream.tell()
                 stream.write(array.tobytes())

@@ -110,7 +110,7 @@ class FusedCase:
             if not safe or not is_better(lowest, of_file, objective):
                 fused.rest()
                 return ()
-        # Fewer layers high first: each of them is a kernel that FP32 slows down.
+        # The fewest of this form first: where they are none and safe, no plan is faster.
         best, failed = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
         if best is None:
             return ()

@@ -107,7 +107,6 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
     answer = yield from mapped(
         search, ask=lambda proposal: replace(proposal, plan=layers(proposal.plan))
     )
-    # Modules inside one another: the outer one covers what was kept of the inner.
     whole = modules.around(layers(answer))
     if not whole or not (yield from _judged(modules, whole)).passed:
         return layers(answer)

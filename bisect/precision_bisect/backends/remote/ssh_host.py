@@ -296,7 +296,7 @@ class Host:
         words = " ".join(stderr.read(2**16).decode("utf-8", "replace").split())
         folder = self.reached.folder
         other_folder = "--backend-option folder=/path"
-        # Codes of the scripts that are sent; no shell or tool uses them by itself.
+        # Exit codes of the scripts that are sent.
         errors: dict[int, Exception] = {
             83: ExecutorError(
                 f"the disk of host {self.name} is full ({folder or 'its TMPDIR or /tmp'})",

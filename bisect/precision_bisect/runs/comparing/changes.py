@@ -135,7 +135,7 @@ class Comparison:
 def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
     first, second = before.saved.result.precisions, after.saved.result.precisions
-    # Older runs have no layers.json: what one side lacks cannot be told then.
+    # A run whose layers were not written does not tell what its model lacks.
     comparable = before.layers is not None and after.layers is not None
     ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(

@@ -223,8 +223,7 @@ def open_ledger(
     ledger = SqliteLedger(path)
     try:
         recorded = ledger.header()
-        # A ledger without a header is one whose process died as it began: nothing is lost by
-        # beginning anew.
+        # A new ledger, or one whose process died as it began.
         if recorded is None:
             new = Header(fingerprint=fingerprint, options=options or {}, plugins=plugins or {})
             ledger.begin(new)
