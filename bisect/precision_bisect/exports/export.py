@@ -191,6 +191,7 @@ def nodes_in_tensorrt(export: Export) -> ToldNodes:
             what = f"{layer.name!r} ({layer.op_type})"
             raise NotWritable(f"TensorRT has no precision to set for {what}")
     types = quantized_in_file(export.model)
+    # Weak typing takes scales of one 8-bit type for the whole network.
     if len({*types, *(name for name in export.below_fp32 if name in QUANTIZED)}) > 1:
         raise NotWritable("TensorRT does not build INT8 beside FP8 by weak typing")
     return nodes

@@ -220,6 +220,7 @@ def _head(export: Export, folder: Path) -> str:
     remarks = []
     if versions := since(export):
         remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(versions, 97)))
+    # Remarks stand in the script, as it is copied to machines that this screen never reaches.
     if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.builder_types:

@@ -69,6 +69,7 @@ def write_layer_precisions(wanted: Mapping[str, str], others: Iterable[str]) -> 
     spec = ",".join(f"{_written(name)}:{precision}" for name, precision in wanted.items())
     if len(PRECISIONS.encode()) + len(spec.encode()) > LONGEST_ARGUMENT:
         raise NotWritable("the string is longer than Linux allows for one argument (128 KiB)")
+    # Patterns and quotes follow trtexec's own parsing: only reading it back shows what it selects.
     selected = select(parse_layer_precisions(spec), universe)
     wrong = [name for name in selected if name not in wanted]
     missed = [name for name, precision in wanted.items() if selected.get(name) != precision]
@@ -102,6 +103,7 @@ def parse_layer_precisions(spec: str) -> Mapping[str, str]:
             before, inside, after = item.split("'")
             name, precision = before + inside, after[1:]
         else:
+            # Names may hold colons, types none.
             name, colon, precision = item.rpartition(":")
             if not colon:
                 raise NotWritable(f"trtexec finds no type in {item!r}")
@@ -150,6 +152,7 @@ def layer_precisions(export: Export) -> str:
             raise NotWritable(f"something else in the model is called {name!r}, too")
         if (made_up := _MADE_UP.fullmatch(name)) and made_up[1] in several:
             raise NotWritable(f"TensorRT may call a layer of {made_up[1]!r} {name!r}, too")
+        # TensorRT's parser makes layers of its own around quantization, which no list here has.
         if export.quantized and not UNWRITABLE.isdisjoint(name):
             raise NotWritable(
                 f"{name!r} needs a pattern, which could match what quantization adds to the model"

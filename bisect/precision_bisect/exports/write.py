@@ -120,6 +120,7 @@ def not_as_planned(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
     for node in typed.proto.graph.node:
         if node.op_type == "DequantizeLinear" and node.name not in own:
             quantized.update(node.output)
+        # Casts, constants and what moves values have no type of their own to be asked for.
         if node.name not in forms:
             continue
         name = LayerName(node.name)
@@ -154,6 +155,7 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
             values["evidence"] = layer.detail
         metadata[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
     model = {POINT_KEY: export.point, RUN_KEY: json.dumps(export.run)}
+    # A newer IR version would have older tools refuse the file.
     if proto.ir_version < _METADATA_SINCE:
         model[LAYERS_KEY] = json.dumps(metadata)
     _set(proto, model, {POINT_KEY, RUN_KEY, LAYERS_KEY})
@@ -222,6 +224,7 @@ def write_texts(
     """
     reasons: dict[str, str | None] = {}
     export = replace(export, folder=folder.path, no_mixed=no_mixed)
+    # One of an earlier export would stand beside strings that are not for it.
     if not export.needs_fp32_form:
         folder.remove(FP32_MODEL)
         folder.remove(FP32_DATA)

@@ -30,6 +30,7 @@ _ARITHMETIC = frozenset(
 def with_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
     """Return the graph with the shapes that follow from its inputs'; `proto` is changed."""
     shown = inferred(proto)
+    # Each constant found may settle a shape, from which further constants follow.
     for _ in range(_ROUNDS):
         dims = {
             value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -43,6 +44,7 @@ def with_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
         if not _settle(proto, dims):
             break
         again = inferred(proto)
+        # Inference may stop early at what it then takes for a contradiction.
         if len(again.value_info) < len(shown.value_info):
             break
         shown = again

@@ -104,6 +104,7 @@ def stoppable(stop: Callable[[], None], *, alone: bool = True) -> Iterator[None]
     call = _Call(stop, alone)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
+    # The process that waits for this copy counts the limit of a call, which begins and ends here.
     if alone and _LIMITS.tell is not None:
         _LIMITS.tell(True)
     try:
@@ -224,9 +225,11 @@ def _listen(pipe: int) -> None:
             continue
         heard += 1
         _LIMITS.stop(lambda call: call.thread == main, "interrupted")
+        # Who asks twice does not wait for calls of other threads.
         if heard > 1:
             _LIMITS.stop(lambda _: True, "interrupted")
         else:
+            # A call of another thread may be near its end, and its trial worth keeping.
             others = (lambda _: True, "interrupted")
             timer = threading.Timer(GRACE_S, _LIMITS.stop, others)
             timer.daemon = True

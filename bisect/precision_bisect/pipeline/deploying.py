@@ -80,6 +80,7 @@ def exported_plan(
     curve, missing = (chart.curve, chart.culprits), list[str]()
     try:
         point, kept = kept_at(prepared.case.options.export_point, answer.kept, deploy, curve)
+    # The search is over: a point that does not exist is a remark, and the plan to deploy leaves.
     except UsageError as error:
         missing = [error.one_line()]
         point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
@@ -87,6 +88,7 @@ def exported_plan(
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:
         return None, missing
+    # Other points of the curve may split a module.
     whole = ending.by_modules
     modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
@@ -173,6 +175,7 @@ def deploying(
         modules=answer.modules,
         seal=prepared.backend.emulated or "onnxruntime" in case.options.targets,
     )
+    # The file as it is computes all high: a copy of it would only look like an answer.
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
         tf32_on = case.options.engine.in_tf32
@@ -183,6 +186,8 @@ def deploying(
         checking = None
         if deployed.deployment is not None and check:
             expected = None
+            # A plan that has failed here, or a function of this process, cannot be expected to
+            # pass there.
             if passed and case.loop.sendable:
                 expected = Expected(reference=case.reference, comparator=case.comparator)
             stored = deployed.deployment.samples > 0

@@ -118,6 +118,7 @@ def other_targets(
     for target, effects in affected.items():
         if target in prepared.unknown_to or (refused and target == "onnxruntime"):
             continue
+        # Targets that round in the same places give the same outputs: one trial serves them.
         alike = next((names for other, names in groups if other == effects), None)
         if alike is not None:
             alike.append(target)
@@ -227,6 +228,7 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
             engine = replace(prepared.case.options.engine, tf32="on")
+            # Times of several GPUs would not be of one machine.
             first = prepared.case.options.gpus[:1]
             options = replace(prepared.case.options, engine=engine, workers=1, gpus=first)
             here = prepared.here and _made(prepared, options)
@@ -297,6 +299,7 @@ def with_tf32(
         (fp32,) = yield (fp32_in_tf32(file, samples),)
         if own is not None:
             return _compared((fp32, own), limit)
+        # A build costs seconds to minutes, and would show a failure that is known.
         forecast = over_the_limit(prepared, driver, answer, samples)
         if forecast is not None and driver.recorded(proposal) is None:
             return WithTf32(

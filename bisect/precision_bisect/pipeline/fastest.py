@@ -121,6 +121,7 @@ class Rivals:
         weights, of_file = self.estimates.instead["smallest"], self.beside or self
         file, fewest = of_file.estimates, of_file.answer.kept
         everything, file_weights = range(file.plain.size), file.instead["smallest"]
+        # Time is told beside FP32 of the file as given, which is what its user has.
         high = file.of(case if high_case is None else high_case)
         high_ms, full_ms = (graph.time(everything) or 1.0 for graph in high)
         plain_ms = file.plain.time(everything) or 1.0
@@ -158,6 +159,7 @@ def estimates_of(prepared: Prepared) -> Estimates:
     if batch is not None:
         model, shapes = at_batch(model, shapes, batch)
     graph = partial(cost_graph, model, shapes, fused=fused)
+    # Inputs with different first dimensions have no batch in common.
     own = {shape[0] for shape in shapes.values() if shape}
     full = partial(graph, kernel_ms=0.0)
     if len(own) == 1:
@@ -323,6 +325,7 @@ def _candidates(
     Those that are to be `safer` only have to be faster than every layer high.
     """
     starts = [rivals.answer, *rivals.starts]
+    # A layer whose forecast is infinite fails every plan that has it low.
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     plans = {
         *starts,
@@ -334,6 +337,7 @@ def _candidates(
         [plan for plan in plans if plan not in rivals.refuted and costs.time(plan.kept) < high_ms]
         if safer
         else _no_slower(rivals, plans, costs, case),
+        # Plans that are known cost no trial, so they come first.
         key=lambda plan: (plan not in starts, costs.time(plan.kept), plan),
     )
 

@@ -133,6 +133,7 @@ class Prepared:
             builds=not self.backend.emulated,
             as_deployed=not (isinstance(self.backend, Hasty) and self.backend.hasty),
             workers=self.case.options.workers,
+            # Without costs each layer counts as one.
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,
             speed=self.case.options.speed if self.case.options.speed.given else None,

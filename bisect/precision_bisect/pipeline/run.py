@@ -61,6 +61,7 @@ def run_pair(
             prepared = assemble(loaded, observer, work, executor=executor)
     except Stopped as stopped:
         return end_early(stopped, options, budget, lock)
+    # Only now: a run that is refused leaves no folder, and takes no other's place.
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
     prepared = replace(prepared, loaded=keep_made(prepared.loaded, work, folder))

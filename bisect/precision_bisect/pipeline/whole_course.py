@@ -259,6 +259,7 @@ def _by_estimate(
     cases: dict[CaseName, float] = {"": 0.0}
     if limit is not None and floor <= ROOM * limit:
         cases = {TF32: floor, **cases}
+    # With TF32 first: it is what libraries do unless told, and faster where it holds.
     for case, error in cases.items():
         search = fastest(
             prepared.problem,
@@ -322,6 +323,7 @@ def _better(
     better = yield from on_samples(ending.samples, best_known(problem, curve, standing))
     if better is None or better.plan is None:
         return None
+    # Plans of the curve have seen the chosen samples alone.
     if not (yield from _passes_others(prepared, better.plan, ending)):
         return None
     if options.holdout:

@@ -266,12 +266,14 @@ def _joint(curve: Curve, law: Law, tolerance: float, low: float | None) -> Searc
     within = curve.tried[plan]
     if not within.passed:
         return None
+    # Where the plan itself is above the tolerance, as good as it is enough.
     limit = max(tolerance, LAWFUL * (typical(within) or 0.0))
     for layer in [layer for layer in reversed(law.order) if layer in plan.kept]:
         error = (yield from _forecast(plan.without((layer,)))).error
         if error is not None and error <= limit:
             plan = plan.without((layer,))
     outcome = yield from curve.judge(plan, "the culprits, which act together")
+    # A part of the overflow explains nothing if the rest makes as much.
     error = typical(outcome)
     if error is None or error > min(limit, math.inf if low is None else low / math.sqrt(2)):
         return None

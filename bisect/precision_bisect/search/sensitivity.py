@@ -139,6 +139,7 @@ def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[
 def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
     everything = Plan.all_high(problem.size)
     outcomes: list[Outcome] = []
+    # In batches of the workers, so that what is told of time left is true.
     for start in range(0, len(groups), problem.workers):
         outcomes += yield tuple(
             Proposal(

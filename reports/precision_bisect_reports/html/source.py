@@ -98,6 +98,7 @@ def read_source(folder: Path) -> Source:
     status = _read(RunStatus, folder / STATUS)
     layers = _read(ModelLayers, folder / LAYERS)
     verified = read_or_none(Verification, folder / VERIFIED)
+    # The result beside a search that goes on is of before.
     if status is not None and status.state == "searching":
         return Source(searches=searches, status=status, layers=layers, verified=verified)
     return Source(

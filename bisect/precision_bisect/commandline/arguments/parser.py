@@ -236,6 +236,7 @@ def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
     text = flag.help if isinstance(flag.help, str) else flag.help()
     if "{}" in text and field.default is not MISSING:
         text = text.replace("{}", str(field.default))
+    # argparse formats help texts with %.
     keywords: dict[str, Any] = {"help": text.replace("%", "%%")}
     kind, *_ = kinds(field)
     if flag.const is not None:

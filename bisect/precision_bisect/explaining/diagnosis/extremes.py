@@ -99,9 +99,11 @@ def _rows(model: Model) -> Iterator[_Rows]:
         tensor, axis = node.input[place], attribute(node, "axis")
         kind = model.elem_types.get(tensor)
         boolean = kind == onnx.TensorProto.BOOL and node.op_type == "Attention"
+        # Other masks are added as numbers, and are seen where the softmax reads them.
         if kind != _FLOAT and not boolean:
             continue
         axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]
+        # Before opset 13 a softmax takes all axes from its own on as one row.
         if node.op_type == "Softmax" and flattens:
             shape = view.shape(tensor)
             if not shape:
@@ -143,6 +145,7 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
             graph.node.extend(_least_row(graph, rows[i], out, opset(proto)))
             graph.output.append(helper.make_tensor_value_info(out, _FLOAT, []))
 
+    # Inputs and constants have no node that they could follow.
     for name in by_tensor.keys() - node_outputs:
         reduce(name)
     for node in model.proto.graph.node:

@@ -371,6 +371,7 @@ def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | N
     reached = {spec.name for spec in model.outputs} & broken
     by_output = {name: layer for layer in model.table.layers for name in layer.outputs}
     first = None
+    # Backwards from the outputs: of what is broken only that which leads there.
     for node in reversed(model.proto.graph.node):
         if reached.isdisjoint(node.output):
             continue

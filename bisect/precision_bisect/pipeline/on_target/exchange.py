@@ -124,6 +124,7 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
         )
     points = dict(_points(case))
     run = finished.path.parent
+    # FP32 against FP32 would pass everywhere and prove nothing.
     if not gains(points[ANSWER]):
         raise UsageError(
             f"the answer of {run} keeps every layer high, so there is nothing to judge",
@@ -185,6 +186,7 @@ def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str,
     left_out: dict[str, str] = {}
     for name, export in points.items():
         try:
+            # One file goes to the target, as names say plans of one graph alone.
             if export.model.path != points[ANSWER].model.path:
                 raise NotWritable("it is of the file as it stands, the answer of its fused form")
             if export.quantized:

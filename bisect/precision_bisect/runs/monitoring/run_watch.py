@@ -77,6 +77,7 @@ def _told(folder: Path, owner: Owner | None) -> RunStatus:
         raise RunFolderError(
             f"{folder} was taken by {owner}, which has not begun to search", "ask again soon"
         )
+    # A rung's folder has a ledger of its own, and the status stands one above.
     if not (folder / STATUS).exists() and (folder / LEDGER).exists():
         raise RunFolderError(
             f"{folder} has a ledger and no {STATUS}",

@@ -84,6 +84,7 @@ def read_saved(path: Path) -> Saved:
     """
     file = result_file(path)
     status = told_of(file.parent)
+    # A run that goes on may have a result of before beside it.
     going_on = status is not None and status.state == "searching"
     if going_on and not file.exists():
         raise RunFolderError(
@@ -121,6 +122,8 @@ def read_result(file: Path, hint: str) -> Result:
     except ValueError as error:
         raise RunFolderError(f"{file} holds no result: it is not JSON", hint) from error
     schema = fields.get("schema") if isinstance(fields, dict) else None
+    # Before any field is read: those of another version may have the same names and mean something
+    # else.
     if schema != RESULT_SCHEMA:
         raise RunFolderError(
             f"{file} is no result.json of version {RESULT_SCHEMA}: its schema is {quoted(schema)}",
