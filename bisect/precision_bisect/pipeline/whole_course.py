@@ -22,6 +22,7 @@ from precision_bisect.pipeline.elsewhere import (
 )
 from precision_bisect.pipeline.fastest import (
     Rivals,
+    cost_graphs,
     estimates_of,
     fastest,
     seeks_fastest,
@@ -363,10 +364,10 @@ def searched_in(
 
 def _estimated(prepared: Prepared) -> str:
     """Say what time FP32 in TF32 takes by estimate, and every layer low."""
-    estimates = estimates_of(prepared)
-    everything = prepared.everything.kept
-    plain = estimates.plain.time(everything) or 1.0
-    tf32, low = estimates.tf32.time(everything) / plain, estimates.plain.time(()) / plain
+    graph, everything = cost_graphs(prepared), prepared.everything.kept
+    costs = graph(tf32=prepared.case.options.engine.in_tf32)
+    plain = costs.time(everything) or 1.0
+    tf32, low = graph(tf32=True).time(everything) / plain, costs.time(()) / plain
     return f" (by estimate {tf32:.0%} of the time without it, every layer low {low:.0%})"
 
 
