@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
+from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt, once
 from precision_bisect.graphs.graph import all_graphs, attribute
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT
@@ -139,13 +139,14 @@ def _matches(pattern: str, name: str) -> bool:
     )
 
 
+@once
 def layer_precisions(export: Export) -> str:
     """Return the value of `--layerPrecisions`: the type of each node above the lowest.
 
     It selects these nodes and no other. Raises NotWritable where there is no such value.
     """
     wanted = trtexec_nodes(export)
-    weights = frozenset(export.weight_names())
+    weights = export.weight_names
     layers, several = export.model.table.with_bodies, _several(export)
     for name in wanted:
         if name in weights:
@@ -185,6 +186,7 @@ def layer_output_types(export: Export) -> str:
     return spec
 
 
+@once
 def trtexec_nodes(export: Export) -> dict[str, str]:
     """Return the type of each node of which trtexec is told, if any. Raises NotWritable."""
     precisions: dict[str, str] = {}
@@ -213,10 +215,11 @@ def _trouble(layer: Layer) -> str:
     return "of layers without a name" if layer.op_type in _NAMELESS_INSIDE else ""
 
 
+@once
 def _several(export: Export) -> set[str]:
     """Return the nodes, bodies included, that TensorRT's parser makes several such layers of."""
     graphs = list(all_graphs(export.model.proto.graph))
-    constants = set(export.weight_names())
+    constants = set(export.weight_names)
     for graph in graphs:
         constants.update(n.output[0] for n in graph.node if n.op_type == "Constant")
     return {node.name for graph in graphs for node in graph.node if _becomes(node, constants)}

@@ -50,7 +50,12 @@ def fused_groups(model: Model) -> Sequence[Group]:
 
     None where it does not load the model.
     """
-    return [kernel.pieces for kernel in fused_kernels(model, CPU_ONLY)]
+    if fused_groups not in model.held:
+        # Not the kernels: their nodes hold the optimised graph with its weights.
+        pieces = [kernel.pieces for kernel in fused_kernels(model, CPU_ONLY)]
+        model.held[fused_groups] = pieces
+    groups: Sequence[Group] = model.held[fused_groups]
+    return groups
 
 
 def fused_kernels(model: Model, disabled: Collection[str] = ()) -> Sequence[Kernel]:

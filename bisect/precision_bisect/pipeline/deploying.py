@@ -29,7 +29,7 @@ from precision_bisect.exports.write import (
     write_gain,
     write_told,
 )
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
@@ -194,7 +194,10 @@ def deploying(
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
         def completed(diagnosis: Sequence[Diagnosis], verdict: Recheck | None) -> Written:
-            full_export = replace(export, diagnosis=diagnosis)
+            no_mixed = deployed.reasons[MIXED_MODEL]
+            full_export = replace(
+                export, diagnosis=diagnosis, folder=folder.path, no_mixed=no_mixed
+            )
             reasons = write_told(folder, full_export, deployed)
             return _written(full_export, reasons, deployed.deployment, verdict)
 
@@ -212,7 +215,6 @@ def _written(
     verdict: Recheck | None,
 ) -> Written:
     reason = reasons[LAYER_PRECISIONS]
-    export = replace(export, no_mixed=reasons[MIXED_MODEL])
     missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
     notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
     if deployment is not None and deployment.left_out:
@@ -367,7 +369,7 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
         limits = Limits(time_s=limit_s, memory_mib=case.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
-        writer = TypedWriter(case.model, case.pair, case.scales)
+        writer = writer_of(case.model, case.pair, case.scales)
         graph = prepared.graph or cost_graph(case.model, case.shapes)
         return island_costs(writer, graph, plan, (answer, low), latency)
 

@@ -147,25 +147,33 @@ class Rivals:
         return Deployable(plan=plan, outcome=outcome, case=case, record=record)
 
 
-def estimates_of(prepared: Prepared) -> Estimates:
-    """Return what plans cost by the first sample's shapes, or at the batch that is timed.
+def cost_graphs(prepared: Prepared) -> "partial[CostGraph]":
+    """Return what makes cost graphs by the first sample's shapes, or at the batch that is timed.
 
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target. Where a graph has
-    no other batch, launches alone do not count in a full one.
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
     """
     case = prepared.case
     model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
-    fused, in_tf32 = fused_groups(model), case.options.engine.in_tf32
+    fused = fused_groups(model)
     if batch is not None:
         model, shapes = at_batch(model, shapes, batch)
-    graph = partial(cost_graph, model, shapes, fused=fused)
+    return partial(cost_graph, model, shapes, fused=fused)
+
+
+def estimates_of(prepared: Prepared) -> Estimates:
+    """Return what plans cost as `cost_graphs` has it, and in a full batch.
+
+    Where a graph has no other batch, launches alone do not count in a full one.
+    """
+    case, graph = prepared.case, cost_graphs(prepared)
+    in_tf32, (model, shapes) = case.options.engine.in_tf32, graph.args
     # Inputs with different first dimensions have no batch in common.
     own = {shape[0] for shape in shapes.values() if shape}
     full = partial(graph, kernel_ms=0.0)
     if len(own) == 1:
         with suppress(CannotBatchError):
             many, at = at_batch(model, shapes, FULL * own.pop())
-            full = partial(cost_graph, many, at, kernel_ms=0.0, fused=fused)
+            full = partial(cost_graph, many, at, **graph.keywords, kernel_ms=0.0)
     return Estimates(
         plain=graph(tf32=in_tf32),
         full_batch=full(tf32=in_tf32),

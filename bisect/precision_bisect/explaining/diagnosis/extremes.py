@@ -1,4 +1,4 @@
-"""One run in FP32 with extra outputs: how large tensors are, and which rows masks hide whole."""
+"""Runs in FP32 with extra outputs: how large tensors are, what masks hide, where NaN is born."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,11 @@ import onnx
 from onnx import helper
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import attribute, copied, opset
+from precision_bisect.graphs.graph import attribute, copied, opset, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View, computed
 from precision_bisect.graphs.ort import Session, check
+from precision_bisect.layer_table import Layer
 from precision_bisect.machine.free_space import trim
 from precision_bisect.protocols import Sample
 
@@ -21,6 +22,8 @@ NEAR = 1e-3
 1e4 and more, scores tens."""
 LOWEST = (1 - NEAR) * float(np.finfo(np.float32).min)
 """What hides a place from a softmax, by its own size; -inf does, too."""
+_AT_ONCE = 64
+"""Tensors of FP32 that are held at a time in a search for the first that is not finite."""
 _LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
 _FLOAT = onnx.TensorProto.FLOAT
 _AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
@@ -199,3 +202,30 @@ def _before_later(mask: str, out: str) -> tuple[list[onnx.NodeProto], str]:
         helper.make_node("Constant", [], [f"{out}/lowest"], value=lowest),
         helper.make_node("Where", [kept, mask, f"{out}/lowest"], [f"{out}/causal"]),
     ], f"{out}/causal"
+
+
+def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | None:
+    """Return the first layer, in network order, whose NaN or Inf reaches an output in FP32.
+
+    None if none is shown. A sample has arrays of the inputs' shapes by name. Inf that goes no
+    further, such as that of a mask before Softmax, is none.
+    """
+    every = computed(model)
+    broken: set[str] = set()
+    for start in range(0, len(every), _AT_ONCE):
+        names = every[start : start + _AT_ONCE]
+        try:
+            shown = showing(model.proto, names, model.elem_types)
+            values = Session(shown, model.weights, threads).run(sample)
+        except (ModelError, RuntimeError):
+            return None
+        broken |= {name for name in names if not np.isfinite(values[name]).all()}
+    reached = {spec.name for spec in model.outputs} & broken
+    by_output = {name: layer for layer in model.table.layers for name in layer.outputs}
+    first = None
+    for node in reversed(model.proto.graph.node):
+        if reached.isdisjoint(node.output):
+            continue
+        first = next((by_output[name] for name in node.output if name in by_output), first)
+        reached |= {*node.input} & broken
+    return first
