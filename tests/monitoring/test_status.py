@@ -170,7 +170,7 @@ def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
     tiny.search(model, run, ladder=("fp16", "bf16", "fp32"), tol=1e-1, observer=observe)
     assert "searching bf16 against fp32" == events[0]
     assert "finished" == look(run).state
-    with pytest.raises(RunFolderError, match=r"has a ledger and no status\.json"):
+    with pytest.raises(RunFolderError, match=r"is one search of a ladder"):
         look(next(run.glob("rung-*")))
 
 
@@ -270,8 +270,26 @@ def test_a_new_run_that_prepares_is_named(tmp_path: Path) -> None:
         lock.open(overwrite=False, rungs=False)
         with pytest.raises(RunFolderError, match="has not begun to search"):
             look(tmp_path / "run")
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="ended before its first trial"):
         look(tmp_path / "run")
+
+
+def test_a_run_without_trials_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a time limit, or a kill while it was prepared, has left is named, whoever reads it."""
+    model, run = tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run"
+    assert "budget_exhausted" == tiny.search(model, run, max_time_s=1e-9).status
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / ".lock").touch()
+    commands = [[word, str(path)] for word in ("status", "report") for path in (run, killed)]
+    for command in (*commands, ["export", str(model), "--plan", str(run)]):
+        assert 2 == main(command)
+        said = capsys.readouterr().err
+        assert f"the run in {command[-1]} ended before its first trial; begin it again" in said
+    tiny.search(model, run, max_trials=2)
+    assert "finished" == look(run).state
 
 
 def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
