@@ -36,7 +36,7 @@ from precision_bisect.runs.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.runs.monitoring.run_watch import look, spoken, status_text
 from precision_bisect.runs.runfolder import EVENTS, OWNER, STATUS
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
-from run_folders import write_ledger
+from run_folders import trial, write_ledger
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 SLOW_CHECK = """
@@ -274,22 +274,19 @@ def test_a_new_run_that_prepares_is_named(tmp_path: Path) -> None:
         look(tmp_path / "run")
 
 
-def test_a_run_without_trials_says_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What a time limit, or a kill while it was prepared, has left is named, whoever reads it."""
-    model, run = tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run"
-    assert "budget_exhausted" == tiny.search(model, run, max_time_s=1e-9).status
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    (killed / ".lock").touch()
-    commands = [[word, str(path)] for word in ("status", "report") for path in (run, killed)]
-    for command in (*commands, ["export", str(model), "--plan", str(run)]):
-        assert 2 == main(command)
-        said = capsys.readouterr().err
-        assert f"the run in {command[-1]} ended before its first trial; begin it again" in said
-    tiny.search(model, run, max_trials=2)
-    assert "finished" == look(run).state
+def test_a_run_that_was_killed_early_says_how_to_go_on(tmp_path: Path) -> None:
+    """Its folder may hold the lock alone, or a ledger without a trial; one with trials is told."""
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "lock" / ".lock").touch()
+    for name, trials in (("ledger", []), ("tried", [trial(Plan.of(()), 1.0)])):
+        (tmp_path / name).mkdir()
+        write_ledger(tmp_path / name, trials)
+    for name in ("lock", "ledger"):
+        with pytest.raises(RunFolderError, match="ended before its first trial") as refused:
+            look(tmp_path / name)
+        assert "begin it again by its command, with --resume" in refused.value.hint
+    with pytest.raises(RunFolderError, match=r"holds a run and no status\.json"):
+        look(tmp_path / "tried")
 
 
 def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
