@@ -37,7 +37,7 @@ from precision_bisect.runs.monitoring.run_progress import MOST_LAST, Progress
 from precision_bisect.runs.monitoring.run_watch import look, spoken, status_text
 from precision_bisect.runs.runfolder import EVENTS, OWNER, STATUS
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
-from run_folders import write_ledger
+from run_folders import trial, write_ledger
 
 COMMAND = [sys.executable, "-m", "precision_bisect"]
 SLOW_CHECK = """
@@ -183,7 +183,7 @@ def test_a_ladder_is_told_as_one_run(tmp_path: Path) -> None:
     tiny.search(model, run, ladder=("fp16", "bf16", "fp32"), tol=1e-1, observer=observe)
     assert "searching bf16 against fp32" == events[0]
     assert "finished" == look(run).state
-    with pytest.raises(RunFolderError, match=r"has a ledger and no status\.json"):
+    with pytest.raises(RunFolderError, match=r"is one search of a ladder"):
         look(next(run.glob("rung-*")))
 
 
@@ -283,8 +283,23 @@ def test_a_new_run_that_prepares_is_named(tmp_path: Path) -> None:
         lock.open(overwrite=False, rungs=False)
         with pytest.raises(RunFolderError, match="has not begun to search"):
             look(tmp_path / "run")
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="ended before its first trial"):
         look(tmp_path / "run")
+
+
+def test_a_run_that_was_killed_early_says_how_to_go_on(tmp_path: Path) -> None:
+    """Its folder may hold the lock alone, or a ledger without a trial; one with trials is told."""
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "lock" / ".lock").touch()
+    for name, trials in (("ledger", []), ("tried", [trial(Plan.of(()), 1.0)])):
+        (tmp_path / name).mkdir()
+        write_ledger(tmp_path / name, trials)
+    for name in ("lock", "ledger"):
+        with pytest.raises(RunFolderError, match="ended before its first trial") as refused:
+            look(tmp_path / name)
+        assert "begin it again by its command, with --resume" in refused.value.hint
+    with pytest.raises(RunFolderError, match=r"holds a run and no status\.json"):
+        look(tmp_path / "tried")
 
 
 def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO, Any, Self
 
 from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.machine.interrupts import answer_between_imports
 
 GRACE_S = 10.0
 """So long other threads may take to end their calls after a first signal."""
@@ -253,7 +254,7 @@ class AnswersSignals(ABC):
         self._listening = stopped_by_signals()
 
     def __enter__(self) -> Self:
-        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.interrupt)
+        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._answer)
         if hasattr(signal, "SIGHUP"):  # not every system has it
             handled[signal.SIGHUP] = lambda *_: let_go()
         for number, handler in handled.items():
@@ -266,6 +267,9 @@ class AnswersSignals(ABC):
         self._listening.__exit__(None, None, None)
         for number, handler in self._former.items():
             signal.signal(number, handler)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        answer_between_imports(self.interrupt, number, frame)
 
     @abstractmethod
     def interrupt(self, number: int, frame: FrameType | None) -> None:

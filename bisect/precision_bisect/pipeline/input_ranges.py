@@ -130,6 +130,8 @@ TOLD = 2.0**-7
 """The step of the low type from which an operator is told: FP16 has it from 8 on, where an angle
 is off by up to half of that, 0.004."""
 _ALWAYS = ("GridSample",)
+RANGE = "range:"
+"""What cases are called in which samples are moved to the ends of an input's range."""
 
 
 class _RangedInput(NamedTuple):
@@ -197,7 +199,7 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
         # A trial of its own case: its samples are not those that the answer is judged by.
-        beside = case.named(f"range:{name}" + f",{TF32}" * case.options.engine.in_tf32)
+        beside = case.named(f"{RANGE}{name}" + f",{TF32}" * case.options.engine.in_tf32)
         yield _RangedInput(name, values, some, ends, end_samples, tensors, beside)
 
 
