@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from faults import subject
+from patience import wait_until
 from precision_bisect.backends.backend_plugin import pick_backend
 from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
@@ -23,6 +24,11 @@ from precision_bisect.plan import Plan
 from precision_bisect.trial import Proposal
 
 LOWEST = Proposal(plan=Plan.of(()))
+
+
+def children(folder: Path) -> list[str]:
+    """Return the processes of a folder's runs that are children."""
+    return [each for each in subject.processes(folder) if "LokyProcess" in each]
 
 
 def test_a_child_says_the_same_of_its_backend(
@@ -76,7 +82,7 @@ def test_what_there_is_to_choose_from_is_looked_at_in_the_child(
     work.mkdir()
     with LOCAL.opened(open_choice.options, work) as executor:
         placed = executor.place(open_choice, model, work)
-        assert 1 == len([each for each in subject.processes(folder) if "LokyProcess" in each])
+        assert 1 == len(children(folder))
     assert pick_backend(open_choice.options) == (placed.name, placed.why)
     assert placed.here is None and placed.why
 
@@ -92,9 +98,8 @@ def test_a_child_that_nobody_has_evaluate_is_ended(
     work.mkdir()
     with LOCAL.opened(asked.options, work) if opened else nullcontext(LOCAL) as executor:
         executor.place(asked, model, work)
-        running = [each for each in subject.processes(folder) if "LokyProcess" in each]
-        assert int(opened) == len(running)
-    assert [] == [each for each in subject.processes(folder) if "LokyProcess" in each]
+        assert int(opened) == len(children(folder))
+    assert [] == children(folder)
 
 
 def test_a_child_begins_before_it_is_asked(spec: EvaluatorSpec, folder: Path) -> None:
@@ -104,7 +109,8 @@ def test_a_child_begins_before_it_is_asked(spec: EvaluatorSpec, folder: Path) ->
     work = folder / "temp" / "work"
     work.mkdir()
     with LOCAL.opened(asked.options, work) as executor:
-        (running,) = (each for each in subject.processes(folder) if "LokyProcess" in each)
+        wait_until(lambda: children(folder))
+        (running,) = children(folder)
         os.kill(int(running.split()[0]), signal.SIGKILL)
         with pytest.raises(PluginError, match="its process died of SIGKILL"):
             executor.place(asked, model, work)

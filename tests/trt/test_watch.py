@@ -68,9 +68,8 @@ def test_the_monitor_cancels_at_the_deadline_and_at_ctrl_c(
     rtx: Flavour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each step the library hears whether to go on."""
-    clock = SimpleNamespace(monotonic=lambda: seconds)
-    monkeypatch.setattr(watch_module, "time", clock)
     seconds = 1.0
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=lambda: seconds))
     with BuildWatch(5.0) as watch:
         monitor = watch.monitor(rtx.module)
         going = monitor.step_complete("phase", 0)
