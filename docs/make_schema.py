@@ -1,9 +1,10 @@
 """Make result.schema.json from the dataclass that `result.json` is written from.
 
-python docs/make_schema.py
+python docs/make_schema.py, which lists the keys of its objects in result.md, too.
 """
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from msgspec.json import schema_components
 from precision_bisect.runs.results.result import KEYS, Result
 
 PAGE = Path(__file__).with_name("result.schema.json")
+TEXT = PAGE.with_name("result.md")
+OBJECTS = """\
+## Objects
+
+Each object, where it stands, and its keys. [The schema](result.schema.json) explains them.
+
+"""
 ABOUT = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "result.json of precision-bisect, version 1",
@@ -54,5 +62,26 @@ def page() -> str:
     return json.dumps(schema(), indent=1) + "\n"
 
 
+def text() -> str:
+    """Return result.md with the keys of each object at its end."""
+    head, _, _ = TEXT.read_text(encoding="utf-8").partition("## Objects")
+    whole = schema()
+    owners = {"": whole, **whole["$defs"]}
+    rows = []
+    for name, part in whole["$defs"].items():
+        reference = json.dumps(f"#/$defs/{name}")
+        places = [
+            f"{owner}.{key}".removeprefix(".")
+            for owner, about in owners.items()
+            for key, value in about.get("properties", {}).items()
+            if reference in json.dumps(value)
+        ]
+        keys = ", ".join(f"`{key}`" for key in part.get("properties", ()))
+        rows += [f"- {name} ({', '.join(places)}): {keys}"] * bool(keys)
+    lines = (textwrap.fill(row, 120, subsequent_indent="  ") for row in rows)
+    return f"{head}{OBJECTS}{chr(10).join(lines)}\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    TEXT.write_text(text(), encoding="utf-8")

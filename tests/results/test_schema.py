@@ -115,10 +115,11 @@ def test_endings_that_need_an_engine_fit_the_schema(status: Status, tmp_path: Pa
 
 
 def test_the_schema_is_what_results_are_written_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that comes into a result comes into the schema, by docs/make_schema.py."""
+    """A field that comes into a result comes into schema and page, by docs/make_schema.py."""
     monkeypatch.syspath_prepend(DOCS)
-    page = importlib.import_module("make_schema").page()
-    assert page == (DOCS / "result.schema.json").read_text()
+    made = importlib.import_module("make_schema")
+    assert made.page() == (DOCS / "result.schema.json").read_text()
+    assert made.text() == (DOCS / "result.md").read_text()
 
 
 def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:
