@@ -114,7 +114,7 @@ def _rows(action: argparse.Action) -> Iterator[str]:
     meaning, default = parts.groups() if parts else (text, "")
     indent = FLAG_WIDTH + DEFAULT_WIDTH
     lines = textwrap.wrap(meaning, WIDTH - indent, break_on_hyphens=False)
-    if len(typed) >= FLAG_WIDTH or len(default) >= DEFAULT_WIDTH:
+    if len(typed) >= FLAG_WIDTH - 1 or len(default) >= DEFAULT_WIDTH:
         yield f"{typed:{FLAG_WIDTH - 2}}  {default}".rstrip()
         typed = default = ""
     for line in lines:
