@@ -11,8 +11,10 @@ from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 
 WIDTH = 100
-FLAG_WIDTH = 30
-DEFAULT_WIDTH = 10
+TABLE_WIDTH = 82
+"""What the site shows of a line of code, without scrolling, at 1280 pixels."""
+FLAG_WIDTH = 24
+DEFAULT_WIDTH = 8
 REFERENCE = Path(__file__).with_name("reference.md")
 EVERYWHERE = frozenset(("-h", "--help-all", "--json", "--version"))
 """Flags that every command takes, but for the last."""
@@ -113,7 +115,7 @@ def _rows(action: argparse.Action) -> Iterator[str]:
     parts = re.fullmatch(r"(.*) \((\S+)\)", text)
     meaning, default = parts.groups() if parts else (text, "")
     indent = FLAG_WIDTH + DEFAULT_WIDTH
-    lines = textwrap.wrap(meaning, WIDTH - indent, break_on_hyphens=False)
+    lines = textwrap.wrap(meaning, TABLE_WIDTH - indent, break_on_hyphens=False)
     if len(typed) >= FLAG_WIDTH - 1 or len(default) >= DEFAULT_WIDTH:
         yield f"{typed:{FLAG_WIDTH - 2}}  {default}".rstrip()
         typed = default = ""
