@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 NIGHTLY = 20
 """So many times as many examples are tried each night."""
@@ -12,6 +12,7 @@ NIGHTLY = 20
 def examples(daily: int, **more: Any) -> settings:
     """Return settings with so many examples, more by the profile `nightly` of conftest.py."""
     deep = settings().max_examples >= settings.get_profile("nightly").max_examples
+    more["suppress_health_check"] = [HealthCheck.too_slow, *more.get("suppress_health_check", ())]
     return settings(max_examples=daily * NIGHTLY if deep else daily, **more)
 
 

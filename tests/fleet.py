@@ -5,8 +5,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import tiny
+from patience import PATIENCE_S, wait_until
 from precision_bisect.trial import Identity
 
-PATIENCE_S = 40.0
 HELD = 8
 NOTED = f"""
 import os, pathlib, time
@@ -188,11 +187,3 @@ def ending(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Return how a process ends, and what it says on standard error."""
     _, said = process.communicate(timeout=PATIENCE_S)
     return process.returncode, said
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds. Raises AssertionError where it takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.02)

@@ -111,7 +111,8 @@ def cases() -> Iterator[tuple[str, Result]]:
         yield f"{status}, a near miss", replace(missed, stability=near, export_point="near-miss")
     stopped: dict[str, Any] = {"message": "only the curve was asked for", **NO_PLAN}
     yield "only the curve", replace(RESULT, status=Status.STOPPED, **stopped)
-    yield "nothing gained", replace(RESULT, candidates=len(KEPT))
+    high = replace(PLAN, kept=KEPT, time=1.0, answer_time=1.0, fp32_tf32_time=1.0)
+    yield "nothing gained", replace(RESULT, candidates=len(KEPT), deploy=high)
     halves = (
         Rung(precision="fp16", layers=KEPT, count=4),
         Rung(precision="int8", layers=None, count=0),

@@ -6,8 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import psutil
+
+from patience import wait_until
 
 TESTS = Path(__file__).parent
 REPO = TESTS.parent
@@ -171,7 +172,7 @@ def boards(*names: str) -> Iterator[Boards]:
         for board in found.each:
             board.cut()
             subprocess.run(["pkill", "-KILL", "-u", board.user], check=False)
-            assert until(partial(_removed, board.user))
+            wait_until(partial(_removed, board.user))
         shutil.rmtree(home)
 
 
@@ -199,7 +200,7 @@ def _board(home: Path, name: str) -> Board:
     assert _SSHD is not None
     sshd = subprocess.Popen([_SSHD, "-D", "-f", conf], stderr=subprocess.DEVNULL)
     board = Board(name=name, user=user, tools=tools, port=port, sshd=sshd)
-    assert until(lambda: _listens(port))
+    wait_until(lambda: _listens(port))
     return board
 
 
@@ -221,11 +222,3 @@ def _listens(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def until(holds: Callable[[], bool], seconds: float = 30) -> bool:
-    """Wait for something to hold, at most so long; return whether it does."""
-    end = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < end:
-        time.sleep(0.1)
-    return held

@@ -205,30 +205,37 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
             os._exit(0)
         there, here = os.pipe()
         if between := os.fork():
-            for each in (here, *files):
+            for each in files:
                 os.close(each)
             os.waitpid(between, 0)  # From now on its child is the caller's.
-            requests.send(os.read(there, 64))
+            os.close(here)
+            number = os.read(there, 64)
+            os.read(there, 1)  # Once it has its group and its name, as after an `exec`, it ends.
             os.close(there)
+            requests.send(number)
             continue
         between = os.getpid()
         if child := os.fork():
             os.write(here, b"%d" % child)
             os._exit(0)
         requests.close()
-        be(pickle.loads(data), files, imports, between)
+        begun = fcntl.fcntl(here, fcntl.F_DUPFD, 2 * MOVED)
+        be(pickle.loads(data), files, imports, between, begun)
 
 
-def be(request: Request, files: Sequence[int], imports: Sequence[str], between: int) -> None:
-    """Be the process, to its end."""
+def be(
+    request: Request, files: Sequence[int], imports: Sequence[str], between: int, begun: int
+) -> None:
+    """Be the process, to its end; `begun` is closed once others may take it for what it is."""
     place(request, files)
     while os.getppid() == between:
         time.sleep(0.0005)
+    name(request)
+    os.close(begun)
     if request.words[2] == PROGRAM:
         ORIGINS.adopt(imports, origin_of(imports))
     else:
         ORIGINS.enabled = False
-    name(request)
     _, _, module, *words = request.words
     sys.argv[:] = [module, *words]
     code: object = 1

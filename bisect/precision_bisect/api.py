@@ -170,6 +170,7 @@ def find(
     display = nullcontext(ignore) if report is None else report(sys.stdout, sys.stderr)
 
     def notify(event: Event) -> None:
+        # Warnings name flags; here an option is a keyword.
         if isinstance(event, Warned):
             event = Warned(message=_in_python(event.message))
         tell(event)
@@ -189,6 +190,7 @@ def find(
             **texts,
         )
         result = run(run_options, notify, None if named else model)
+        # The search is over: what it found is not lost to a Ctrl-C while its page is written.
         try:
             if result.layers_total and (trouble := plugins.leave_page(run_options.folder)):
                 notify(Warned(message=trouble))
@@ -308,6 +310,7 @@ def _signature() -> inspect.Signature:
         for parameter in signature.parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
+    # FindOptions is a TypedDict, which has no defaults: those of Options hold.
     defaults = {field.name: field.default for field in fields(Options)}
     further = [
         inspect.Parameter(

@@ -53,8 +53,11 @@ class Plan:
 
     @classmethod
     def from_key(cls, key: str) -> "Plan":
-        """Return the plan whose `key` this is."""
-        return cls(int(key, 16))
+        """Return the plan whose `key` this is. Raises ValueError for a key of none."""
+        plan = cls(int(key, 16))
+        if plan.mask < 0 or plan.key != key:
+            raise ValueError(f"{key[:20]!r} is no plan")
+        return plan
 
     def __len__(self) -> int:
         return self.mask.bit_count()

@@ -104,6 +104,7 @@ def pairs_of(ladder: Sequence[PrecisionName]) -> tuple[Pair, ...]:
         )
     pairs = []
     for low, high in pairwise(ladder):
+        # Nothing is above FP32, and from one 8-bit type to the other is no step in precision.
         if low == "fp32" or high == "int8" or high == "fp8":
             raise UsageError(
                 f"--ladder {text}: {high} is no step up from {low}",

@@ -111,6 +111,7 @@ def _layers(comparison: Comparison) -> Iterator[RenderableType]:
         ("-", name) for name in comparison.removed
     ]
     causes = {**comparison.before.causes, **comparison.after.causes}
+    # A layer may be in one of the models alone.
     modules = {**(comparison.before.layers or {}), **(comparison.after.layers or {})}
 
     def module_of(change: tuple[str, str]) -> str:

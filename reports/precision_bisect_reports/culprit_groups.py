@@ -67,6 +67,8 @@ def groups_of(result: Result, layers: Sequence[str]) -> list[Group]:
     patterns: dict[tuple[str, ...], list[list[str]]] = {}
     for names in _places(result, layers):
         cause_names = {causes[name].cause for name in names if name in causes}
+        # Repeated blocks differ in name alone: the same operators with the same causes are one
+        # finding.
         key = (*(_operator(name, causes) for name in names), "", *sorted(cause_names))
         patterns.setdefault(key, []).append(names)
     groups = [_group(result, places, causes) for places in patterns.values()]

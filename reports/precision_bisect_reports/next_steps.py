@@ -47,6 +47,7 @@ def next_steps(result: Result, model: Path, command: Sequence[str] = ()) -> Iter
 
     `command` has the words of the command line that began the run, where it is known.
     """
+    # What must not be used comes before what can be done with it.
     if result.refuted:
         yield _instead_of_file(result.refuted)
     if result.cut_short and result.status is not Status.STOPPED:

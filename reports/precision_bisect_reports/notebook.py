@@ -124,6 +124,7 @@ def _marks(frame: _Frame, marks: Sequence[_Mark]) -> Iterator[str]:
         last = x > (_LEFT + _RIGHT) / 2
         side = 1 if last and y + 2 * _LINE < _BOTTOM else -1
         x, y = x - 8 if last else x + 8, y + side * _LINE
+        # Names that would lie on each other move apart.
         while any(abs(x - a) < _LABEL and abs(y - b) < _LINE for a, b in labels):
             y += side * _LINE
         labels.append((x, y))

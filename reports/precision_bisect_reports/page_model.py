@@ -116,6 +116,7 @@ def page_of(result: Result) -> Page:
     ending, head, sentence = _headline(result)
     good = result.status.answers and not result.gains_nothing
     bad = result.status in (*WITHOUT_ANSWER, Status.ABORTED)
+    # One caveat as the banner, the gravest; the others stand among the rows.
     (label, text, *_), *caveats = [*_caveats(result), Row("", "")]
     return Page(
         ending=ending,
@@ -125,7 +126,11 @@ def page_of(result: Result) -> Page:
         tone="good" if good else "bad" if bad else "open",
         banner=f"{label[:1].upper()}{label[1:]}: {text}" if label else text,
         refuted=result.refuted is not None,
-        rows=[*_leading(result), *caveats[:-1], *_rows(result)],
+        rows=[
+            row
+            for row in (*_leading(result), *caveats[:-1], *_rows(result))
+            if row.text or row.form is Form.KEPT
+        ],
     )
 
 
@@ -152,6 +157,7 @@ def _headline(result: Result) -> tuple[str, str, str]:
         return ending, head, f"{result.staying}, few run in {low}"
     how = runs(result)
     rest = f"the rest {how} in {low}"
+    # A share of layers flatters where the few that stay have most of the work.
     if result.low_share is not None:
         rest = result.low_share.words(how, result.low)
     return ending, head, f"{result.staying}, {rest}"
@@ -239,22 +245,20 @@ def _rows(result: Result) -> Iterator[Row]:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
-    if words := fused_form(result):
-        yield Row("fused", words, ALWAYS if result.deploys_fused else EVIDENCE)
-    if point := exported(result):
-        yield Row("exports", point)
+    yield Row("fused", fused_form(result), ALWAYS if result.deploys_fused else EVIDENCE)
+    yield Row("exports", exported(result))
     if result.deploy is not None:
         yield Row("how fast", how_fast(result), MORE)
         if result.deploy.high_weight_bytes:
             yield Row("weights", weights(result), FULL)
-    yield from (row for row in _as_deployed(result) if row.text and row.level != NEWS)
+    yield from (row for row in _as_deployed(result) if row.level != NEWS)
     yield from deployed(result)
     yield from _setting(result)
     for input_range in result.input_ranges:
         if not input_range.failed:
             yield Row("range", in_range(input_range, result.low), EVIDENCE)
-    if result.answered and (words := unseen(result)):
-        yield Row("unseen", words, EVIDENCE)
+    if result.answered:
+        yield Row("unseen", unseen(result), EVIDENCE)
     if result.message and result.answered:
         yield Row("note", printable(result.message), NEWS, Form.REMARK)
 
@@ -335,8 +339,7 @@ def _engine(result: Result) -> Iterator[Row]:
         if result.latency_batch is not None:
             by += f", at batch {result.latency_batch}"
         yield Row("latency", ", ".join(times) + by)
-    if words := cost(result):
-        yield Row("cost", words, MORE, Form.CHART)
+    yield Row("cost", cost(result), MORE, Form.CHART)
     yield from speed(result)
     by_honour = Counter(entry.honoured for entry in result.honoured_layers)
     if by_honour:

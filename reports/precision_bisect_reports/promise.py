@@ -37,6 +37,7 @@ def proof(result: Result) -> str:
             f"{_below(certificate)}, which leaves room for the noise; by the tolerance itself "
             f"{len(certificate.checked)} of {kept} are needed"
         )
+    # Where luck decides, drops prove nothing, however many were tried.
     if certificate.spread:
         return "none: more layers may be kept than needed, and luck decides which"
     predicted, forecasts = len(certificate.predicted), certificate.forecasts

@@ -15,6 +15,7 @@ import pytest
 
 import tiny
 from models import load_text, normal, parse, save, with_weights
+from patience import PATIENCE_S
 from precision_bisect.backends.cuda.opening import Opener
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
@@ -42,7 +43,7 @@ def at_once(function: Callable[[int], T]) -> list[T]:
     barrier = threading.Barrier(THREADS)
 
     def run(number: int) -> T:
-        barrier.wait(20)
+        barrier.wait(PATIENCE_S)
         return function(number)
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -60,7 +61,7 @@ def test_polygraphy_is_quiet_until_the_last_thread_leaves() -> None:
         with quiet():
             time.sleep(0.01 * number)
             seen = str(G_LOGGER.module_severity)
-            leave.wait(20)
+            leave.wait(PATIENCE_S)
         return seen
 
     assert 1 == len(set(at_once(block)) - {before})
@@ -150,7 +151,7 @@ def test_each_thread_has_its_own_messages_of_tensorrt(rtx: Flavour) -> None:
             from polygraphy.backend.trt import util
 
             util.TRT_LOGGER.log(severity, f"from {number}")
-            leave.wait(20)
+            leave.wait(PATIENCE_S)
             util.TRT_LOGGER.log(severity, f"again {number}")
         return [message.text for message in messages]
 

@@ -29,15 +29,25 @@ import ctypes, os, pathlib, signal, time
 def error(outputs, reference):
     return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
 
-def slow(outputs, reference):
+def held(outputs, reference):
     with pathlib.Path("calls").open("a") as log:
         log.write(f"{os.getpid()}\\n")
-    time.sleep(0.05)
+    while holds():
+        pathlib.Path("held").touch()
+        time.sleep(0.01)
     return error(outputs, reference)
+
+def holds():
+    hold, events = pathlib.Path("hold"), pathlib.Path("out/slow/events.jsonl")
+    if not hold.exists():
+        return False
+    if hold.read_text() == "ended":
+        return events.exists() and "trials_ended" in events.read_text()
+    return len(pathlib.Path("calls").read_text().split()) >= int(hold.read_text())
 
 def forever(outputs, reference):
     if not pathlib.Path("hurry").exists():
-        time.sleep(60)
+        time.sleep(600)
     return error(outputs, reference)
 
 def meets(outputs, reference):
@@ -70,7 +80,7 @@ def load_data():
     print("I said nothing")
     yield {{"x": np.full((1, 8), 0.5, np.float32)}}
 """
-HANGS = "pathlib.Path(__file__).with_name('calls').write_text(f'{os.getpid()}'); time.sleep(60)"
+HANGS = "pathlib.Path(__file__).with_name('calls').write_text(f'{os.getpid()}'); time.sleep(600)"
 
 Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 
+from patience import PATIENCE_S
 from precision_bisect.commandline.arguments.batch_flags import BatchOptions
 from precision_bisect.commandline.batch.batch_run import run_batch
 from precision_bisect.commandline.main import main
@@ -109,7 +110,11 @@ def test_time_that_is_up_ends_the_reading(
     """A loader that hangs costs no more than a job that does."""
     loader("hangs")
     write('[[job]]\nmodel = "a.onnx"\ninputs = "hangs.py"\n' + B)
-    ran = run("--until", datetime.fromtimestamp(time.time() + 2, UTC).isoformat())
+    for ahead_s in (2.0, 20.0, PATIENCE_S):
+        until = datetime.fromtimestamp(time.time() + ahead_s, UTC).isoformat()
+        ran = run("--resume", "--until", until)
+        if (tmp_path / "calls").exists():  # the loader had begun by then
+            break
     assert 3 == ran.returncode, ran.stderr
     assert [("waiting", None)] * 2 == rows(tmp_path, "status", "exit_code")
 
@@ -225,7 +230,7 @@ def test_a_model_that_has_changed_is_searched_again(
 
 def test_jobs_run_at_once_each_on_its_gpu(write: Write, run: Run, tmp_path: Path) -> None:
     """Two jobs that wait for each other meet; a third takes the place of the first that ends."""
-    meets = 'check = "checks.py:meets"\ntol = 1e-2\nmax-time = "60s"\n'
+    meets = 'check = "checks.py:meets"\ntol = 1e-2\nmax-time = "600s"\n'
     write("max-trials = 2\n" + A + meets + B + meets + '[[job]]\nname = "c"\nmodel = "a.onnx"\n')
     ran = run("--at-once", "gpu:3,7")
     assert 3 == ran.returncode, ran.stderr

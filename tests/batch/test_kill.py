@@ -16,9 +16,9 @@ import pytest
 
 import tiny
 from effort import nightly
+from patience import PATIENCE_S, wait_until
 from precision_bisect.commandline.batch import job_process
 from precision_bisect.commandline.batch.batch_record import BATCH, Batch
-from precision_bisect.runs.runfolder import EVENTS
 from precision_bisect.runs.typed_json import read_typed
 
 Write = Callable[[str], Path]
@@ -33,7 +33,7 @@ model = "b.onnx"
 [[job]]
 name = "slow"
 model = "a.onnx"
-check = "checks.py:slow"
+check = "checks.py:held"
 [[job]]
 name = "last"
 model = "b.onnx"
@@ -43,7 +43,7 @@ SLOW = """
 [[job]]
 name = "slow"
 model = "a.onnx"
-check = "checks.py:slow"
+check = "checks.py:held"
 tol = 1e-2
 copies = 0
 """
@@ -52,7 +52,7 @@ DEAF = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[1]).touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -77,8 +77,15 @@ def running(folder: Path) -> Sequence[int]:
     ]
 
 
-def start(command: Sequence[str], folder: Path, judged: int) -> "subprocess.Popen[str]":
-    """Start a batch, in a session as a terminal gives it, and wait for so many judgements."""
+def start(
+    command: Sequence[str], folder: Path, hold: str, mark: str = "held"
+) -> "subprocess.Popen[str]":
+    """Start a batch, in a session as a terminal gives it, and wait for a file.
+
+    The slow job is held in its judgement of that number, or once its trials have "ended".
+    """
+    (folder / "hold").write_text(hold)
+    (folder / mark).unlink(missing_ok=True)
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -86,20 +93,18 @@ def start(command: Sequence[str], folder: Path, judged: int) -> "subprocess.Pope
         text=True,
         start_new_session=True,
     )
-    while len(calls(folder)) < judged:
+    while not (folder / mark).exists():
         assert child.poll() is None, child.communicate()
         time.sleep(0.01)
     return child
 
 
-def gone(pid: int, within_s: float) -> bool:
-    """Tell whether a process has ended after at most so many seconds."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("moments", [(9,), pytest.param((2, 9, 16), marks=pytest.mark.nightly)])
@@ -109,12 +114,13 @@ def test_a_killed_batch_goes_on(
     """After SIGKILL: the job ends too, and --resume repeats no finished job or trial."""
     write(JOBS)
     for judged in moments:
-        with start(command("--resume"), tmp_path, judged) as child:
+        with start(command("--resume"), tmp_path, str(judged)) as child:
             child.kill()
             child.communicate()
-        assert gone(calls(tmp_path)[-1], 5.0)
+        wait_until(lambda: gone(calls(tmp_path)[-1]))
         assert ["found", "running", "waiting"] == [j["status"] for j in jobs_of(tmp_path).values()]
-    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    (tmp_path / "hold").unlink()
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=PATIENCE_S)
     assert 0 == ran.returncode, ran.stderr
     assert ran.stderr.startswith("[2/3] slow begins") and "; not run again\n" in ran.stdout
     assert {("found", 4)} == {(j["status"], j["kept"]) for j in jobs_of(tmp_path).values()}
@@ -132,9 +138,9 @@ def test_an_interrupt_ends_the_job_with_its_best(
 ) -> None:
     """Ctrl-C in the terminal: the job writes a result, no other begins, 130."""
     write(JOBS)
-    with start(command(), tmp_path, 7) as child:
+    with start(command(), tmp_path, "7") as child:
         os.killpg(child.pid, signal.SIGINT)
-        table, said = child.communicate(timeout=60)
+        table, said = child.communicate(timeout=PATIENCE_S)
     assert 130 == child.returncode, said
     jobs = jobs_of(tmp_path)
     assert ["found", "interrupted", "waiting"] == [job["status"] for job in jobs.values()]
@@ -153,19 +159,16 @@ def test_an_answer_whose_explanation_is_cut_short_is_not_finished(
 ) -> None:
     """SIGTERM after the search, wherever it meets the job: --resume explains the answer whole."""
     write(SLOW)
-    with start(command(), tmp_path, 1) as child:
-        events = tmp_path / "out" / "slow" / EVENTS
-        while not (events.exists() and "trials_ended" in events.read_text()):
-            assert child.poll() is None, child.communicate()
-            time.sleep(0.01)
+    with start(command(), tmp_path, "ended") as child:
         child.terminate()
-        child.communicate(timeout=60)
+        child.communicate(timeout=PATIENCE_S)
+    (tmp_path / "hold").unlink()
     (cut,) = jobs_of(tmp_path).values()
     assert cut["cut_short"]
     # The job may have ended as if nothing had been asked of it.
     answered = read_typed(Batch, tmp_path / "out" / BATCH).jobs[0]
     assert not replace(answered, status="found", exit_code=0).finished
-    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=170)
+    ran = subprocess.run(command("--resume"), capture_output=True, text=True, timeout=PATIENCE_S)
     (job,) = jobs_of(tmp_path).values()
     assert (0, "found", False) == (ran.returncode, job["status"], job["cut_short"]), ran.stderr
     assert "not run again" not in ran.stdout
@@ -181,12 +184,11 @@ def test_the_reading_can_be_interrupted(
     loader("hangs")
     write('[[job]]\nmodel = "a.onnx"\ninputs = "hangs.py"\n')
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
-        (tmp_path / "calls").unlink(missing_ok=True)
-        with start(command("--resume", *more), tmp_path, 1) as child:
+        with start(command("--resume", *more), tmp_path, "1", mark="calls") as child:
             os.killpg(child.pid, number)
-            _, said = child.communicate(timeout=60)
+            _, said = child.communicate(timeout=PATIENCE_S)
         assert (code, False) == (child.returncode, "begins" in said), said
-        assert gone(calls(tmp_path)[-1], 5.0)
+        wait_until(lambda: gone(calls(tmp_path)[-1]))
 
 
 @pytest.mark.parametrize("delay_s", [0.3, *nightly(0.0, 0.05, 1.0)])
@@ -198,12 +200,12 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
     with subprocess.Popen(command(), stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         assert "slow begins" in child.stderr.readline()
+        if delay_s:
+            wait_until((tmp_path / "out" / BATCH).exists)
+            wait_until(lambda: "running" == jobs_of(tmp_path)["slow"]["status"])
         time.sleep(delay_s)
         child.kill()
-    end = time.monotonic() + 5
-    while running(tmp_path) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert [] == running(tmp_path)
+    wait_until(lambda: not running(tmp_path))
     if delay_s:
         assert "running" == jobs_of(tmp_path)["slow"]["status"]
 

@@ -13,6 +13,7 @@ import pytest
 from gpu_models import write_decoder
 from gpu_networks import SMALL_DECODER, Source, prepare
 
+from patience import PATIENCE_S
 from zoo.judge import load, plain
 
 ROOT = Path(__file__).parents[2]
@@ -101,11 +102,19 @@ def test_a_network_that_fails_does_not_end_the_others(row: dict[str, Any], folde
 
 def test_a_run_without_an_end_is_interrupted(folder: Path) -> None:
     """At its limit it gets Ctrl-C, and what it said then is kept."""
+    begun = folder / "begun"
     program = (
-        "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: raise SystemExit('late')"
+        "import pathlib, sys, time\n"
+        "try: pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
+        "except KeyboardInterrupt: raise SystemExit('late')"
     )
-    ended = gpu_job.run(["-c", program], folder / "endless", tool=ROOT, limit_s=1)
-    assert (True, 1, "late") == (ended.timed_out, ended.code, ended.said)
+    for limit_s in (1, 20, PATIENCE_S):
+        words = ["-c", program, str(begun)]
+        ended = gpu_job.run(words, folder / "endless", tool=ROOT, limit_s=limit_s)
+        assert ended.timed_out
+        if begun.exists():  # Python had started by then
+            break
+    assert (1, "late") == (ended.code, ended.said)
 
 
 def test_a_torn_log_is_read_to_its_last_whole_line(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from distributed import Client
 
 import tiny
-from fleet import HELD, NOTED, Fleet, Search, ending, fleet, wait_until
+from fleet import HELD, NOTED, Fleet, Search, ending, fleet
+from patience import wait_until
 from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.commandline.main import main

@@ -19,6 +19,7 @@ import pytest
 import ladder_model
 import tiny
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.runs.runfolder import RESULT
 
 CHECK = """
@@ -30,7 +31,7 @@ def error(outputs, reference):
     events = here / "run" / "events.jsonl"
     if (here / "wait").exists() and events.exists() and "trials_ended" in events.read_text():
         (here / "waits").touch()
-        time.sleep(60)
+        time.sleep(600)
     return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
 """
 FROM_PYTHON = """
@@ -95,7 +96,7 @@ def interrupted(
             assert child.poll() is None, child.communicate()
             time.sleep(0.01)
         child.send_signal(number)
-        printed, said = child.communicate(timeout=60)
+        printed, said = child.communicate(timeout=PATIENCE_S)
     (folder / "wait").unlink()
     return child.returncode, printed, said
 
@@ -120,7 +121,7 @@ def test_an_answer_that_is_not_explained_says_so(
     assert (tmp_path / "run" / "model.mixed.onnx").exists()
     assert "--resume" in printed and "interrupted after the search" in said
     again = subprocess.run(
-        [*words, "--resume"], cwd=tmp_path, capture_output=True, text=True, timeout=170
+        [*words, "--resume"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     whole = result_in(tmp_path)
     assert (0, "found", False) == (again.returncode, whole["status"], whole["cut_short"])

@@ -147,24 +147,32 @@ def test_a_damaged_row_of_the_ledger_is_refused_in_one_line(
     check(run, capfd)
 
 
+@pytest.mark.parametrize("case", ["", "fused", "tf32,fused"])
 @pytest.mark.parametrize(
     ("column", "value"),
     [
         ("evidence", '{"one_by_one": {"numbers": [1], "errors": [0.0]}}'),
+        ("evidence", '{"one_by_one": {"numbers": [0], "errors": [0.0, 0.0]}}'),
+        ("evidence", '{"one_by_one": {"numbers": [0], "errors": [0.0], "failed": [1]}}'),
         ("samples", "1"),
         ("plan", "f" * 9),
         ("plan", "-1"),
+        ("plan", "0f"),
     ],
 )
 def test_trials_of_other_samples_or_layers_are_not_resumed(
-    column: str, value: str, tmp_path: Path
+    column: str, value: str, case: str, tmp_path: Path
 ) -> None:
-    """A run of 20 layers and one sample."""
+    """A run of 20 layers and one sample; a case of other layers may have more of them."""
     model, run = tiny.write_model(tmp_path / "tiny.onnx"), tmp_path / "run"
     tiny.search(model, run, max_trials=2)
     with closing(sqlite3.connect(run / LEDGER)) as ledger, ledger:
-        ledger.execute(f"UPDATE trials SET {column} = ? WHERE id = 2", (value,))
-    with pytest.raises(PrecisionBisectError, match="trials of other layers or samples"):
+        sql = f"UPDATE trials SET {column} = ?, case_name = ? WHERE id = 2"
+        ledger.execute(sql, (value, case))
+    if case and value == "f" * 9:
+        assert tiny.search(model, run, max_trials=2, resume=True).trials
+        return
+    with pytest.raises(PrecisionBisectError, match=r"trials of other layers|cannot read"):
         tiny.search(model, run, max_trials=2, resume=True)
 
 

@@ -6,19 +6,21 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tiny
+from patience import PATIENCE_S
 
-SLOW = """
-import time
+HELD = """
+import pathlib, time
 import numpy as np
 def judge(outputs, reference):
-    time.sleep(0.02)
+    here = pathlib.Path(__file__).parent
+    while (here / "run" / "ledger.sqlite").exists() and not (here / "gone").exists():
+        time.sleep(0.01)
     return max(np.abs(a[k] - b[k]).max() for a, b in zip(outputs, reference) for k in a)
 """
 
@@ -28,10 +30,10 @@ def test_a_closed_terminal_costs_nothing(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "tiny.onnx")
     for number, sample in enumerate(tiny.samples()):
         np.savez(tmp_path / f"{number}.npz", **sample)  # type: ignore[arg-type]
-    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "held.py").write_text(HELD)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "precision_bisect", str(model), "--inputs", str(tmp_path)]
-    command += ["--check", f"{tmp_path / 'slow.py'}:judge", "--tol", "1e-2", "--threads", "1"]
+    command += ["--check", f"{tmp_path / 'held.py'}:judge", "--tol", "1e-2", "--threads", "1"]
     run = tmp_path / "run"
     process = subprocess.Popen(
         [*command, "--out", str(run)],
@@ -42,13 +44,13 @@ def test_a_closed_terminal_costs_nothing(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     os.close(theirs)
-    deadline = time.monotonic() + 60
     shown = b""
-    while b"Ranking" not in shown and time.monotonic() < deadline:
+    while b"Preflight" not in shown:
         shown += os.read(ours, 4096)
     os.close(ours)
     os.kill(process.pid, signal.SIGHUP)
-    assert 0 == process.wait(60)
+    (tmp_path / "gone").touch()
+    assert 0 == process.wait(PATIENCE_S)
     assert "found" == json.loads((run / "result.json").read_text())["status"]
 
 

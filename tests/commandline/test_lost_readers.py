@@ -12,6 +12,7 @@ import pytest
 
 import tiny
 from effort import nightly
+from patience import PATIENCE_S
 
 LOST = (("stdout", "stderr"), ("stdout",), ("stderr",))
 FLAGS: Sequence[tuple[str, ...]] = ((), ("--json",), ("--tol", "1e-30"))
@@ -33,7 +34,11 @@ def test_a_reader_that_has_gone_costs_nothing(
     command = [sys.executable, "-m", "precision_bisect", str(model), "--threads", "1"]
     command += ["--inputs", str(tmp_path / "inputs.npz"), "--out", str(tmp_path / "run")]
     code = subprocess.run(
-        [*command, *(flags or ("--tol", "1e-2"))], stdout=out, stderr=err, check=False, timeout=120
+        [*command, *(flags or ("--tol", "1e-2"))],
+        stdout=out,
+        stderr=err,
+        check=False,
+        timeout=PATIENCE_S,
     ).returncode
     os.close(theirs)
     status = json.loads((tmp_path / "run" / "result.json").read_text())["status"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
@@ -30,6 +31,17 @@ COMMAND = [sys.executable, "-m", "precision_bisect"]
 MODEL = str(EXAMPLE / "nafnet.onnx")
 ONE_SAMPLE = [*COMMAND, MODEL, "--inputs", str(EXAMPLE / "inputs" / "000.npz")]
 """Enough where the answer itself is not what a test is about."""
+HANGS_AT_LAST = """
+import itertools, time
+
+calls = itertools.count()
+
+def error(outputs, reference):
+    if next(calls) >= 40:
+        time.sleep(600)
+    return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
+"""
+HANGS = "import time\n\ndef load_data():\n    time.sleep(600)\n"
 
 
 @pytest.fixture(scope="module", params=["000.npz", *nightly(".")])
@@ -130,8 +142,10 @@ def test_exports_can_be_made_again(example: tuple[Path, str], tmp_path: Path) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, *nightly(signal.SIGTERM)])
 def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM during the search end it with result.json and exit code 130."""
+    (tmp_path / "check.py").write_text(HANGS_AT_LAST)
+    how = ["--strategy", "ddmin", "--tol", "1e-3", "--check", f"{tmp_path / 'check.py'}:error"]
     child = subprocess.Popen(
-        [*ONE_SAMPLE, "--strategy", "ddmin", "--tol", "1e-3", "--out", str(tmp_path / "run")],
+        [*ONE_SAMPLE, *how, "--out", str(tmp_path / "run")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -141,7 +155,7 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
         if "best" in line:
             break
     child.send_signal(number)
-    child.communicate(timeout=60)
+    child.communicate(timeout=PATIENCE_S)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert 130 == child.returncode
     assert "interrupted" == result["status"]
@@ -155,20 +169,20 @@ def test_interrupt_writes_the_best_so_far(tmp_path: Path, number: signal.Signals
 )
 def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> None:
     """Before the search Ctrl-C is one line and writes nothing, whatever library is loading."""
-    child = subprocess.Popen(
-        [*ONE_SAMPLE, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True
-    )
+    (tmp_path / "hangs.py").write_text(HANGS)
+    asked = ["--inputs", str(tmp_path / "hangs.py"), "--out", str(tmp_path / "run")]
+    child = subprocess.Popen([*COMMAND, MODEL, *asked], stderr=subprocess.PIPE, text=True)
     loaded = Path(f"/proc/{child.pid}/maps")
     while library not in loaded.read_text():
         assert child.poll() is None
         time.sleep(0.005)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=PATIENCE_S)
     assert 130 == child.returncode
-    if not (tmp_path / "run").exists():
-        assert ["precision-bisect: interrupted before the search began; nothing was written"] == (
-            said.splitlines()
-        )
+    assert not (tmp_path / "run").exists()
+    assert ["precision-bisect: interrupted before the search began; nothing was written"] == (
+        said.splitlines()
+    )
 
 
 @pytest.mark.parametrize("no_color", [False, *nightly(True)])
@@ -191,7 +205,7 @@ def test_a_terminal_shows_live_progress(tmp_path: Path, *, no_color: bool) -> No
         while chunk := os.read(master, 65536):
             shown += chunk
     os.close(master)
-    assert 3 == child.wait(timeout=60)
+    assert 3 == child.wait(timeout=PATIENCE_S)
     assert b"\x1b[2K" in shown
     assert b"evaluations, best " in shown
     assert b"Budget spent" in re.sub(rb"\x1b\[[0-9;]*m", b"", shown)

@@ -13,18 +13,29 @@ import pytest
 
 import tiny
 from effort import nightly
+from patience import PATIENCE_S
 from precision_bisect.commandline.main import main
 
 SLOW_CHECK = """
-import pathlib, time
+import pathlib, sys, threading, time
 
 def error(outputs, reference):
     log = pathlib.Path(__file__).with_name("calls")
     with log.open("a") as calls:
         calls.write("x")
     if len(log.read_text()) > 3:
-        time.sleep(60)
+        # A trial that is only just being launched is not waited for.
+        while not main_thread_waits():
+            time.sleep(0.01)
+        log.with_name("held").touch()
+        time.sleep(600)
     return max(float(abs(o[k] - r[k]).max()) for o, r in zip(outputs, reference) for k in o)
+
+def main_thread_waits():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None and frame.f_code.co_name != "land":
+        frame = frame.f_back
+    return frame is not None
 """
 
 
@@ -78,11 +89,9 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     asked = search(model, out, "--workers", "2", "--check", f"{check}:error")
     command = [sys.executable, "-m", "precision_bisect", *asked]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        calls = tmp_path / "calls"
-        while child.poll() is None and not (calls.exists() and len(calls.read_text()) > 3):
-            time.sleep(0.05)
-        # A trial that is only just being launched is not waited for.
-        time.sleep(0.5)
+        while not (tmp_path / "held").exists():
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.01)
         child.send_signal(number)
         assert child.stderr is not None
         said = ""
@@ -92,7 +101,7 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
             said += line
         child.send_signal(number)
         child.stderr.read()
-        assert 130 == child.wait(timeout=30)
+        assert 130 == child.wait(timeout=PATIENCE_S)
     result = answer(out)
     assert ("interrupted", False) == (result["status"], result["certificate"]["minimal"])
     assert ([], []) == (result["kept"], result["rungs"])

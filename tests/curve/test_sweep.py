@@ -9,12 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import oracles
-from oracles import Oracle, Simulation, outcome
+from oracles import TOLERANCE, Oracle, Simulation, outcome
 from precision_bisect.plan import Plan
 from precision_bisect.search.curve_points import complete
 from precision_bisect.search.precision_curve import CURVE_EVALUATIONS, Curve, sweep
 from precision_bisect.search.rounding_law import Law
-from precision_bisect.trial import Outcome, TrialStatus
+from precision_bisect.search.sensitivity import LARGE
+from precision_bisect.trial import Kind, Outcome, Trial, TrialStatus
 
 
 def quadrature(errors: list[float], factor: float = 1.0) -> Oracle:
@@ -40,6 +41,31 @@ def test_what_hurts_as_much_as_all_the_rest_is_a_culprit() -> None:
     assert Plan.of((3, 11)) == curve.culprits == curve.passing
     assert {3, 11} == set(curve.without)
     assert 7.0 < curve.without[3]
+
+
+@pytest.mark.parametrize("jump", [1.0, 5.0])
+def test_an_answer_of_a_large_network_is_in_hand_before_its_layers_are_ranked(jump: float) -> None:
+    """Blocks suffice for a plan that passes, also where errors jump as those of selections do."""
+    errors = [0.01 * (1 + i % 7) for i in range(2 * LARGE)]
+    errors[40], errors[300] = 40.0, 7.0
+
+    def judge(kept: frozenset[int]) -> Outcome:
+        error = quadrature(errors)(kept).error or 0.0
+        return outcome(error if error < TOLERANCE / 4 else jump * error)
+
+    curve = Curve(problem=oracles.problem(len(errors)), copies=False)
+    simulation = Simulation(len(errors), judge, emulator=quadrature(errors))
+    simulation.run(sweep(curve))
+    first = next(n for n, trial in enumerate(simulation.trials) if in_hand(trial))
+    asked = [trial.proposal.plan for trial in simulation.trials]
+    alone = next(n for n, plan in enumerate(asked) if len(plan) == len(errors) - 1)
+    assert first < alone
+    assert asked[first] not in curve.tried
+
+
+def in_hand(trial: Trial) -> bool:
+    """Tell whether a trial is of a plan that passes, and no forecast."""
+    return trial.proposal.kind is Kind.JUDGE and trial.outcome.passed
 
 
 def test_spread_rounding_has_no_culprit() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from patience import PATIENCE_S
 from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.plugins import BACKENDS, STRATEGIES
 
@@ -27,7 +28,7 @@ def search(place: Path, site: Path, *more: str) -> "subprocess.CompletedProcess[
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

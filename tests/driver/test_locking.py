@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tiny
+from patience import PATIENCE_S
 from precision_bisect.commandline.export_command import export
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
@@ -142,7 +143,7 @@ def test_one_of_many_drivers_gets_a_new_folder(tmp_path: Path) -> None:
         subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [child.communicate(timeout=120)[1] for child in ran]
+    said = [child.communicate(timeout=PATIENCE_S)[1] for child in ran]
     assert [0, 2] == sorted(child.returncode for child in ran), said
     refused = [text.splitlines()[-1] for text in said if "--out" in text.splitlines()[-1]]
     assert 1 == len(refused), said

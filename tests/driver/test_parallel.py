@@ -5,9 +5,10 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import oracles
 from effort import examples
+from patience import PATIENCE_S
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample, Search
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted, Warned
@@ -23,9 +25,6 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.workers import still_working, threads
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 from simulated import Evaluate, Simulated, by, driver_of
-
-PATIENCE_S = 20.0
-"""How long a test waits for what must come at once."""
 
 ORACLE = oracles.monotone([0])
 
@@ -36,22 +35,33 @@ def proposals(*sizes: int, **about: object) -> tuple[Proposal, ...]:
 
 
 class Company:
-    """A rule that takes some seconds and notes how many plans are evaluated at the same time."""
+    """A rule that takes some seconds and notes how many plans are evaluated at the same time.
 
-    def __init__(self, seconds: Callable[[Plan], float] = lambda plan: 0.02) -> None:
+    A plan for which `meets` tells a number goes on once so many were.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[Plan], float] = lambda plan: 0.02,
+        meets: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self._seconds = seconds
-        self._lock = threading.Lock()
+        self._meets = meets
+        self._changed = threading.Condition()
         self.now: set[Plan] = set()
         self.most: dict[Plan, int] = {}
 
     def __call__(self, plan: Plan, feed: Sample) -> float:
         """Return the error that `ORACLE` gives."""
-        with self._lock:
+        least = self._meets.get(len(plan), 1)
+        with self._changed:
             self.now.add(plan)
             for each in self.now:
                 self.most[each] = max(self.most.get(each, 0), len(self.now))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most[plan] >= least, PATIENCE_S)
         time.sleep(self._seconds(plan))
-        with self._lock:
+        with self._changed:
             self.now.discard(plan)
         return by(ORACLE)(plan, feed)
 
@@ -70,7 +80,7 @@ def test_one_worker_is_the_callers_thread() -> None:
 @pytest.mark.parametrize("kind", [Kind.JUDGE, Kind.PREDICT])
 def test_four_workers_evaluate_side_by_side(tmp_path: Path, kind: Kind) -> None:
     """Of twelve trials four are in flight at a time, and never more."""
-    rule = Company(lambda plan: 0.1)
+    rule = Company(lambda plan: 0.1, meets=dict.fromkeys(range(1, 5), 4))
     driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
     with ledger:
         driver.consider(*proposals(99, kind=kind))
@@ -108,13 +118,13 @@ def test_what_is_known_or_comes_twice_is_evaluated_once(tmp_path: Path) -> None:
 
 def test_a_latency_is_measured_with_nothing_beside_it(tmp_path: Path) -> None:
     """A timed proposal in the midst of a batch runs alone; the others run together."""
-    rule = Company(lambda plan: 0.3)
+    expected = {1: 2, 2: 2, 3: 1, 4: 2, 5: 2}
+    rule = Company(lambda plan: 0.1, meets=expected)
     driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
     batch = (*proposals(1, 2), *proposals(3, timed=True), *proposals(4, 5))
     with ledger:
         driver.consider_all(batch)
-    together = {len(plan): most for plan, most in rule.most.items()}
-    assert {1: 2, 2: 2, 3: 1, 4: 2, 5: 2} == together
+    assert expected == {len(plan): most for plan, most in rule.most.items()}
 
 
 def test_a_batch_is_cut_to_what_the_budget_allows(tmp_path: Path) -> None:
@@ -242,16 +252,25 @@ def test_a_second_interrupt_gives_up_what_flies(tmp_path: Path, second: type[Eve
     assert {5, 1, 2} - set(left) == {len(plan) for plan in backend.built}
 
 
-def test_what_breaks_one_trial_off_leaves_the_others(tmp_path: Path) -> None:
+def test_what_breaks_one_trial_off_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error in one evaluation ends the run; what flew beside it is recorded, it is not."""
+    withdrawn = threading.Event()
 
     def rule(plan: Plan, feed: Sample) -> float:
         if len(plan) == 2:
             raise MemoryError
-        time.sleep(0.05)
+        assert withdrawn.wait(PATIENCE_S)
         return 0.0
 
+    def withdraw(proposal: Proposal) -> None:
+        own(proposal)
+        withdrawn.set()
+
     driver, ledger = driver_of(tmp_path, Simulated(rule), workers=3)
+    own = ledger.withdraw
+    monkeypatch.setattr(ledger, "withdraw", withdraw)
     with ledger:
         with pytest.raises(MemoryError):
             driver.consider_all(proposals(1, 2, 3, 4))
@@ -265,11 +284,12 @@ def test_a_trial_that_a_process_died_of_is_tried_alone(tmp_path: Path) -> None:
     _, ledger = driver_of(tmp_path, Simulated(by(ORACLE)))
     with ledger:
         ledger.start(batch[1])
-    rule = Company(lambda plan: 0.3)
+    expected = {1: 1, 2: 1, 3: 2, 4: 2}
+    rule = Company(lambda plan: 0.1, meets=expected)
     driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
     with ledger:
         driver.consider_all(batch)
-    assert {1: 1, 2: 1, 3: 2, 4: 2} == {len(plan): most for plan, most in rule.most.items()}
+    assert expected == {len(plan): most for plan, most in rule.most.items()}
 
 
 def test_a_repeat_waits_for_the_first_run(tmp_path: Path) -> None:

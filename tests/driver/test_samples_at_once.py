@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from patience import PATIENCE_S
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.machine.threads import samples_at_once, usable
 from precision_bisect.options import Options
@@ -113,7 +114,7 @@ def test_engines_run_one_sample_at_a_time(emulated: bool) -> None:
 
     def meets(plan: Plan, feed: Sample) -> float:
         try:
-            met.append(meeting.wait(timeout=5.0 if emulated else 0.05) >= 0)
+            met.append(meeting.wait(timeout=PATIENCE_S if emulated else 0.05) >= 0)
         except threading.BrokenBarrierError:
             met.append(False)
         return 0.0

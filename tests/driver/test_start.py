@@ -119,7 +119,8 @@ def test_what_is_no_start_is_refused(
     """Whatever is handed over as a start ends in one line, also an expression without end."""
     path = write_model(tmp_path / "tiny.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
+    if start == "hang.txt":
+        monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "hang.txt").write_text("n4_Mul\n" + "(.*)*" * 8 + "x\n")

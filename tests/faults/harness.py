@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faults import subject
+from patience import LIMIT_S, late_by
 from precision_bisect.runs.monitoring.events import (
     Event,
     Observer,
@@ -18,7 +19,7 @@ from precision_bisect.runs.results.result import Result
 
 Record: TypeAlias = Callable[[str, object], None]
 
-LIMITS = {"trial_timeout_s": 1.5, "trial_memory_mib": 600}
+LIMITS = {"trial_timeout_s": LIMIT_S, "trial_memory_mib": 600}
 
 
 @dataclass(slots=True)
@@ -33,7 +34,8 @@ class Run:
         """Search, with limits on each trial, and count."""
         observer = tell_all(self.observe, observer)
         try:
-            return subject.search(self.folder, observer, **{**LIMITS, **options})
+            with late_by(lambda: subject.hanging(self.folder)):
+                return subject.search(self.folder, observer, **{**LIMITS, **options})
         finally:
             for place, (what, trial, _) in enumerate(subject.noted(self.folder)):
                 known = self._done.get(trial, place)

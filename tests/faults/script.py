@@ -3,7 +3,8 @@
 A copy of it lies beside the model and the orders. `orders.json` holds a list of orders, each with
 `do`, a key of `FAULTS`, and what it waits for: `call`, the number of one evaluation since `log`
 was begun, `since`, the number of the first of many, or `plan`, the key of a plan whose every
-evaluation meets it. `log` has one line when an evaluation begins and one when it ends.
+evaluation meets it. `log` has one line when an evaluation begins and one when it ends, `hangs` one
+byte for each that hangs.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import importlib
 import json
 import os
 import pickle
+import shlex
 import signal
 import struct
 import subprocess
@@ -83,11 +85,24 @@ def _exit(code: int) -> Callable[[], None]:
 
 
 def _hang() -> None:
+    _mark()
     time.sleep(LONG_S)
+
+
+def _mark() -> None:
+    """Note that this evaluation hangs."""
+    with (FOLDER / "hangs").open("ab") as hangs:
+        hangs.write(b"x")
+
+
+def _mark_soon() -> None:
+    """Have another process note so, a little later."""
+    subprocess.Popen(["sh", "-c", f"sleep 0.2; printf x >> {shlex.quote(str(FOLDER / 'hangs'))}"])
 
 
 def _hang_in_native_code() -> None:
     """Sleep with the interpreter's lock held, so that no other thread runs."""
+    _mark_soon()
     ctypes.PyDLL(None).sleep(int(LONG_S))
 
 
@@ -107,7 +122,7 @@ def _grow() -> None:
     for _ in range(100):
         held.append(b"\1" * (25 << 20))
         time.sleep(0.02)
-    _hang()
+    time.sleep(LONG_S)
 
 
 def _raising(error: Exception) -> Callable[[], None]:
@@ -135,6 +150,17 @@ def _pipe() -> int:
 
 def _send(data: bytes) -> Callable[[], None]:
     return lambda: _write(data)
+
+
+def _garbage() -> None:
+    """Answer what has no end, and go on."""
+    _write(b"no frame, no pickle, no end of it in sight")
+    _mark()
+
+
+def _stop() -> None:
+    _mark_soon()
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _write(data: bytes) -> None:
@@ -184,7 +210,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "SIGSEGV": lambda: ctypes.string_at(0),
     "SIGABRT": os.abort,
     "SIGBUS": _signal(signal.SIGBUS),
-    "SIGSTOP": _signal(signal.SIGSTOP),
+    "SIGSTOP": _stop,
     "exit 0": _exit(0),
     "exit 7": _exit(7),
     "hang": _hang,
@@ -198,7 +224,7 @@ FAULTS: dict[str, Callable[[], object]] = {
         _failure(TrialStatus.BUILD_FAILED, "CUDA failed: an illegal memory access", retry=True)
     ),
     "fail to run": _raising(_failure(TrialStatus.RUN_FAILED)),
-    "garbage": _send(b"no frame, no pickle, no end of it in sight"),
+    "garbage": _garbage,
     "no pickle": _send(_framed(b"this is no pickle")),
     "half an answer, dead": _half_and_die,
     "half an answer, hang": _half_and_hang,

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import onnx
 import psutil
 from onnx import helper, numpy_helper
 
+from patience import comes
 from precision_bisect.api import run
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import load_model
@@ -133,11 +133,21 @@ def error_alone(folder: Path, kept: Sequence[str]) -> float:
     return max(float(np.abs(got[y] - want[y]).max()) for got, want in pairs for y in want)
 
 
-def left_over(folder: Path, patience_s: float = 20.0) -> list[str]:
+def hanging(folder: Path) -> int:
+    """Return how many evaluations have hung."""
+    log = folder / "hangs"
+    return len(log.read_bytes()) if log.exists() else 0
+
+
+def left_over(folder: Path) -> list[str]:
     """Return the processes and temporary files of a folder's runs that do not go away."""
-    deadline = time.monotonic() + patience_s
-    while (left := [*_files(folder), *processes(folder)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    left: list[str] = []
+
+    def gone() -> bool:
+        left[:] = [*_files(folder), *processes(folder)]
+        return not left
+
+    comes(gone)
     return left
 
 

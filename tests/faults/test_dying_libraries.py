@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from models import load_text
+from patience import PATIENCE_S
 from precision_bisect.errors import ExitCode, InputError, ModelError
 from precision_bisect.machine.forked import copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, stoppable
@@ -78,7 +79,7 @@ def test_a_library_that_aborts_ends_the_run_in_one_line(
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     (line,) = ran.stderr.splitlines()
     assert ExitCode.USAGE == ran.returncode

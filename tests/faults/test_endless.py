@@ -14,6 +14,7 @@ import pytest
 
 from effort import nightly
 from models import load_text
+from patience import PATIENCE_S
 
 WAITING = """
 import time
@@ -80,7 +81,7 @@ def begin(model: Path, *flags: str) -> "subprocess.Popen[str]":
 def test_limits_end_an_endless_reference(limit: str, code: int, tmp_path: Path) -> None:
     """The reference ends: the run's time with a result, that of an inference in one line."""
     with begin(stand_in(tmp_path), limit, "1") as run:
-        shown, said = run.communicate(timeout=60)
+        shown, said = run.communicate(timeout=PATIENCE_S)
     assert code == run.returncode
     assert limit in (shown if code == 3 else said.splitlines()[-1])
     assert (code == 3) == (tmp_path / "run" / "result.json").exists()
@@ -99,7 +100,7 @@ def test_limits_end_a_trial_that_rounding_makes_endless(
 ) -> None:
     """The reference ends, the plan with every layer low does not: the run has a result."""
     with begin(stand_in(tmp_path, after_rounding=True), *flags) as run:
-        _, said = run.communicate(timeout=120)
+        _, said = run.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in said
     assert run.returncode in (0, 1, 3)
     assert (tmp_path / "run" / "result.json").exists()

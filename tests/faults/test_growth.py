@@ -4,14 +4,14 @@ import os
 import random
 import signal
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fleet import PATIENCE_S, Fleet, Search, fleet
+from fleet import Fleet, Search, fleet
+from patience import wait_until
 
 KILLS = 20
 MOST = 24
@@ -42,10 +42,7 @@ def killed(search: Search, growth: int, *more: object) -> int:
     """Kill a driver when the ledger has grown by so much; return how it ended."""
     before = size(search.out)
     with search.running("--resume", *more) as driver:
-        deadline = time.monotonic() + PATIENCE_S
-        while size(search.out) < before + growth and driver.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: size(search.out) >= before + growth or driver.poll() is not None)
         driver.kill()
         driver.communicate()
         return driver.returncode

@@ -100,11 +100,7 @@ def test_trials_without_verdict_are_gone_round(
 ) -> None:
     """Each has its own status, the process is replaced, and the same layers are kept."""
     subject.order(run.folder, *orders(faults))
-    # What is to fill memory must not be late first, on a machine with other work.
-    patience: dict[str, Any] = {"trial_timeout_s": 30.0}
-    if "timed_out" in faults.values():
-        patience = {"trial_timeout_s": 6.0} if "out_of_memory" in faults.values() else {}
-    result = run.search(**patience)
+    result = run.search()
     run.settle(result, len(faults), record_property, subject.KEPT)
     statuses = Counter(status for status, *_ in subject.rows(run.folder).values())
     del statuses["finished"]

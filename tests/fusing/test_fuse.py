@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import precision_bisect
@@ -38,7 +38,7 @@ FUSED = {
 }
 
 
-@examples(15, suppress_health_check=[HealthCheck.too_slow])
+@examples(15)
 @given(
     spelling=st.sampled_from(SPELLINGS),
     seed=st.integers(0, 2**16),

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT_S = 30.0
-"""A case that takes longer hangs."""
+LIMIT_S = 300.0
+"""A case that takes longer hangs, on a busy machine, too."""
 MEMORY = 6 * 2**30
 FILE = 2**28
 _NOTES, _OUT, _ERR = "notes", "out", "err"

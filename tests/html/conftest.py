@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_playwright
 
+from patience import PATIENCE_S
 from report_page import write_report_of_80
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -16,6 +17,8 @@ FLAGS = (
     *("--disable-component-update", "--disable-sync", "--no-first-run"),
 )
 Open = Callable[..., Page]
+PATIENCE_MS = 1e3 * PATIENCE_S
+expect.set_options(PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +28,9 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip(f"none of {', '.join(NAMES)} is installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        browser = playwright.chromium.launch(
+            executable_path=found, args=list(FLAGS), timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -55,6 +60,7 @@ def opened(browser: Browser) -> Iterator[Open]:
 
     def open_page(path: Path, **settings: Any) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         address = path.as_uri()

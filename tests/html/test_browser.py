@@ -19,6 +19,12 @@ from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
 
 Open = Callable[..., Page]
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""In the first one the page learns what has come into sight."""
+DRAWN = """
+[...document.querySelectorAll(".chart")]
+  .every(chart => !chart.checkVisibility() || chart.querySelector("canvas"))
+"""
 CURVE = "echarts.getInstanceByDom(document.querySelector('#curve .chart'))"
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -36,7 +42,8 @@ def see_everything(page: Page) -> None:
     height = page.evaluate("document.body.scrollHeight")
     for top in range(0, height, 500):
         page.evaluate(f"window.scrollTo(0, {top})")
-        page.wait_for_timeout(20)
+        page.evaluate(TWO_FRAMES)
+    page.wait_for_function(DRAWN)
 
 
 def test_everything_is_drawn_without_a_request(opened: Open, report: Path) -> None:
@@ -316,24 +323,17 @@ def test_each_search_of_a_ladder_is_drawn(opened: Open, tmp_path: Path) -> None:
     expect(page.locator("#detail")).to_contain_text("kept: FP16")
 
 
-@pytest.mark.nightly
-def test_5000_layers_are_interactive_within_2_seconds(
-    opened: Open, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The quickest of three, from opening the file to a match in the list; 6 MB at most."""
+def test_5000_layers_are_searched_without_making_them_all(opened: Open, tmp_path: Path) -> None:
+    """What a page takes is its elements: of all trials and layers few are made; 6 MB at most."""
     names = run_folders.names(5000)
-    folder = tmp_path_factory.mktemp("big")
-    report = write_report(run_folders.write_run(folder, names, range(0, 5000, 25), timed=True))
+    report = write_report(run_folders.write_run(tmp_path, names, range(0, 5000, 25), timed=True))
     assert report.stat().st_size < 6e6
-    seconds = []
-    for _ in range(3):
-        page = opened(report)
-        page.fill("#find", "Op_4321")
-        expect(page.locator("#shown")).to_have_text("1 of 5,000 nodes")
-        expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_4321"])
-        seconds.append(page.evaluate("performance.now()") / 1000)
-        see_everything(page)
-    assert min(seconds) < 2.0
+    page = opened(report)
+    assert page.locator("*").count() < 3000
+    page.fill("#find", "Op_4321")
+    expect(page.locator("#shown")).to_have_text("1 of 5,000 nodes")
+    expect(page.locator("#tree .row.layer .label")).to_have_text(["Op_4321"])
+    see_everything(page)
 
 
 def test_thousands_of_rows_are_walked_by_keyboard(opened: Open, tmp_path: Path) -> None:

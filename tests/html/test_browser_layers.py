@@ -257,14 +257,22 @@ def test_causes_and_phases_are_filtered(opened: Open, report: Path) -> None:
     expect(page.locator("#search summary").first).to_have_text(f"{before + 78} trials as a table")
 
 
+LATER = "window.setTimeout = (act) => { window.later = act; }"
+"""What would happen after two seconds happens when it is asked for."""
+
+
 def test_exports_are_copied_with_one_click(opened: Open, report: Path) -> None:
     """The clipboard holds the file's text, the button says so, and so does the live region."""
     page = opened(report, permissions=["clipboard-read", "clipboard-write"])
     expect(page.locator("#copies article h3").first).to_have_text("model.mixed.onnx")
     card = page.locator("#copies article", has_text="trtexec --layerPrecisions")
+    page.evaluate(LATER)
     card.get_by_role("button").first.click()
     expect(card.get_by_role("button", name="Copied")).to_be_focused()
     expect(page.locator("#said")).to_have_text("Copied to the clipboard")
+    page.evaluate("later()")
+    expect(card.get_by_role("button", name="Copied")).to_have_count(0)
+    expect(page.locator("#said")).to_be_empty()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert (report.parent / LAYER_PRECISIONS).read_text() == copied
 
@@ -273,6 +281,7 @@ def test_without_a_clipboard_the_selection_is_copied(opened: Open, report: Path)
     """Where the page may not write the clipboard, the older way copies, and leaves no trace."""
     page = opened(report, permissions=["clipboard-read"])
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }")
+    page.evaluate(LATER)
     page.locator("#prints").get_by_role("button", name="Copy as JSON").click()
     expect(page.locator("#prints button")).to_have_text("Copied")
     copied = page.evaluate("navigator.clipboard.readText()")

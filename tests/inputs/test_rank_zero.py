@@ -14,6 +14,7 @@ import precision_bisect
 import rank_zero
 from effort import nightly
 from models import parse, save
+from patience import PATIENCE_S
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.recheck import stored_samples
 from precision_bisect.graphs.lowtypes import FP16
@@ -130,7 +131,7 @@ def test_exports_hold_and_judge_them(types: str, tmp_path: Path) -> None:
     shapes = [array.shape for array in (*feeds[0].values(), *outputs[0].values())]
     assert [(1, 8), (), ()] * 2 == shapes
     script = [sys.executable, str(out / "run_onnxruntime.py"), "--provider", "cpu"]
-    said = subprocess.run(script, capture_output=True, text=True, timeout=120).stdout
+    said = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert ["y", "peak", "place"] == [
         line.split()[1].rstrip(":") for line in said.splitlines() if line.startswith("pass")
     ]

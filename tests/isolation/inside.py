@@ -22,7 +22,9 @@ def fail(work: Path) -> NoReturn:
 def sleep_for_ever(begun: Path) -> None:
     """Start a process that sleeps, say so, and sleep."""
     company = subprocess.Popen(["sleep", "600"])
-    begun.write_text(f"{os.getpid()} {company.pid}")
+    told = begun.with_suffix(".part")
+    told.write_text(f"{os.getpid()} {company.pid}")
+    told.rename(begun)
     time.sleep(600)
 
 

@@ -16,6 +16,8 @@ from effort import nightly
 from final_screens import screen
 from precision_bisect.errors import ExitCode, RunFolderError
 from precision_bisect.execution.local_executor import LOCAL
+from precision_bisect.exports.finished import read_finished
+from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Options
 from precision_bisect.pipeline import run
 from precision_bisect.pipeline.ladder import climb
@@ -23,11 +25,13 @@ from precision_bisect.precisions import PrecisionName
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.monitoring.events import Event, RunStarted
+from precision_bisect.runs.monitoring.run_watch import look
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_result, read_saved
 from precision_bisect.runs.runfolder import LEDGER, RESULT
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
+from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.next_steps import next_steps
 
 LADDER: tuple[PrecisionName, ...] = ("fp16", "bf16", "fp32")
@@ -121,6 +125,10 @@ def test_a_second_run_with_more_time_finds_the_answer(
     assert "the time ended before the first trial" in screen(saved)
     with pytest.raises(RunFolderError, match="no trial to go on from; begin the run again"):
         read_ledger(tmp_path / "run" / LEDGER)
+    model = load_model(tmp_path / "tiny.onnx")
+    for read in (look, read_source, partial(read_finished, model=model)):
+        with pytest.raises(RunFolderError, match="ended before its first trial; begin it again"):
+            read(tmp_path / "run")
     steps = next_steps(early, Path("tiny.onnx"))
     assert not [step for step in steps if "--resume" in " ".join(step.commands)]
     found, _ = search(tmp_path, monkeypatch, 1e9)

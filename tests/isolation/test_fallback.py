@@ -12,6 +12,7 @@ import pytest
 
 from effort import nightly
 from faults import subject
+from patience import PATIENCE_S
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
@@ -147,7 +148,7 @@ def test_what_is_given_up_is_not_asked_of_the_cpu(
         while not subject.noted(folder):
             time.sleep(0.05)
         forecasts.close()
-        assert hanging.result(60).verdict is None
+        assert hanging.result(PATIENCE_S).verdict is None
     assert not asked
 
 
@@ -168,7 +169,7 @@ def test_what_is_given_up_is_not_begun_again(
             evaluator.close()
         os.kill(pid, signal.SIGKILL)
         try:
-            assert hanging.result(20).verdict is None
+            assert hanging.result(PATIENCE_S).verdict is None
         finally:
             slot.end()
     assert 1 == len(subject.noted(folder))

@@ -1,7 +1,6 @@
 """An evaluator over child processes: the same verdicts, and rules for those that are lost."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from faults import subject
+from patience import LIMIT_S, late_by
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.process_evaluator import TAIL_BYTES, Isolated, Logs
@@ -20,9 +20,7 @@ from precision_bisect.trial import Kind, Phase, Proposal, TrialStatus, Verdict
 
 Make = Callable[[Limits], Isolated]
 
-TIGHT = Limits(time_s=1.5, memory_mib=600)
-PATIENCE_S = 30.0
-"""For what ends in another way, however busy the machine is."""
+LIMITS = Limits(time_s=LIMIT_S, memory_mib=600)
 LAYERS = len(subject.STEPS)
 HIGH = Proposal(plan=Plan.all_high(LAYERS))
 
@@ -73,8 +71,8 @@ def test_only_a_lost_process_is_tried_again(
 ) -> None:
     """Once more, twice more where the ending hangs on it; time and memory are the plan's own."""
     faulty(folder, fault)
-    limits = TIGHT if status is TrialStatus.TIMED_OUT else replace(TIGHT, time_s=PATIENCE_S)
-    outcome = isolated(limits)(Proposal(plan=HIGH.plan, phase=phase))
+    with late_by(lambda: subject.hanging(folder)):
+        outcome = isolated(LIMITS)(Proposal(plan=HIGH.plan, phase=phase))
     assert (status, None) == (outcome.status, outcome.verdict)
     assert attempts == len(begun(folder)) == len(set(begun(folder)))
 
@@ -87,7 +85,7 @@ def test_a_child_in_doubt_is_replaced(
     folder: Path, isolated: Make, fault: str, renewed: bool
 ) -> None:
     """After a run that failed a CUDA context may be beyond use; a build that failed is normal."""
-    evaluate = isolated(TIGHT)
+    evaluate = isolated(LIMITS)
     subject.order(folder, {"do": fault, "call": 2})
     statuses = [evaluate(HIGH).verdict for _ in range(4)]
     assert [Verdict.PASS, None, Verdict.PASS, Verdict.PASS] == statuses
@@ -100,7 +98,7 @@ def test_a_build_in_which_cuda_failed_is_tried_once_more_in_another_child(
     folder: Path, isolated: Make, faults: int, verdicts: list[bool | None]
 ) -> None:
     """An earlier trial may have broken the context; a plan that breaks it itself fails."""
-    evaluate = isolated(TIGHT)
+    evaluate = isolated(LIMITS)
     subject.order(folder, *({"do": "fail by CUDA", "call": 1 + n} for n in range(faults)))
     assert verdicts == [evaluate(HIGH).passed or None for _ in range(2)]
     assert faults + 1 == len(set(begun(folder)))
@@ -111,7 +109,7 @@ def test_predictions_stay_here_where_something_predicts(
 ) -> None:
     """An emulator beside an engine needs no child."""
     here, logs = spec.evaluator(tmp_path), Logs(tmp_path / "logs")
-    evaluate = forecasting(Isolated(slots=[slot], limits=TIGHT, logs=logs), here)
+    evaluate = forecasting(Isolated(slots=[slot], limits=LIMITS, logs=logs), here)
     assert evaluate(Proposal(plan=HIGH.plan, kind=Kind.PREDICT)).passed
     assert slot.pid is None
 
@@ -120,7 +118,7 @@ def test_what_was_printed_is_kept_of_trials_without_verdict(
     folder: Path, isolated: Make, tmp_path: Path
 ) -> None:
     """Its end, in a file that the message names; of a verdict nothing is kept."""
-    evaluate, logs = isolated(TIGHT), tmp_path / "logs"
+    evaluate, logs = isolated(LIMITS), tmp_path / "logs"
     assert evaluate(HIGH).passed
     assert not logs.exists()
     faulty(folder, "chatter and die")
@@ -140,7 +138,7 @@ def test_an_error_of_the_users_script_ends_the_run(folder: Path, isolated: Make)
     """It is no outcome: the script is wrong for every plan."""
     (folder / "orders.json").write_text("no JSON")
     with pytest.raises(UsageError, match="error failed: "):
-        isolated(TIGHT)(HIGH)
+        isolated(LIMITS)(HIGH)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_a_child_that_cannot_begin_is_an_outcome(
 ) -> None:
     """Whatever it dies of while it loads what it needs; what the user can mend ends the run."""
     subject.break_start(folder, line)
-    evaluate = isolated(TIGHT)
+    evaluate = isolated(LIMITS)
     if status is None:
         with pytest.raises(UsageError, match="does not run"):
             evaluate(HIGH)

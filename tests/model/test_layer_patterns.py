@@ -58,7 +58,8 @@ def test_a_pattern_that_names_none_is_told(
     pattern: str, said: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A misspelt name, one that nobody decides on, and what is no expression end in one line."""
-    monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
+    if "takes more than" in said:  # Python itself has to start in that time
+        monkeypatch.setattr(known_layers, "MATCH_S", 1.0)
     with pytest.raises(UsageError) as error:
         layers_of(["Tanh", pattern], model.table, "--keep")
     assert said in error.value.one_line()

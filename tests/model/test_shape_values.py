@@ -2,6 +2,7 @@
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ import pytest
 from models import parse, save
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.node_views import tensor_shapes
-from precision_bisect.graphs.shape_values import with_shapes
+from precision_bisect.graphs.shape_values import by_numpy, by_reference, with_shapes
 
 POSITIONS = """(int64[batch, sequence] ids) => (float[b, s, 8] y)
 <float[16, 8] words, int64[1, 32] places, float[32, 8] learnt, float[8, 8] w>
@@ -80,3 +81,36 @@ def test_what_is_no_shape_is_not_computed(how: str) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 3000 * 3000 * 8 / 2 and "Constant" != proto.graph.node[-1].op_type
+
+
+COMMON: list[tuple[str, dict[str, object], list[object]]] = [
+    ("Add", {}, [[3, 4], 5]),
+    ("Where", {}, [[True, False], [1, 2], [3, 4]]),
+    ("Concat", {"axis": 0}, [[1], [2, 3]]),
+    ("Gather", {"axis": 0}, [[7, 8, 9], -1]),
+    ("Gather", {}, [[[1, 2], [3, 4]], [1, 0]]),
+    ("Unsqueeze", {}, [[7, 8], [0, 2]]),
+    ("Reshape", {}, [[[1, 2, 3], [4, 5, 6]], [0, -1]]),
+    ("Reshape", {}, [[[1, 2], [3, 4]], [4]]),
+    ("Cast", {"to": onnx.TensorProto.INT32}, [[7, 8]]),
+    ("Cast", {"to": onnx.TensorProto.BOOL}, [[0, 8]]),
+    ("Slice", {}, [[1, 2, 3, 4], [1], [2**62]]),
+    ("Slice", {}, [[1, 2, 3, 4], [-1], [-(2**62)], [0], [-2]]),
+    ("Slice", {}, [[[1, 2], [3, 4]], [0], [1], [-1]]),
+]
+
+
+@pytest.mark.parametrize(("op_type", "settings", "read"), COMMON)
+def test_common_arithmetic_comes_to_what_onnx_says(
+    op_type: str, settings: dict[str, Any], read: list[object]
+) -> None:
+    """It is computed without ONNX's evaluator, which is slow to import: a slip would be ours."""
+    arrays = [np.array(values) for values in read]
+    names = [f"in{place}" for place in range(len(arrays))]
+    node = onnx.helper.make_node(op_type, names, ["out"], **settings)
+    value = by_numpy(node, arrays)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    proto = onnx.ModelProto(ir_version=10, opset_import=opsets)
+    expected = by_reference(node, dict(zip(names, arrays, strict=True)), proto)
+    assert value is not None
+    np.testing.assert_array_equal(np.asarray(value), expected, strict=True)

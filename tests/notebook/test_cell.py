@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from models import OVERFLOW, parse, save
+from patience import PATIENCE_S
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat, which comes with nbclient")
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
 pytest.importorskip("ipykernel", reason="needs ipykernel")
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
+PATIENT: Mapping[str, Any] = {
+    "kernel_name": "python3",
+    **dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), int(PATIENCE_S)),
+}
 CELL = """
 import numpy as np
 import precision_bisect
@@ -34,7 +39,7 @@ def outputs_of(source: str) -> tuple[list[Mapping[str, Any]], list[str]]:
                 drawn.append(content["data"]["text/html"])
             return super().process_message(msg, cell, index)
 
-    Client(notebook, kernel_name="python3", timeout=120).execute()
+    Client(notebook, **PATIENT).execute()
     return [each.get("data", each) for each in notebook.cells[0].outputs], drawn
 
 
@@ -58,6 +63,6 @@ def test_a_search_is_watched_in_its_cell(tmp_path: Path) -> None:
 def test_the_example_of_the_documents_runs() -> None:
     """Every cell does, and shows the result and its curve."""
     notebook = nbformat.read(EXAMPLE, as_version=4)
-    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
+    nbclient.NotebookClient(notebook, **PATIENT).execute()
     shown = [str(each.get("data")) for cell in notebook.cells for each in cell.get("outputs", ())]
     assert sum("<svg" in each for each in shown) == 2

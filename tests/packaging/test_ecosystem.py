@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from models import normal, parse, save, with_weights
+from patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.nightly
 
@@ -201,6 +201,13 @@ def test_other_loaders_take_every_file(
             assert "PASSED" in run(reader.with_name("polygraphy"), *words, cwd=tmp_path / "run")
 
 
+def answers(port: int) -> bool:
+    """Tell whether a server listens."""
+    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def served(model: Path) -> Iterator[str]:
     """Serve a model by Netron, and yield the address of its page."""
@@ -214,10 +221,7 @@ def served(model: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
-                break
-            time.sleep(0.1)
+        wait_until(lambda: answers(port))
         yield f"http://localhost:{port}/"
     finally:
         server.kill()
@@ -236,6 +240,7 @@ def test_netron_shows_why_a_layer_is_kept(
     with served(folder / "model.mixed.onnx") as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(1e3 * PATIENCE_S)
         page.goto(address)
         page.get_by_text("Accept").click()
         page.wait_for_selector("g.node")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopback import Boards, boards, until
+from loopback import Boards, boards
+from patience import comes
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def board() -> Iterator[Boards]:
     with boards("one") as found:
         yield found
         gc.collect()  # a backend in the frames of an expected error
-        assert until(found.clear), (found.left(), found.each[0].processes())
+        assert comes(found.clear), (found.left(), found.each[0].processes())
 
 
 @pytest.fixture

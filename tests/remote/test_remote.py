@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ import onnx
 import pytest
 
 import tiny
-from loopback import Boards, lacks, until, write_tool
+from loopback import Boards, lacks, write_tool
 from models import parse, with_weights
+from patience import PATIENCE_S, comes
 from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
 from precision_bisect.backends.emulation.engine_errors import look_into
 from precision_bisect.backends.inspection.shown_tensors import ShowsTensors
@@ -207,17 +209,20 @@ def test_a_plan_that_does_not_build_is_an_outcome(board: Boards, tmp_path: Path)
 
 def test_a_build_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> None:
     """The limit of builds leaves no trtexec at work; an earlier engine is built there again."""
-    slow = PLANS + f"[ -e {board.home / 'slow'} ] && sleep 300;; esac"
+    slow = PLANS + f"[ -e {board.home / 'slow'} ] && sleep 600;; esac"
     write_tool(board.each[0].tools, slow)
     model, feed = load_model(tiny_model(tmp_path)), {"x": np.ones((1, 8), np.float32)}
-    made = backend(board, model, tmp_path, build_timeout_s=5.0)
-    engine = made.build(Plan.of(range(20)))
-    before = engine.run(feed)
+    for limit_s in (5.0, 30.0, PATIENCE_S):
+        with suppress(BackendFailure):  # on a busy machine any build may be late
+            made = backend(board, model, tmp_path, build_timeout_s=limit_s)
+            engine = made.build(Plan.of(range(20)))
+            before = engine.run(feed)
+            break
     (board.home / "slow").touch()
     with pytest.raises(BackendFailure) as failed:
         made.build(Plan.of(()))
     assert TrialStatus.TIMED_OUT is failed.value.outcome.status
-    assert until(board.clear), (board.left(), board.each[0].processes())
+    assert comes(board.clear), (board.left(), board.each[0].processes())
     (board.home / "slow").unlink()
     with engine:
         after = engine.run(feed)
@@ -232,10 +237,10 @@ def test_a_slow_link_is_no_slow_build(board: Boards, tmp_path: Path) -> None:
     text = "(float[1, 8] x) => (float[1, 8] y) { m = MatMul(x, w) [k] y = MatMul(m, v) }"
     onnx.save(with_weights(parse(text), weights), path)
     write_tool(board.each[0].tools, "exit 0")
-    board.slow_down(200_000)
+    board.slow_down(100_000)
     begun = time.monotonic()
-    with backend(board, load_model(path), tmp_path, build_timeout_s=5.0).build(Plan.of(())):
-        assert time.monotonic() - begun > 5.0
+    with backend(board, load_model(path), tmp_path, build_timeout_s=30.0).build(Plan.of(())):
+        assert time.monotonic() - begun > 30.0
 
 
 def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Path) -> None:
@@ -243,7 +248,7 @@ def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Pa
     calls = board.home / "calls"
     calls.touch()
     calls.chmod(0o666)
-    kills = f"echo >> {calls}; pkill -KILL -u $(id -u) -x sshd; sleep 300"
+    kills = f"echo >> {calls}; pkill -KILL -u $(id -u) -x sshd; sleep 600"
     write_tool(board.each[0].tools, f"{PLANS}{kills};; esac")
     model = load_model(tiny_model(tmp_path))
     with pytest.raises(BackendFailure) as failed:
@@ -270,7 +275,7 @@ def test_a_full_disk_there_is_one_line(board: Boards, tmp_path: Path) -> None:
             made.build(Plan.of(()))
         del made
         (board.base / "filling").unlink()
-        assert until(board.clear), board.left()
+        assert comes(board.clear), board.left()
     finally:
         subprocess.run(["umount", "-l", str(board.base)], check=True)
 
@@ -283,7 +288,7 @@ def test_what_a_dead_board_left_goes_at_the_next_start(board: Boards, tmp_path: 
         subprocess.run(["install", "-d", "-o", user, str(board.base / name)], check=True)
     (board.base / held).mkdir()
     backend(board, load_model(tiny_model(tmp_path)), tmp_path).versions()
-    assert until(lambda: {held, other} == set(board.left()))
+    assert comes(lambda: {held, other} == set(board.left()))
     (board.base / held).rmdir()
     (board.base / other).rmdir()
 
@@ -308,13 +313,13 @@ def test_a_board_that_dies_costs_nothing(two: Boards, tmp_path: Path) -> None:
         write_tool(board.tools, f"{PLANS}echo {board.name} >> {began};; esac")
     words = [sys.executable, "-m", "precision_bisect", *command(model, two, "--workers", "2")]
     run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert until(lambda: {"one", "two"} <= set(began.read_text().split()), 300)
+    assert comes(lambda: {"one", "two"} <= set(began.read_text().split()))
     two.each[0].cut()
     said, _ = run.communicate()
     assert 0 == run.returncode, said
     assert sorted(tiny.KEPT) == kept(model)
     assert "lost" not in said
-    assert until(two.clear), two.left()
+    assert comes(two.clear), two.left()
 
 
 @pytest.mark.nightly
@@ -324,7 +329,7 @@ def test_a_board_that_hangs_in_mid_build_is_left(two: Boards, tmp_path: Path) ->
     The other one's clock is hours ahead.
     """
     begun = two.home / "begun"
-    write_tool(two.each[0].tools, f"{PLANS}touch {begun}; sleep 300;; esac")
+    write_tool(two.each[0].tools, f"{PLANS}touch {begun}; sleep 600;; esac")
     ahead = two.each[1].tools
     write_tool(ahead / "real")
     real = f'{ahead}/real/trtexec "$@"; code=$?; touch -d "2 hours" ./* ../*; exit $code'
@@ -334,12 +339,12 @@ def test_a_board_that_hangs_in_mid_build_is_left(two: Boards, tmp_path: Path) ->
     made.versions()
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(made.build, Plan.of(()))
-        assert until(begun.exists, 60)
-        with two.each[0].frozen(), built.result(150) as engine:
+        assert comes(begun.exists)
+        with two.each[0].frozen(), built.result(PATIENCE_S) as engine:
             assert engine.run({"x": np.ones((1, 8), np.float32)})
     del made, built, engine
     gc.collect()
-    assert until(two.clear), two.left()
+    assert comes(two.clear), two.left()
 
 
 @pytest.mark.nightly
@@ -349,10 +354,10 @@ def test_a_killed_run_leaves_nothing(board: Boards, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "precision_bisect", *command(model, board)]
     run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     ledger = model.parent / "run" / LEDGER
-    assert until(lambda: ledger.exists() and bool(board.left()), 60)
+    assert comes(lambda: ledger.exists() and bool(board.left()))
     run.kill()
     run.wait()
-    assert until(board.clear), (board.left(), board.each[0].processes())
+    assert comes(board.clear), (board.left(), board.each[0].processes())
 
 
 @pytest.mark.nightly

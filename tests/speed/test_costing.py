@@ -8,6 +8,7 @@ import pytest
 
 import kernel_sessions
 import tiny
+from patience import PATIENCE_S
 from precision_bisect import find
 from precision_bisect.options import Options
 from precision_bisect.pipeline import deploying
@@ -26,7 +27,8 @@ KEPT = Plan.of((4, 5, 13, 14))
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Return what makes a plug-in of `kernel_sessions` known."""
+    """Return what makes a plug-in of `kernel_sessions` known; its process may take its time."""
+    monkeypatch.setattr(deploying, "LEAST_PROFILING_S", PATIENCE_S)
     return lambda plugin="CPU_SESSIONS": kernel_sessions.install(
         monkeypatch, tmp_path / "site", plugin
     )

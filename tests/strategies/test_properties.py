@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
@@ -36,7 +36,7 @@ EVERY: dict[str, Callable[[], Strategy]] = {
 MINIMAL = [make for make in EVERY.values() if make().minimal]
 LARGE = [make for make in MINIMAL if make().largest is None]
 FEW = examples(12)
-FEWER = examples(4, suppress_health_check=[HealthCheck.too_slow])
+FEWER = examples(4)
 
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from precision_bisect.backends.tensorrt.build_remarks import Remarks
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.log import collected
 from precision_bisect.backends.tensorrt.profiles import ShapeRange, shape_ranges
+from precision_bisect.backends.tensorrt.watch import BuildWatch
 from precision_bisect.errors import RefusedError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.types import shape_inputs
@@ -186,20 +185,21 @@ def deep(layers: int) -> onnx.ModelProto:
     return with_weights(parse(body), {f"w{n}": normal(64, 64, seed=n) for n in range(layers)})
 
 
-def test_ctrl_c_ends_a_build(rtx: Flavour, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_build(
+    rtx: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C during a build cancels it and comes through as KeyboardInterrupt."""
-    source, before = save(deep(60), tmp_path), signal.getsignal(signal.SIGINT)
+    own, asked = BuildWatch._go_on, []
 
-    def press_once_it_builds() -> None:
-        while signal.getsignal(signal.SIGINT) is before:
-            time.sleep(1e-4)
-        os.kill(os.getpid(), signal.SIGINT)
+    def press_at_the_third_step(watch: BuildWatch) -> bool:
+        asked.append(watch)
+        if len(asked) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return own(watch)
 
-    presser = threading.Thread(target=press_once_it_builds)
-    presser.start()
+    monkeypatch.setattr(BuildWatch, "_go_on", press_at_the_third_step)
     with pytest.raises(KeyboardInterrupt) as caught:
-        build(rtx, source, PLAIN)
-    presser.join()
+        build(rtx, save(deep(60), tmp_path), PLAIN)
     assert isinstance(caught.value.__context__, BackendFailure)
 
 

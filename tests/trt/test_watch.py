@@ -3,10 +3,11 @@
 import os
 import signal
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from precision_bisect.backends.tensorrt import watch as watch_module
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 
@@ -63,12 +64,17 @@ def test_it_works_in_another_thread() -> None:
     assert [False] == seen
 
 
-def test_the_monitor_cancels_at_the_deadline_and_at_ctrl_c(rtx: Flavour) -> None:
+def test_the_monitor_cancels_at_the_deadline_and_at_ctrl_c(
+    rtx: Flavour, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After each step the library hears whether to go on."""
-    with BuildWatch(0.01) as watch:
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr(watch_module, "time", clock)
+    seconds = 1.0
+    with BuildWatch(5.0) as watch:
         monitor = watch.monitor(rtx.module)
         going = monitor.step_complete("phase", 0)
-        time.sleep(0.02)
+        seconds = 7.0
         assert (True, False) == (going, monitor.step_complete("phase", 1))
     with pytest.raises(KeyboardInterrupt), BuildWatch(None) as watch:
         monitor = watch.monitor(rtx.module)

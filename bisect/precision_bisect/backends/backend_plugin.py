@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, cast
 from precision_bisect.errors import PluginError, RefusedError, UsageError
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.scales import Scales
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import TypedWriter, writer_of
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.machine.gpu import OUT_OF_MEMORY, full
 from precision_bisect.options import Options
@@ -80,7 +80,7 @@ class BackendTask:
     def writer(self, model: Model) -> TypedWriter:
         """Return what writes plans of the model as strongly typed graphs."""
         pair = Pair(low=self.options.low, high=self.options.high)
-        return TypedWriter(model, pair, self.scales)
+        return writer_of(model, pair, self.scales)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

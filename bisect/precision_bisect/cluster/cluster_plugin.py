@@ -35,7 +35,8 @@ from precision_bisect.trial import Outcome, Proposal, TrialStatus
 
 LOCAL_CLUSTER = "local"
 """The address of a cluster of `options.workers` processes of this machine, to try it out."""
-CONNECT_S = 5.0
+CONNECT_S = 30.0
+"""As long as Dask itself waits: a scheduler with much to do answers late."""
 WORKERS_S = 60.0
 _CLOSE_S = 5.0
 _TICK_S = 1.0
@@ -122,7 +123,9 @@ def _own(workers: int, work: Path) -> Iterator[str]:
         cluster = LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
+            # Whoever reaches a scheduler can run code with it: nobody but this machine does.
             host="127.0.0.1",
+            # Dask would pause and kill workers; a build's memory is bounded by its own process.
             memory_limit=0,
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
@@ -213,6 +216,7 @@ class ClusterEvaluator:
         try:
             future = self.executor.submit(evaluate_task, self.trials, proposal, **self._where())
             empty_since: float | None = None
+            # Without a limit the wait would not see that the last worker is gone.
             while not futures.wait([future], timeout=_TICK_S).done:
                 empty_since = self.site.watch(empty_since)
             return future.result()

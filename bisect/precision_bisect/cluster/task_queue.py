@@ -218,6 +218,8 @@ class TrialsPlugin(WorkerPlugin):
         if not isinstance(post, ModelPlugin) or not hasattr(post, "model"):
             raise _unprepared()
         away = post.put(self.name, self._spec)
+        # A worker may join in the middle of a run, with other versions than were compared at its
+        # start.
         if self.versions is not None:
             versions = post.versions or post.describe(away).survey.versions()
             if trouble := unlike_workers({"the others": self.versions, worker.address: versions}):

@@ -69,6 +69,7 @@ def report_to_services(
 
     A file that cannot be written is a warning.
     """
+    # A single run is told as a batch of one, so that services get one form.
     job = Job(
         name=options.model.name,
         model=str(options.model),

@@ -92,6 +92,7 @@ def target_command(parsed: Namespace) -> int:
     )
     from precision_bisect.pipeline.on_target.target_folder import read_target, record, write_target
 
+    # How the folder was typed is settled since it was written; a flag cannot change it.
     if parsed.read is not None:
         flags = {**flags, "typing": read_manifest(parsed.read).typing}
     subject = read_subject(parsed.run, flags)
@@ -102,6 +103,7 @@ def target_command(parsed: Namespace) -> int:
         return ExitCode.OK
     outcome = read_target(subject, parsed.read, comparator)
     sys.stdout.write(outcome.to_json() if parsed.json else outcome.to_text())
+    # The verdict is printed by now: a run folder that cannot be written costs its record alone.
     try:
         record(outcome, subject.run)
     except RunFolderError as error:
@@ -175,6 +177,7 @@ def explain_command(parsed: Namespace) -> int:
                 tell(f"From the last run, {options.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
             tell(f"{error.message}, so the model is looked at with made-up inputs")
+    # Only now: what is told already, or refused, need not wait for these imports.
     from precision_bisect.commandline.explain_command import explain
     from precision_bisect.explaining.advice.text import advice_text
     from precision_bisect.plugins import REPORTS, load
@@ -275,6 +278,7 @@ def compare_command(parsed: Namespace) -> int:
     from precision_bisect.plugins import REPORTS, load
     from precision_bisect.runs.comparing.changes import compare, read_side
 
+    # Two batches are known by their files; everything else is taken for runs.
     batches = compare_batches(parsed.before, parsed.after)
     if batches is not None:
         sys.stdout.write(batches.to_json() if parsed.json else batches.to_text())

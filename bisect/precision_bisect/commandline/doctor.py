@@ -96,6 +96,7 @@ class Examination:
 def examine() -> Examination:
     """Look at this machine. Never raises for what is missing or broken."""
     packages: dict[str, str | None] = {name: _version(name) for name in PACKAGES}
+    # TensorRT's wheels differ by CUDA version in name.
     for library in NAMES:
         packages |= distributions(library)
     gpus = [

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from argparse import Namespace
+from atexit import _run_exitfuncs
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from io import TextIOWrapper
@@ -33,7 +34,8 @@ from precision_bisect.search.workers import still_working
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every known error is one line on stderr.
 
-    Where a trial that was given up still goes on, the process ends with that code at once.
+    Where a trial that was given up still goes on, and after Ctrl-C, the process ends with that
+    code at once: libraries are not asked to end, and one may be in the midst of something.
     """
     if "_ARGCOMPLETE" in os.environ:
         from precision_bisect.commandline.completion import answer
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Only the command line's own process has no threads but ours.
     with copies_allowed() if argv is None else nullcontext():
         code = _main(list(sys.argv[1:] if argv is None else argv))
-    if still_working():
+    if still_working() or (argv is None and code == ExitCode.INTERRUPTED):
         _leave(code)
     return code
 
@@ -135,6 +137,7 @@ def _output_failed(error: OSError) -> int:
 
 def _leave(code: int) -> NoReturn:
     """End the process now: a build that was given up after Ctrl-C cannot be stopped, only left."""
+    _run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

@@ -73,6 +73,8 @@ class GpuForecasts:
             if outcome.status is TrialStatus.FINISHED or self._closed:
                 return outcome
             self._note(outcome.message or outcome.status.value)
+        # Once it has failed the GPU is not asked again: its failures come back, and cost a process
+        # each.
         outcome = self.on_cpu(proposal)
         note = f"forecasts moved from the GPU to the CPU: {shortened(self._why)}"
         evidence = replace(outcome.evidence, notes=(*outcome.evidence.notes, note))

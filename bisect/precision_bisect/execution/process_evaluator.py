@@ -50,6 +50,7 @@ class Logs:
                 f"{proposal.samples} samples, plan {proposal.plan.key}: {proposal.reason}\n\n"
             )
             path.write_bytes(heading.encode() + end)
+        # A full disk does not cost the outcome; only its log is not kept.
         except OSError:
             return outcome
         message = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"

@@ -37,9 +37,9 @@ disk takes minutes. A bound."""
 _TICK_S = 0.1
 """Seconds between two looks at a child's memory. A bound; a child can grow beyond its limit for so
 long."""
-_GONE_TICKS = 10
-"""Ticks in which the pool notices the end of a child. If it has not, it waits for the rest of half
-an answer, and for ever. A bound."""
+_GONE_TICKS = 30
+"""Ticks in which the pool notices the end of a child, on a busy machine, too. If it has not, it
+waits for the rest of half an answer, and for ever. A bound."""
 _NO_LEAK_LIMIT = str(2**62)
 """Bytes. Loky replaces processes that grow by 300 MB, as every engine does."""
 

@@ -14,7 +14,7 @@ from precision_bisect.exports.export import Export, NotWritable, named_nodes
 from precision_bisect.graphs.fusing.norms import norms
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.typed.high_nodes import FLOATS
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.runs.runfolder import AUTOCAST, MIXED_MODEL
 
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
@@ -64,7 +64,7 @@ def autocast_remark(export: Export) -> str:
     AutoCast puts nothing between its Casts and a lone product, and TensorRT-RTX makes one low
     kernel of them; with an FP32 high type and a list of nodes only.
     """
-    writer = TypedWriter(export.model, export.pair, export.scales)
+    writer = writer_of(export.model, export.pair, export.scales)
     names = writer.lone_islands(export.plan)
     if not names:
         return ""

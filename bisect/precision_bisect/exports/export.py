@@ -1,10 +1,10 @@
 """What every export writes down: a model, the precision of each layer of it, and the scales."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from precision_bisect.backends.backend_plugin import SampleShapes
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
@@ -15,15 +15,16 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.quantization.scales import Scales, quantized_in_file
 from precision_bisect.graphs.typed.high_nodes import HighNode, ToldNodes, told
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.layer_table import ASSIGNED, Exclusion, Layer, LayerName, assigned
 from precision_bisect.plan import Plan
-from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName
+from precision_bisect.precisions import HIGH_NAMES, Pair, PrecisionName, QuantizedName
 from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import FP32_MODEL
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 
+T = TypeVar("T")
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
 """Operators whose layers only lead into one fused operation, or share memory."""
 
@@ -101,7 +102,7 @@ class Export:
         Raises NotWritable where the model cannot be typed.
         """
         try:
-            writer = TypedWriter(self.model, self.pair, self.scales)
+            writer = writer_of(self.model, self.pair, self.scales)
         except PrecisionBisectError as error:
             raise NotWritable(error.one_line()) from error
         return writer.high_nodes(self.plan)
@@ -113,9 +114,14 @@ class Export:
         return tuple(name for name in (*QUANTIZED, *LOW_TYPES) if name in wanted)
 
     @cached_property
+    def quantized_in_file(self) -> tuple[QuantizedName, ...]:
+        """The 8-bit types that the model's own quantization has."""
+        return quantized_in_file(self.model)
+
+    @cached_property
     def builder_types(self) -> tuple[PrecisionName, ...]:
         """The same, with the 8-bit types that the model's own quantization has."""
-        wanted = {*self.below_fp32, *quantized_in_file(self.model)}
+        wanted = {*self.below_fp32, *self.quantized_in_file}
         return tuple(name for name in (*QUANTIZED, *LOW_TYPES) if name in wanted)
 
     @property
@@ -123,10 +129,11 @@ class Export:
         """Whether some layer may be INT8 or FP8, so that names alone do not say the plan."""
         return any(name in QUANTIZED for name in self.below_fp32)
 
-    def weight_names(self) -> Iterator[str]:
-        """Yield the names of initializers, after which TensorRT calls layers, too."""
-        for graph in all_graphs(self.model.proto.graph):
-            yield from (tensor.name for tensor in graph.initializer)
+    @cached_property
+    def weight_names(self) -> frozenset[str]:
+        """The names of initializers, after which TensorRT calls layers, too."""
+        graphs = all_graphs(self.model.proto.graph)
+        return frozenset(tensor.name for graph in graphs for tensor in graph.initializer)
 
     def summary(self) -> str:
         """Return how many layers have which precision, in one phrase."""
@@ -145,6 +152,21 @@ class Export:
         }
         point = special.get(self.point, f" (point {self.point} of the curve)")
         return f"{', '.join(counts)}{rest}{point}"
+
+
+def once(function: Callable[[Export], T]) -> Callable[[Export], T]:
+    """Have what several exporters ask of an export be computed once for each; errors are not."""
+
+    @wraps(function)
+    def held(export: Export) -> T:
+        # In its own dictionary, as its cached properties are.
+        values, key = vars(export), f"{function.__module__}.{function.__name__}"
+        if key not in values:
+            values[key] = function(export)
+        value: T = values[key]
+        return value
+
+    return held
 
 
 def engine_ranges(
@@ -173,6 +195,7 @@ def named_nodes(export: Export) -> Mapping[LayerName, HighNode]:
     return export.high
 
 
+@once
 def nodes_in_tensorrt(export: Export) -> ToldNodes:
     """Return what every weak export tells TensorRT: the nodes above the lowest precision.
 
@@ -190,8 +213,9 @@ def nodes_in_tensorrt(export: Export) -> ToldNodes:
         if layer.exclusion in ASSIGNED and layer.op_type in _WITHOUT_PRECISION:
             what = f"{layer.name!r} ({layer.op_type})"
             raise NotWritable(f"TensorRT has no precision to set for {what}")
-    types = quantized_in_file(export.model)
-    if len({*types, *(name for name in export.below_fp32 if name in QUANTIZED)}) > 1:
+    types = {*export.quantized_in_file, *(n for n in export.below_fp32 if n in QUANTIZED)}
+    # Weak typing takes scales of one 8-bit type for the whole network.
+    if len(types) > 1:
         raise NotWritable("TensorRT does not build INT8 beside FP8 by weak typing")
     return nodes
 

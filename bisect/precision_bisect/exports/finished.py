@@ -25,7 +25,13 @@ from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighN
 from precision_bisect.runs.results.chosen_point import kept_at, kept_in_files
 from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Asked, Pinned, Result, Rung
-from precision_bisect.runs.results.saved import damaged, quoted, read_result, result_file
+from precision_bisect.runs.results.saved import (
+    damaged,
+    ended_before_trials,
+    quoted,
+    read_result,
+    result_file,
+)
 from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.runs.saved_options import code_of_builds, options_of_result, typing_of
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -125,6 +131,8 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     """
     file = result_file(path)
     result = read_result(file, "name the run folder or its result.json by --plan")
+    if not result.fingerprint:
+        raise ended_before_trials(file.parent)
     if result.fingerprint.get("model") != model.digest:
         raise RunFolderError(
             f"{file} belongs to another model than {model.path}, or the model has changed since",

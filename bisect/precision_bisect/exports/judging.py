@@ -87,6 +87,7 @@ def golden_of(
     room = MOST_GOLDEN_BYTES
     for feed, wanted in zip(samples, reference, strict=True):
         pair = _cast(feed, takes), _cast(wanted, gives)
+        # Whole samples only: part of one judges nothing.
         room -= sum(array.nbytes for side in pair for array in side.values())
         if room < 0 or len(inputs) == MOST_GOLDEN_SAMPLES:
             break
@@ -162,6 +163,7 @@ def write_judging(
         golden = golden_of(graph, judge.samples, judge.reference)
         script = write_run_script(export, judge)
     except NotWritable as reason:
+        # Files of an earlier run in this folder would judge another plan.
         for name in JUDGING:
             folder.remove(name)
         deployment = None if graph is None else Deployment.by(judge.options)
@@ -191,6 +193,7 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
         graph = onnx.load(folder.path / MIXED_MODEL, load_external_data=False).graph
         with quiet(), without_torch():
             inputs, outputs = stored_samples(run)
+        # A point of another interface reads other types than the run's own file.
         golden = golden_of(graph, inputs, outputs)
     except UnicodeDecodeError:
         return dict.fromkeys(JUDGING, f"{RUN_SCRIPT} of the run is no text; a new run writes it")

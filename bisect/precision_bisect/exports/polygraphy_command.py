@@ -58,6 +58,7 @@ def _limits(limits: Mapping[str, Any]) -> Iterator[str]:
         raise NotWritable(f"Polygraphy does not judge by {limits.get('check', name)}")
     if not metric.has_relative:
         bounds: Mapping[str, float] = limits["atol"]
+        # Ours is a distance, Polygraphy's threshold a similarity.
         if name == "cosine":
             bounds = {output: 1.0 - limit for output, limit in bounds.items()}
         flag = f"--{metric.called.replace('_', '-')}-threshold"

@@ -155,6 +155,7 @@ def rounded_outputs(path: Path, feeds: Feeds) -> Iterator[Sample]:
     proto, weights = in_fp32(file, weights)
     nodes = proto.graph.node
     refill(nodes, [n for node in nodes for n in rounded_where_declared(node, low, _EXACT)])
+    # A large graph is optimised for longer than it runs.
     session = Session(proto, weights, feeds.threads, optimised=not feeds.large)
     names = [value.name for value in file.graph.input]
 

@@ -146,6 +146,7 @@ def judge(
         tuple(SETTINGS["disabled_optimizers"]),
     )
     provider = PROVIDERS[other] if other else SETTINGS["provider"]
+    # Options are of a provider, and another one refuses those that it does not know.
     if provider != SETTINGS["provider"]:
         if ours.provider_options.get(TF32) == "0":
             if with_defaults and provider != CPU:
@@ -162,6 +163,7 @@ def judge(
     for judgement in judged:
         say(judgement.line())
     report["errors"] = {judgement.name: judgement.error for judgement in judged}
+    # Errors are shown even so; only the verdict is withheld.
     if provider == CPU and SETTINGS["low_layers"]:
         raise CannotJudge(
             "the CPU provider computes FP16 and BF16 in FP32, so this says nothing about them; "
@@ -194,6 +196,7 @@ def by_defaults(
         exact = {
             key: ours.provider_options[key] for key in (TF32,) if key in ours.provider_options
         }
+        # Without a result for TF32 alone, all of the options remain the cure.
         with contextlib.suppress(CannotJudge):
             again = evaluate(DEFAULTS._replace(provider_options=exact), provider, feeds, wanted)
             if exact and all(judgement.passed for judgement in again):

@@ -13,7 +13,7 @@ from typing import TypeAlias, get_args
 from precision_bisect.backends.tensorrt.profiles import ShapeRange
 from precision_bisect.backends.trtexec.trtexec_flags import common_flags, open_inputs
 from precision_bisect.errors import UsageError, printable
-from precision_bisect.exports.export import Export, NotWritable, engine_ranges
+from precision_bisect.exports.export import Export, NotWritable, engine_ranges, once
 from precision_bisect.exports.trtexec_names import (
     OUTPUT_TYPES,
     PRECISIONS,
@@ -174,6 +174,7 @@ def without_command(export: Export) -> dict[TrtexecMode, str]:
     return {mode: str(body) for mode, body in bodies.items() if isinstance(body, NotWritable)}
 
 
+@once
 def _bodies(export: Export) -> dict[TrtexecMode, str | NotWritable]:
     """Return the commands of each way, or why it has none. Raises NotWritable for all of them."""
     common = build_flags(export)
@@ -220,6 +221,7 @@ def _head(export: Export, folder: Path) -> str:
     remarks = []
     if versions := since(export):
         remarks.append("\n".join(f"# {line}" for line in textwrap.wrap(versions, 97)))
+    # Remarks stand in the script, as it is copied to machines that this screen never reaches.
     if "bf16" in export.below_fp32:
         remarks.append("# BF16 by layer name needs TensorRT 10.")
     if "fp8" in export.builder_types:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt
+from precision_bisect.exports.export import Export, NotWritable, nodes_in_tensorrt, once
 from precision_bisect.graphs.graph import all_graphs, attribute
 from precision_bisect.layer_table import Exclusion, Layer
 from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT
@@ -69,6 +69,7 @@ def write_layer_precisions(wanted: Mapping[str, str], others: Iterable[str]) -> 
     spec = ",".join(f"{_written(name)}:{precision}" for name, precision in wanted.items())
     if len(PRECISIONS.encode()) + len(spec.encode()) > LONGEST_ARGUMENT:
         raise NotWritable("the string is longer than Linux allows for one argument (128 KiB)")
+    # Patterns and quotes follow trtexec's own parsing: only reading it back shows what it selects.
     selected = select(parse_layer_precisions(spec), universe)
     wrong = [name for name in selected if name not in wanted]
     missed = [name for name, precision in wanted.items() if selected.get(name) != precision]
@@ -102,6 +103,7 @@ def parse_layer_precisions(spec: str) -> Mapping[str, str]:
             before, inside, after = item.split("'")
             name, precision = before + inside, after[1:]
         else:
+            # Names may hold colons, types none.
             name, colon, precision = item.rpartition(":")
             if not colon:
                 raise NotWritable(f"trtexec finds no type in {item!r}")
@@ -137,19 +139,21 @@ def _matches(pattern: str, name: str) -> bool:
     )
 
 
+@once
 def layer_precisions(export: Export) -> str:
     """Return the value of `--layerPrecisions`: the type of each node above the lowest.
 
     It selects these nodes and no other. Raises NotWritable where there is no such value.
     """
     wanted = trtexec_nodes(export)
-    weights = frozenset(export.weight_names())
+    weights = export.weight_names
     layers, several = export.model.table.with_bodies, _several(export)
     for name in wanted:
         if name in weights:
             raise NotWritable(f"something else in the model is called {name!r}, too")
         if (made_up := _MADE_UP.fullmatch(name)) and made_up[1] in several:
             raise NotWritable(f"TensorRT may call a layer of {made_up[1]!r} {name!r}, too")
+        # TensorRT's parser makes layers of its own around quantization, which no list here has.
         if export.quantized and not UNWRITABLE.isdisjoint(name):
             raise NotWritable(
                 f"{name!r} needs a pattern, which could match what quantization adds to the model"
@@ -182,6 +186,7 @@ def layer_output_types(export: Export) -> str:
     return spec
 
 
+@once
 def trtexec_nodes(export: Export) -> dict[str, str]:
     """Return the type of each node of which trtexec is told, if any. Raises NotWritable."""
     precisions: dict[str, str] = {}
@@ -210,10 +215,11 @@ def _trouble(layer: Layer) -> str:
     return "of layers without a name" if layer.op_type in _NAMELESS_INSIDE else ""
 
 
+@once
 def _several(export: Export) -> set[str]:
     """Return the nodes, bodies included, that TensorRT's parser makes several such layers of."""
     graphs = list(all_graphs(export.model.proto.graph))
-    constants = set(export.weight_names())
+    constants = set(export.weight_names)
     for graph in graphs:
         constants.update(n.output[0] for n in graph.node if n.op_type == "Constant")
     return {node.name for graph in graphs for node in graph.node if _becomes(node, constants)}

@@ -19,7 +19,7 @@ from precision_bisect.graphs.graph import HALF_TYPES, refill
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.quantization.scales import write_scales
 from precision_bisect.graphs.typed.model_files import save_typed
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.layer_table import LayerName, forms_of
@@ -62,7 +62,7 @@ def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:
 def mixed_model(export: Export) -> TypedGraph:
     """Return the typed model of a plan. Raises NotWritable where there is none."""
     try:
-        writer = TypedWriter(export.model, export.pair, export.scales)
+        writer = writer_of(export.model, export.pair, export.scales)
         typed = writer.write(export.plan, export.settings.guard_islands, seal=export.seal)
     except PrecisionBisectError as error:
         raise NotWritable(error.one_line()) from error
@@ -81,7 +81,7 @@ def write_fp32(folder: RunFolder, export: Export) -> None:
     folder.remove(FP32_MODEL)
     folder.remove(FP32_DATA)
     every = Plan.all_high(len(export.model.table.candidates))
-    typed = TypedWriter(export.model, Pair(low="fp16", high="fp32")).write(every, False)
+    typed = writer_of(export.model, Pair(low="fp16", high="fp32")).write(every, False)
     save_mixed(folder, typed, FP32_MODEL)
 
 
@@ -120,6 +120,7 @@ def not_as_planned(export: Export, typed: TypedGraph) -> Iterator[LayerName]:
     for node in typed.proto.graph.node:
         if node.op_type == "DequantizeLinear" and node.name not in own:
             quantized.update(node.output)
+        # Casts, constants and what moves values have no type of their own to be asked for.
         if node.name not in forms:
             continue
         name = LayerName(node.name)
@@ -154,6 +155,7 @@ def annotate(proto: onnx.ModelProto, export: Export) -> None:
             values["evidence"] = layer.detail
         metadata[layer.name] = {f"{METADATA_PREFIX}.{key}": value for key, value in values.items()}
     model = {POINT_KEY: export.point, RUN_KEY: json.dumps(export.run)}
+    # A newer IR version would have older tools refuse the file.
     if proto.ir_version < _METADATA_SINCE:
         model[LAYERS_KEY] = json.dumps(metadata)
     _set(proto, model, {POINT_KEY, RUN_KEY, LAYERS_KEY})
@@ -181,7 +183,8 @@ def write_exports(folder: RunFolder, export: Export) -> Mapping[str, str | None]
     is. What a former run left of a file that cannot be written is removed. Raises RunFolderError.
     """
     reason, _ = _write_model(folder, export)
-    return {MIXED_MODEL: reason, **write_texts(folder, export, reason)}
+    export = replace(export, folder=folder.path, no_mixed=reason)
+    return {MIXED_MODEL: reason, **write_texts(folder, export)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,18 +213,13 @@ def write_told(folder: RunFolder, export: Export, deployed: Deployed) -> Mapping
         # It needs room for the model a second time; the first is whole, and says the same types.
         with suppress(RunFolderError):
             write_causes(folder, export, deployed.typed)
-    return {**deployed.reasons, **write_texts(folder, export, deployed.reasons[MIXED_MODEL])}
+    return {**deployed.reasons, **write_texts(folder, export)}
 
 
-def write_texts(
-    folder: RunFolder, export: Export, no_mixed: str | None
-) -> Mapping[str, str | None]:
-    """Write the exports that are one text each, as `write_exports` does.
-
-    `no_mixed` says why there is no typed model, None where there is one. Raises RunFolderError.
-    """
+def write_texts(folder: RunFolder, export: Export) -> Mapping[str, str | None]:
+    """Write the exports that are one text each, as `write_exports` does. Raises RunFolderError."""
     reasons: dict[str, str | None] = {}
-    export = replace(export, folder=folder.path, no_mixed=no_mixed)
+    # One of an earlier export would stand beside strings that are not for it.
     if not export.needs_fp32_form:
         folder.remove(FP32_MODEL)
         folder.remove(FP32_DATA)

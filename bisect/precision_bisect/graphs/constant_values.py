@@ -53,6 +53,7 @@ def read_constants(model: Model, readers: frozenset[str]) -> Constants:
         for tensor in graph.initializer
         if tensor.data_type == _FLOAT and tensor.name in read
     }
+    # Constants that nodes compute are constants to engines as well, which fold them first.
     computed = folded(model, constant_outputs(model) & read)
     return Constants(values={**stored, **computed}, folded=frozenset(computed))
 

@@ -123,6 +123,7 @@ def _pass_by(graph: onnx.GraphProto, idle: Set[str]) -> dict[str, str]:
         source = _origin(out, sources)
         if out not in outputs:
             passed[out] = source
+        # The node that makes the source can make the output itself; once, as it has one name.
         elif source in node_outputs and source not in {*outputs, *ends, *sources}:
             ends[source] = out
         else:

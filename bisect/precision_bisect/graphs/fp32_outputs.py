@@ -83,6 +83,7 @@ def timed_outputs(
     The first sample warms up. Raises as `reference_outputs` does.
     """
     session = Session(graph, threads=threads, optimised=optimised)
+    # CPU time, since other processes of this machine lengthen the wall's.
     results, spent = [], [time.process_time()]
     for sample in samples:
         try:
@@ -223,6 +224,7 @@ def _is_size(name: str, view: View, elem_types: Mapping[str, int]) -> bool:
     kind = _whole(elem_types.get(name))
     if kind in (None, "bool"):
         return kind is None
+    # Quantized values are sizes, too, in steps of a scale.
     if view.made_by(name, *_QUANTIZES) is not None:
         return True
     node = view.made_by(name, *_CASTS, *_MOVES)

@@ -237,8 +237,10 @@ def _sort(nodes: Any, ends: Iterable[str]) -> list[str]:
         for name in filter(None, node.output):
             makers.setdefault(name, place)
     sources = [[makers[name] for name in names if name in makers] for names in reads]
+    # Most files are in order: only others are sorted, so that nothing moves without need.
     if any(source >= place for place, some in enumerate(sources) for source in some):
         last = [makers[name] for name in ends if name in makers]
+        # By names, as the order in the file is what is not to be trusted here.
         unread = sorted(range(len(nodes)), key=lambda place: list(nodes[place].output))
         order = list(_sources_first(sources, [*last, *unread]))
         stuck = [nodes[place] for place in sorted({*range(len(nodes))}.difference(order))]
@@ -268,6 +270,7 @@ def _sources_first(sources: Sequence[Sequence[int]], last: Iterable[int]) -> Ite
     for end in last:
         way = [(end, iter(sources[end]))] * (end not in begun)
         begun.add(end)
+        # No recursion: chains are longer than Python's stack is deep.
         while way:
             place, others = way[-1]
             source = next((other for other in others if other not in begun), None)

@@ -27,6 +27,7 @@ def _rows(model: Model) -> list[Row]:
     follows: dict[int, int | None] = {}
     rows: list[Row] = []
     for index, (node, layer) in enumerate(zip(model.proto.graph.node, layers, strict=True)):
+        # Subgraphs read tensors of the graph around them without naming them as inputs.
         read = (*node.input, *sorted(captured(node)))
         inputs = list(dict.fromkeys(producers[name] for name in read if name in producers))
         follows[index] = _source(layer, inputs, layers, follows)

@@ -107,6 +107,8 @@ class Model:
         init=False, default_factory=dict, repr=False, compare=False
     )
     """What `tensor_shapes` has found, by the shapes of the inputs."""
+    held: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """What follows from the model alone, by who found it, and for what."""
 
     def with_io_types(self, io_types: IoTypes) -> "Model":
         """Return the model to be judged and exported with FP32 inputs and outputs in this type."""

@@ -62,9 +62,13 @@ class View:
                 nodes_by_tensor.setdefault(name, []).append(node)
         return nodes_by_tensor
 
-    @cached_property
+    @property
     def _shapes(self) -> dict[str, Dims]:
-        return _dimensions(inferred(self._model.proto))
+        held = self._model.held
+        if View not in held:
+            held[View] = _dimensions(inferred(self._model.proto))
+        dims: dict[str, Dims] = held[View]
+        return dims
 
     def shape(self, name: str) -> Dims | None:
         """Return the dimensions, None for each that is not known; None for an unknown rank."""

@@ -50,7 +50,12 @@ def fused_groups(model: Model) -> Sequence[Group]:
 
     None where it does not load the model.
     """
-    return [kernel.pieces for kernel in fused_kernels(model, CPU_ONLY)]
+    if fused_groups not in model.held:
+        # Not the kernels: their nodes hold the optimised graph with its weights.
+        pieces = [kernel.pieces for kernel in fused_kernels(model, CPU_ONLY)]
+        model.held[fused_groups] = pieces
+    groups: Sequence[Group] = model.held[fused_groups]
+    return groups
 
 
 def fused_kernels(model: Model, disabled: Collection[str] = ()) -> Sequence[Kernel]:
@@ -83,6 +88,7 @@ def norms_of_one_type(model: Model) -> Sequence[Kernel]:
     norms += [Kernel(node, (node.name,)) for node in nodes if node.op_type == _LAYER_NORM]
     if opset(model.proto) >= _LAYER_NORM_SINCE:
         return norms
+    # Below opset 17 the norm alone takes two types, and only with the addition does it not.
     skipping = [k.pieces for k in fused_kernels(model) if k.node.op_type.startswith("Skip")]
     added = frozenset[str]().union(*skipping)
     return [kernel for kernel in norms if not added.isdisjoint(kernel.pieces)]
@@ -93,6 +99,7 @@ def _without_matrices(model: Model) -> onnx.ModelProto:
     proto = copied(model.proto)
     for name, array in model.weights.items():
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        # Fusions look at the values of scalars and vectors; of matrices the shape is enough.
         if array.ndim > 1:
             proto.graph.input.append(helper.make_tensor_value_info(name, kind, array.shape))
     lifted = {value.name for value in proto.graph.input}
@@ -128,6 +135,8 @@ def _kernels(graph: onnx.GraphProto, optimised: onnx.GraphProto) -> list[Kernel]
                 inside.add(place)
                 read |= computed.intersection(producer.input).difference(node.output)
                 waiting += [n for n in producer.input if n in producers and n not in ends]
+        # A piece computed for two kernels would count twice, and one that reads more would hide an
+        # edge.
         if len(inside) > 1 and not inside & taken and read <= set(node.input):
             taken |= inside
             pieces = tuple(graph.node[place].name for place in sorted(inside))

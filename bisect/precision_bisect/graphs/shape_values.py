@@ -4,7 +4,7 @@ ONNX's own inference loses sight of it at common spellings, as of positions that
 the length of a sentence: nothing behind has a shape then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.graphs.graph import constant_of, inferred
+from precision_bisect.graphs.graph import attribute, constant_of, inferred
 
 _ROUNDS = 4
 """So often shapes that became known may make others known; inference of a large graph is slow."""
@@ -26,10 +26,16 @@ _ARITHMETIC = frozenset(
     )
 )
 
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    **{"Add": np.add, "Equal": np.equal, "Mul": np.multiply, "Sub": np.subtract},
+    **{"Identity": np.asarray, "Where": np.where},
+}
+
 
 def with_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
     """Return the graph with the shapes that follow from its inputs'; `proto` is changed."""
     shown = inferred(proto)
+    # Each constant found may settle a shape, from which further constants follow.
     for _ in range(_ROUNDS):
         dims = {
             value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -43,6 +49,7 @@ def with_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
         if not _settle(proto, dims):
             break
         again = inferred(proto)
+        # Inference may stop early at what it then takes for a contradiction.
         if len(again.value_info) < len(shown.value_info):
             break
         shown = again
@@ -89,6 +96,55 @@ def _value(
         return None
     if node.op_type == "ConstantOfShape" and prod(map(int, values[node.input[0]].flat)) > _LARGEST:
         return None
+    with (
+        suppress(Exception),
+        np.errstate(all="ignore"),
+    ):  # whatever a file holds: a shape that is not known
+        value = by_numpy(node, [values.get(name) for name in node.input])
+        if value is None:
+            value = by_reference(node, values, proto)
+        return np.asarray(value) if np.size(value) <= _LARGEST else None
+    return None
+
+
+def by_numpy(node: onnx.NodeProto, read: Sequence[NDArray[Any] | None]) -> Any:
+    """Return what a common node gives for what it reads, None for others; raises anything.
+
+    ONNX's own evaluator takes longer to import than most runs take for all their shapes.
+    """
+    kind, (first, *others) = node.op_type, read
+    axis, axes = attribute(node, "axis"), attribute(node, "axes")
+    if first is None or axes is not None:
+        return None
+    if kind in _ELEMENTWISE:
+        return _ELEMENTWISE[kind](first, *others)
+    if kind == "Concat" and axis is not None:
+        return np.concatenate(read, axis.i)
+    if kind == "Gather":
+        return np.take(first, others[0], 0 if axis is None else axis.i)
+    if kind == "Unsqueeze":
+        return np.expand_dims(first, tuple(others[0]))
+    if kind == "Reshape" and attribute(node, "allowzero") is None:
+        sizes = enumerate(others[0])
+        return first.reshape([size or first.shape[place] for place, size in sizes])
+    if kind == "Cast" and (to := attribute(node, "to")) is not None:
+        target = onnx.helper.tensor_dtype_to_np_dtype(to.i)
+        return first.astype(target) if target.kind in "biu" and first.dtype.kind in "biu" else None
+    if kind == "Slice" and len(others) > 1:
+        starts, ends, *more = others
+        places = [slice(None)] * first.ndim
+        along = range(len(starts)) if not more or more[0] is None else more[0]
+        steps = [1] * len(starts) if len(more) < 2 or more[1] is None else more[1]
+        for place, *bounds in zip(along, starts, ends, steps, strict=True):
+            places[place] = slice(*map(int, bounds))
+        return first[tuple(places)]
+    return None
+
+
+def by_reference(
+    node: onnx.NodeProto, values: Mapping[str, NDArray[Any]], proto: onnx.ModelProto
+) -> Any:
+    """Return what ONNX's own evaluator has a node give; raises anything."""
     from onnx.reference import ReferenceEvaluator  # slow to import
 
     graph = onnx.GraphProto(name="shape", node=[node])
@@ -97,10 +153,5 @@ def _value(
     graph.output.add(name=node.output[0])
     alone = onnx.ModelProto(ir_version=proto.ir_version, graph=graph)
     alone.opset_import.extend(proto.opset_import)
-    with (
-        suppress(Exception),
-        np.errstate(all="ignore"),
-    ):  # whatever a file holds: a shape that is not known
-        (value,) = ReferenceEvaluator(alone).run(None, fed)
-        return np.asarray(value) if np.size(value) <= _LARGEST else None
-    return None
+    (value,) = ReferenceEvaluator(alone).run(None, fed)
+    return value

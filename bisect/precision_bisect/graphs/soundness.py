@@ -86,6 +86,7 @@ def check_nodes(proto: onnx.ModelProto) -> None:
     for graph in all_graphs(proto.graph):
         for node in graph.node:
             look_at_clock()
+            # Of operators of others nothing is known here; their session refuses them.
             if node.domain not in _DOMAINS:
                 continue
             if node.op_type not in bounds:
@@ -157,6 +158,8 @@ def _expanded(
                 f"the model's local function {called[1]!r} calls itself, or too many call it",
                 "export without functions",
             )
+        # Each body is counted once, so that the count of what is nested takes no longer than the
+        # file is long.
         if called not in sizes:
             body = functions[called].node
             sizes[called] = _expanded(body, functions, sizes, (*within, called))

@@ -96,6 +96,7 @@ def _spread(proto: onnx.ModelProto, types: dict[str, int]) -> None:
         for name, formal in zip(node.output, formals(schema.outputs), strict=False):
             kind = bound.get(formal.type_str, BY_ORT_NAME.get(formal.type_str))
             if name and kind is not None:
+                # What inference has told is not overruled.
                 types.setdefault(name, kind)
 
 

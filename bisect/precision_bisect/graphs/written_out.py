@@ -45,6 +45,7 @@ def with_functions(proto: onnx.ModelProto, operators: Container[str]) -> onnx.Mo
         for node in graph.node:
             if node.op_type not in operators or node.domain not in ("", "ai.onnx"):
                 continue
+            # A function of its own for each node: attributes and types make them differ.
             body = _function(node, version, types)
             if body is not None:
                 body.domain, body.name = _DOMAIN, f"{node.op_type}_{len(functions)}"

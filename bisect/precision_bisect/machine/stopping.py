@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO, Any, Self
 
 from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.machine.interrupts import answer_between_imports
 
 GRACE_S = 10.0
 """So long other threads may take to end their calls after a first signal."""
@@ -104,6 +105,7 @@ def stoppable(stop: Callable[[], None], *, alone: bool = True) -> Iterator[None]
     call = _Call(stop, alone)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
+    # The process that waits for this copy counts the limit of a call, which begins and ends here.
     if alone and _LIMITS.tell is not None:
         _LIMITS.tell(True)
     try:
@@ -224,9 +226,11 @@ def _listen(pipe: int) -> None:
             continue
         heard += 1
         _LIMITS.stop(lambda call: call.thread == main, "interrupted")
+        # Who asks twice does not wait for calls of other threads.
         if heard > 1:
             _LIMITS.stop(lambda _: True, "interrupted")
         else:
+            # A call of another thread may be near its end, and its trial worth keeping.
             others = (lambda _: True, "interrupted")
             timer = threading.Timer(GRACE_S, _LIMITS.stop, others)
             timer.daemon = True
@@ -250,7 +254,7 @@ class AnswersSignals(ABC):
         self._listening = stopped_by_signals()
 
     def __enter__(self) -> Self:
-        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.interrupt)
+        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._answer)
         if hasattr(signal, "SIGHUP"):  # not every system has it
             handled[signal.SIGHUP] = lambda *_: let_go()
         for number, handler in handled.items():
@@ -263,6 +267,9 @@ class AnswersSignals(ABC):
         self._listening.__exit__(None, None, None)
         for number, handler in self._former.items():
             signal.signal(number, handler)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        answer_between_imports(self.interrupt, number, frame)
 
     @abstractmethod
     def interrupt(self, number: int, frame: FrameType | None) -> None:

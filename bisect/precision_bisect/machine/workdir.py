@@ -45,6 +45,7 @@ def workdir() -> Iterator[Path]:
             "point TMPDIR to a writable folder with free space",
         ) from error
     _OPEN.add(path)
+    # A killed process removes nothing: another one waits for its end.
     guardian = _guardian(path)
     try:
         yield path

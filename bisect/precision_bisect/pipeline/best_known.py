@@ -69,6 +69,7 @@ def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[End
     are certified anew, and a layer that can go goes.
     """
     ending = standing.ending
+    # Draws of its own: those that were seen have had a part in choosing.
     first = drawn = CURVE_DRAW + 1 + DRAWS * len(ending.passed_over)
     for plan in _better(curve, standing)[:TRIED]:
         if plan in standing.refuted:
@@ -78,6 +79,7 @@ def best_known(problem: Problem, curve: Curve, standing: Standing) -> Search[End
         )
         outcome = yield from _held(holding, plan, curve.tried[plan], standing)
         if outcome is None:
+            # The next plan is judged by draws that this one has not used up.
             drawn = holding.drawn
             continue
         plan = yield from _certified(holding, plan, outcome, standing, first + 2 * TRIED)

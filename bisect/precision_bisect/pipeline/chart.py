@@ -142,6 +142,7 @@ def charted(
     """
     if curve.culprits is None:
         return CurveSection()
+    # A run that ends with the curve has no answer to mark in it.
     answer = None if ending.status is Status.STOPPED else plan
     outcome = None if answer is None else outcome_of_answer(driver, answer, ending.samples)
     names = prepared.case.model.table.names

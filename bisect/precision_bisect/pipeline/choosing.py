@@ -51,6 +51,8 @@ def first_chosen(problem: Problem, pool: Sequence[int]) -> Search[SampleSet]:
     first = [Plan.of(())]
     beyond_range = problem.beyond_range()
     if beyond_range is not None and len(beyond_range) < problem.size:
+        # Samples that overflow hide all others with every layer low: with those layers high, the
+        # rest show.
         first.append(beyond_range)
     outcomes = yield tuple(
         Proposal(
@@ -116,6 +118,7 @@ def judged_by_others(
             unjudged=(),
         )
         joined = SampleSet.chosen(hardest([failing]))
+        # What has failed joins; what was hardest before is not forgotten.
         wanted = SampleSet.chosen(hardest([failing], chosen.numbers or ()))
         again = holding.renewed()
         again.spread = _over(plan, one_by_one) if holding.spread is None else holding.spread

@@ -145,6 +145,7 @@ def conclude(
         fused=fused,
         leaving=answer.plan,
     )
+    # A rung of a ladder, whose whole is told once it is climbed.
     if fused is None:
         return _result(run, None)
     yield from _explain(run)

@@ -107,6 +107,7 @@ class _Steps(NamedTuple):
         ending = replace((yield from on_samples(chosen, search)), samples=chosen)
         if ending.plan is None or ending.status is Status.STOPPED:
             return ending
+        # Before the others judge: what is widened for unseen inputs may hold on them as well.
         if self.course.risk is not None:
             plan = yield from on_samples(
                 chosen, safer(ending.plan, self.holding, self.course.risk)
@@ -128,9 +129,11 @@ class _Steps(NamedTuple):
             return ending
         whole = self.course.until == "answer"
         by_others = yield from judged_by_others(plan, self.holding.renewed(), chosen, widen=whole)
+        # Culprits are what they are: no layer is added for others.
         if not whole and not by_others.outcome.passed:
             message = culprits_alone(len(plan))
             return replace(ending, status=Status.STOPPED, message=message)
+        # Not judged is not refuted, and is said.
         if by_others.outcome.verdict is None:
             ending = ending.adding(refuted(by_others.outcome, "all other samples"))
         if by_others.plan == plan:

@@ -29,7 +29,7 @@ from precision_bisect.exports.write import (
     write_gain,
     write_told,
 )
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.comparators.script import ScriptComparator
 from precision_bisect.judging.inputs.loops import PLAIN
@@ -80,6 +80,7 @@ def exported_plan(
     curve, missing = (chart.curve, chart.culprits), list[str]()
     try:
         point, kept = kept_at(prepared.case.options.export_point, answer.kept, deploy, curve)
+    # The search is over: a point that does not exist is a remark, and the plan to deploy leaves.
     except UsageError as error:
         missing = [error.one_line()]
         point, kept = kept_at(DEPLOY, answer.kept, deploy, curve)
@@ -87,6 +88,7 @@ def exported_plan(
         point = NEAR_MISS
     if point in (FEWEST, NEAR_MISS) and answer.plan is None:
         return None, missing
+    # Other points of the curve may split a module.
     whole = ending.by_modules
     modules = () if whole is None or point not in (DEPLOY, FEWEST) else whole.names
     return ExportedPoint(kept=list(map(LayerName, kept)), point=point, modules=modules), missing
@@ -173,6 +175,7 @@ def deploying(
         modules=answer.modules,
         seal=prepared.backend.emulated or "onnxruntime" in case.options.targets,
     )
+    # The file as it is computes all high: a copy of it would only look like an answer.
     if not gains(export):
         reason = write_gain(folder, export)[LAYER_PRECISIONS]
         tf32_on = case.options.engine.in_tf32
@@ -183,13 +186,18 @@ def deploying(
         checking = None
         if deployed.deployment is not None and check:
             expected = None
+            # A plan that has failed here, or a function of this process, cannot be expected to
+            # pass there.
             if passed and case.loop.sendable:
                 expected = Expected(reference=case.reference, comparator=case.comparator)
             stored = deployed.deployment.samples > 0
             checking = held_open.enter_context(_check(prepared, folder, expected, stored=stored))
 
         def completed(diagnosis: Sequence[Diagnosis], verdict: Recheck | None) -> Written:
-            full_export = replace(export, diagnosis=diagnosis)
+            no_mixed = deployed.reasons[MIXED_MODEL]
+            full_export = replace(
+                export, diagnosis=diagnosis, folder=folder.path, no_mixed=no_mixed
+            )
             reasons = write_told(folder, full_export, deployed)
             return _written(full_export, reasons, deployed.deployment, verdict)
 
@@ -207,7 +215,6 @@ def _written(
     verdict: Recheck | None,
 ) -> Written:
     reason = reasons[LAYER_PRECISIONS]
-    export = replace(export, no_mixed=reasons[MIXED_MODEL])
     missing = MIXED_MODEL if reasons[MIXED_MODEL] else RUN_SCRIPT
     notes = [f"no {missing}: {reasons[missing]}"] if reasons[missing] else []
     if deployment is not None and deployment.left_out:
@@ -362,7 +369,7 @@ def profiling(prepared: Prepared) -> Iterator[Callable[[Plan, float | None, floa
     def profiled(plan: Plan, latency: float | None, limit_s: float) -> Costs:
         limits = Limits(time_s=limit_s, memory_mib=case.options.trial_memory_mib)
         answer, low = slot.call_bare(child.times, spec, [plan, Plan.of(())], limits=limits)
-        writer = TypedWriter(case.model, case.pair, case.scales)
+        writer = writer_of(case.model, case.pair, case.scales)
         graph = prepared.graph or cost_graph(case.model, case.shapes)
         return island_costs(writer, graph, plan, (answer, low), latency)
 

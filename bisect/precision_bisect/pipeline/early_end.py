@@ -25,6 +25,7 @@ def end_early(stopped: Stopped, options: Options, budget: Budget, lock: RunLock)
         raise stopped
     folder = lock.open(overwrite=options.overwrite, rungs=bool(options.ladder))
     if options.resume:
+        # What is there already is more than this, which has no trial.
         with suppress(RunFolderError):
             return read_result(result_file(folder.path), "")
     result = Result(

@@ -24,6 +24,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.chart import outcome_of_answer
 from precision_bisect.pipeline.evaluators import evaluator, evaluators
+from precision_bisect.pipeline.fastest import cost_graphs
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import unseen_share
@@ -118,6 +119,7 @@ def other_targets(
     for target, effects in affected.items():
         if target in prepared.unknown_to or (refused and target == "onnxruntime"):
             continue
+        # Targets that round in the same places give the same outputs: one trial serves them.
         alike = next((names for other, names in groups if other == effects), None)
         if alike is not None:
             alike.append(target)
@@ -227,6 +229,7 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
             engine = replace(prepared.case.options.engine, tf32="on")
+            # Times of several GPUs would not be of one machine.
             first = prepared.case.options.gpus[:1]
             options = replace(prepared.case.options, engine=engine, workers=1, gpus=first)
             here = prepared.here and _made(prepared, options)
@@ -255,6 +258,23 @@ def fp32_in_tf32(prepared: Prepared, samples: SampleSet) -> Proposal:
             "FP32 in TF32, as deployed",
         ),
     )
+
+
+def fp32_as_deployed(prepared: Prepared) -> Proposal:
+    """Return the trial of FP32 in TF32, with what time it takes by estimate."""
+    fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
+    if prepared.backend.emulated:
+        fp32 = replace(fp32, reason=f"{fp32.reason}{_estimated(prepared)}")
+    return replace(fp32, phase=Phase.PREFLIGHT)
+
+
+def _estimated(prepared: Prepared) -> str:
+    """Say what time FP32 in TF32 takes by estimate, and every layer low."""
+    graph, everything = cost_graphs(prepared), prepared.everything.kept
+    costs = graph(tf32=prepared.case.options.engine.in_tf32)
+    plain = costs.time(everything) or 1.0
+    tf32, low = graph(tf32=True).time(everything) / plain, costs.time(()) / plain
+    return f" (by estimate {tf32:.0%} of the time without it, every layer low {low:.0%})"
 
 
 def error_of_fp32(prepared: Prepared, samples: SampleSet) -> Search[float]:
@@ -297,6 +317,7 @@ def with_tf32(
         (fp32,) = yield (fp32_in_tf32(file, samples),)
         if own is not None:
             return _compared((fp32, own), limit)
+        # A build costs seconds to minutes, and would show a failure that is known.
         forecast = over_the_limit(prepared, driver, answer, samples)
         if forecast is not None and driver.recorded(proposal) is None:
             return WithTf32(

@@ -56,6 +56,7 @@ class RankedByEngine:
         try:
             errors = self._errors(feeds)
             forecasts = ErrorForecasts(case.model, errors, feeds, case.options.emulator_threads)
+        # Ranking is advice to the search: without it the emulator's serves.
         except (PrecisionBisectError, RuntimeError) as error:
             return self._noting(shortened(str(error)))
         try:

@@ -321,6 +321,7 @@ def with_advice(
                 ),
             )
             return (yield from advised(diagnosed))
+    # Sessions of changed models take memory that the exports need.
     finally:
         prepared.rest()
 

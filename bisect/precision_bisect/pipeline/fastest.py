@@ -121,6 +121,7 @@ class Rivals:
         weights, of_file = self.estimates.instead["smallest"], self.beside or self
         file, fewest = of_file.estimates, of_file.answer.kept
         everything, file_weights = range(file.plain.size), file.instead["smallest"]
+        # Time is told beside FP32 of the file as given, which is what its user has.
         high = file.of(case if high_case is None else high_case)
         high_ms, full_ms = (graph.time(everything) or 1.0 for graph in high)
         plain_ms = file.plain.time(everything) or 1.0
@@ -146,24 +147,33 @@ class Rivals:
         return Deployable(plan=plan, outcome=outcome, case=case, record=record)
 
 
-def estimates_of(prepared: Prepared) -> Estimates:
-    """Return what plans cost by the first sample's shapes, or at the batch that is timed.
+def cost_graphs(prepared: Prepared) -> "partial[CostGraph]":
+    """Return what makes cost graphs by the first sample's shapes, or at the batch that is timed.
 
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target. Where a graph has
-    no other batch, launches alone do not count in a full one.
+    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
     """
     case = prepared.case
     model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
-    fused, in_tf32 = fused_groups(model), case.options.engine.in_tf32
+    fused = fused_groups(model)
     if batch is not None:
         model, shapes = at_batch(model, shapes, batch)
-    graph = partial(cost_graph, model, shapes, fused=fused)
+    return partial(cost_graph, model, shapes, fused=fused)
+
+
+def estimates_of(prepared: Prepared) -> Estimates:
+    """Return what plans cost as `cost_graphs` has it, and in a full batch.
+
+    Where a graph has no other batch, launches alone do not count in a full one.
+    """
+    case, graph = prepared.case, cost_graphs(prepared)
+    in_tf32, (model, shapes) = case.options.engine.in_tf32, graph.args
+    # Inputs with different first dimensions have no batch in common.
     own = {shape[0] for shape in shapes.values() if shape}
     full = partial(graph, kernel_ms=0.0)
     if len(own) == 1:
         with suppress(CannotBatchError):
             many, at = at_batch(model, shapes, FULL * own.pop())
-            full = partial(cost_graph, many, at, kernel_ms=0.0, fused=fused)
+            full = partial(cost_graph, many, at, **graph.keywords, kernel_ms=0.0)
     return Estimates(
         plain=graph(tf32=in_tf32),
         full_batch=full(tf32=in_tf32),
@@ -323,6 +333,7 @@ def _candidates(
     Those that are to be `safer` only have to be faster than every layer high.
     """
     starts = [rivals.answer, *rivals.starts]
+    # A layer whose forecast is infinite fails every plan that has it low.
     pinned = frozenset(i for i, error in enumerate(rivals.errors) if math.isinf(error))
     plans = {
         *starts,
@@ -334,6 +345,7 @@ def _candidates(
         [plan for plan in plans if plan not in rivals.refuted and costs.time(plan.kept) < high_ms]
         if safer
         else _no_slower(rivals, plans, costs, case),
+        # Plans that are known cost no trial, so they come first.
         key=lambda plan: (plan not in starts, costs.time(plan.kept), plan),
     )
 

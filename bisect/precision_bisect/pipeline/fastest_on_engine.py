@@ -99,6 +99,7 @@ def deployable_on_engine(
     if limit is None:
         return None
     floor = yield from error_of_fp32(prepared, samples)
+    # FP32 in TF32 has used up what plans would need: they compete without it.
     if floor > ROOM * limit:
         floor, trial = 0.0, replace(trial, case="", draw=trial.draw and FIRST_DRAW)
     contest = Contest(
@@ -298,4 +299,5 @@ def _corrected(costs: CostGraph, outcomes: Mapping[Plan, Outcome]) -> CostGraph:
         )
         for factor in CAST_FACTORS
     ]
+    # By order, as the contest needs no more, and absolute times differ by machine.
     return max(graphs, key=alike)

@@ -110,12 +110,14 @@ class FusedCase:
             if not safe or not is_better(lowest, of_file, objective):
                 fused.rest()
                 return ()
+        # The fewest of this form first: where they are none and safe, no plan is faster.
         best, failed = yield from on_samples(samples, self._in_case(self._fewest(fused, own)))
         if best is None:
             return ()
         own = replace(own, answer=best[0], outcome=best[1], refuted=failed)
         deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
         if best[0] or not as_safe(deployable.record.unseen_share, None):
+            # TF32's own error takes part of the limit before any layer is low.
             floor = (yield from error_of_fp32(self.given, samples)) if self._in_tf32 else 0.0
             if fused.backend.emulated:
                 search = self._in_case(self._by_estimate(fused, own, floor))
@@ -141,6 +143,7 @@ class FusedCase:
             return None
         model = fused.case.model
         names = {layer.name for layer in self.given.case.model.table.layers}
+        # What has a name that the file has not is what was put together.
         fresh = (layer.op_type for layer in model.table.layers if layer.name not in names)
         low = driver.recorded(self._all_low(samples))
         kept, outcome = self.holding or (None, None)
@@ -286,6 +289,7 @@ def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:
     The samples as given decide.
     """
     untried = sorted(plan.indices, key=lambda layer: errors[layer])
+    # Halves, as in group testing: most layers here need not be kept.
     size = (len(untried) + 1) // 2
     for _ in range(DROPPED):
         if not untried:

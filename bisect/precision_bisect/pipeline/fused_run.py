@@ -99,6 +99,7 @@ class _AsPlaced:
             few = partial(
                 forecaster, options=options, scales=spec.scales, factors=factors, few=True
             )
+            # The form has operators that the file has not, and some may have no kernel.
             model = pin_unbuildable(model, few(model), options.low)
             backend = here = few(model)
         return Placed(

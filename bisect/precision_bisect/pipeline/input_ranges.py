@@ -85,6 +85,7 @@ def _reached(
             if tensor:
                 whole = node.op_type == "Cast" and tensor != name
                 yield SizedInput(start, node.op_type, node.name, tensor, whole)
+                # A Cast to integers ends the float's way; another reading goes on.
                 if not whole:
                     continue
             if node.op_type not in _PASSING or not _carries(node, name):
@@ -129,6 +130,8 @@ TOLD = 2.0**-7
 """The step of the low type from which an operator is told: FP16 has it from 8 on, where an angle
 is off by up to half of that, 0.004."""
 _ALWAYS = ("GridSample",)
+RANGE = "range:"
+"""What cases are called in which samples are moved to the ends of an input's range."""
 
 
 class _RangedInput(NamedTuple):
@@ -195,7 +198,8 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
         moved = case.samples[:MOST_MOVED_SAMPLES]
         end_samples = [] if ends is None else at_ends(moved, name, ends)
         tensors = list(dict.fromkeys(operator.tensor for operator in some)) or [name]
-        beside = case.named(f"range:{name}" + f",{TF32}" * case.options.engine.in_tf32)
+        # A trial of its own case: its samples are not those that the answer is judged by.
+        beside = case.named(f"{RANGE}{name}" + f",{TF32}" * case.options.engine.in_tf32)
         yield _RangedInput(name, values, some, ends, end_samples, tensors, beside)
 
 
@@ -225,6 +229,7 @@ def _input_range(prepared: Prepared, ranged: _RangedInput, largest: _Largest) ->
     """Return what is known of an input without a trial; None where its size does not matter."""
     half, both = LOW_TYPES.get(prepared.case.options.low, FP16), ("", ranged.name)
     most = {name: max(largest[name, where] for where in both) for name in ranged.tensors}
+    # Where steps are fine enough at that size, it may be as large as it likes.
     operators = [op for op in ranged.sized if _matters(op, _step(most[op.tensor], half))]
     if not operators and ranged.name not in prepared.case.options.ranges:
         return None

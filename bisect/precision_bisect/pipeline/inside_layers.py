@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from precision_bisect.backends.emulation.semantics import whole_kernels
 from precision_bisect.errors import ModelError, counted, first_of
+from precision_bisect.explaining.diagnosis.extremes import born_not_finite
 from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
 from precision_bisect.explaining.diagnosis.instrument import (
     Instrument,
     births,
-    born_not_finite,
     broken_under,
 )
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite, not_finite
@@ -113,6 +113,7 @@ def reference_trouble(case: Case) -> str:
         own = isinstance(case.loop, FunctionLoop)
         run = ReferenceSession(case.model, case.options.threads, optimised=case.optimised).step
         steps = recorded(case.loop, run, sample)
+        # Inputs of the step that broke show it; those of the first one are sound.
         sample, outputs = steps[-1]
         if non_finite([outputs]):
             where = f", in {'call' if own else 'step'} {len(steps)} of the loop"
@@ -125,6 +126,7 @@ def reference_trouble(case: Case) -> str:
     born = where + ("" if layer is None else f", born in {layer.op_type} {layer.name}")
     if layer is not None and (weight := _weight_not_finite(case.model, layer)):
         return f"{trouble}{born}, which reads {weight}; mend that first"
+    # A division by 0 after an addition that the exporter has dropped.
     dropped = layer is not None and layer.op_type in _GUARDED
     if dropped and by_torch_export(case.model.proto):
         return (
@@ -205,6 +207,7 @@ def _unfelt(
     marked = in_file and "margin" in [point.point for point in curve]
     if plan is None or not (marked or prepared.backend.emulated):
         return []
+    # What overflows without a trace in these outputs: an answer passes and keeps it low.
     beyond = (prepared.problem.overflowing() or plan).without(plan.kept).with_(born.kept)
     if not beyond:
         return []

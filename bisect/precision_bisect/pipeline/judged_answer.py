@@ -125,6 +125,8 @@ def latencies(driver: Driver, everything: Plan, answer: Plan | None) -> Timed:
     timed = [latency for latency in latency_by_plan.values() if latency]
     if not timed:
         return Timed()
+    # Each build has its own turn with FP32: ratios of those are compared, not times of different
+    # minutes.
     paces = {name: paced(high, latency) for name, latency in latency_by_plan.items()}
     own = paces["kept"]
     return Timed(
@@ -311,6 +313,7 @@ def _terms(prepared: Prepared, ending: Ending) -> Terms:
         uncertified = Uncertified.SPREAD
     elif ending.status in CUT_OFF:
         untested = CUT_OFF[ending.status]
+    # Fewest layers were found, and others added for speed: none of those was meant to be needed.
     elif ending.found is not None:
         untested = "not tried: changed for speed"
     elif not prepared.loaded.strategy.minimal:

@@ -64,6 +64,7 @@ def layers_of(patterns: Sequence[str], table: LayerTable, flag: str) -> frozense
         pattern: [i for i, layer in enumerate(every) if _is(layer, pattern)]
         for pattern in patterns
     }
+    # What is no layer's name may be a pattern, or an operator.
     open_ = [pattern for pattern, those in places_by_pattern.items() if not those]
     names, types = [layer.name for layer in every], [layer.op_type for layer in every]
     for pattern, (named, of_types) in zip(open_, matches(open_, names, types, flag), strict=True):
@@ -244,6 +245,8 @@ def start_of(options: Options, model: Model) -> tuple[frozenset[LayerName], Sequ
         *strange,
         *sorted(named.difference(layer.name for layer in model.table.with_bodies)),
     ]
+    # A start that keeps nothing is a mistake in the file or of the model: say so before hours of
+    # search.
     if not candidates:
         what = "names no layer that is decided on" if named or unknown else "keeps no layer"
         examples = f", such as {shortened(unknown[0])!r}" if unknown else ""

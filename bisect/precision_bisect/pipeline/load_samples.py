@@ -43,6 +43,7 @@ def refuse_inputs(options: Options, model: Model) -> None:
                     f"{flag} names {name!r}, which is no input of the model",
                     f"its inputs are {', '.join(names) or 'none'}",
                 )
+    # Before any sample is read or made up: a flag's mistake costs no minute.
     for name in () if isinstance(options.inputs, Path) else given_image_flags(options):
         raise UsageError(
             f"{flag_name(name)} is for images", "give their folder by --inputs, or leave it out"

@@ -27,6 +27,7 @@ def keep_made(loaded: Loaded, work: Path, folder: RunFolder) -> Loaded:
     models: tuple[Path, ...] = (
         (model_path.with_name(f"{model_path.name}.data"), model_path) if ours else ()
     )
+    # Data before the model: a model without its data cannot be opened.
     for source in (work / REFERENCE, *models):
         if source.exists():
             with folder.writing(source.name) as path:

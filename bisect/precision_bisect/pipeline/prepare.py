@@ -46,7 +46,7 @@ from precision_bisect.graphs.typed.pinning import (
     pin_formless,
     pinned_remarks,
 )
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.inputs.copies import Copies, copies_for
@@ -133,6 +133,7 @@ class Prepared:
             builds=not self.backend.emulated,
             as_deployed=not (isinstance(self.backend, Hasty) and self.backend.hasty),
             workers=self.case.options.workers,
+            # Without costs each layer counts as one.
             costs=() if self.graph is None else self.graph.alone_ms,
             graph=self.graph,
             speed=self.case.options.speed if self.case.options.speed.given else None,
@@ -285,7 +286,7 @@ def assemble(
         values = shape_inputs(model.proto.graph, model.inputs)
         shape_ranges(model.inputs, options.engine, shapes, values)
     _check_ranking(options, emulated=backend.emulated)
-    beyond = TypedWriter(model, pair).out_of_range
+    beyond = writer_of(model, pair).out_of_range
     maybe_remarks = (
         beyond_remark(beyond, pair),
         unpredicted(model),

@@ -80,6 +80,7 @@ def reopen(
             "search again with it",
         )
     changes = {name: value for name, value in flags.items() if name != "io_types"}
+    # The three say one range: some of the run's beside some of the flags' might be out of order.
     if changes.keys() & set(SHAPES):
         changes = {**{name: {} for name in SHAPES}, **changes}
     asked = {name: value for name, value in changes.items() if name not in NOT_TOLD}

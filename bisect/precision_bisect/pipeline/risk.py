@@ -64,6 +64,7 @@ class Spread(NamedTuple):
             return None
         logs = [_log(error, limit) for error in errors]
         ordered = sorted(logs)
+        # Samples of two kinds have no common spread: a mean between them is no sample's.
         if any(b - a >= KINDS_APART for a, b in pairwise(ordered)):
             return None
         copied = [
@@ -73,6 +74,7 @@ class Spread(NamedTuple):
         ]
         count, own = len(logs), math.sqrt(fmean(copied)) if copied else jitter
         among = stdev(logs) if count > 1 else 0.0
+        # Few samples say little of their own spread: that of copies counts as PRIOR samples more.
         square = PRIOR * max(LEAST_SD, OF_COPIES * own) ** 2 + (count - 1) * among**2
         return cls(count, fmean(logs), math.sqrt(square / (count + PRIOR - 1)))
 
@@ -167,11 +169,13 @@ def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
             ranked = yield from rank(holding.problem)
             law = Law.of(ranked.scores, without=plan)
         wanted = law.left(added) / over
+        # Errors of layers add up by squares: as many join as the law asks for, at least one.
         places = range(added + 1, law.steps)
         added = next((count for count in places if law.left(count) <= wanted), law.steps)
         wider = plan.with_(law.order[:added])
     if wider == plan:
         return plan
+    # The pool has chosen how much wider it is, so a draw that had no part judges it.
     recheck = yield from holding.judge(wider, f"the answer for --risk {risk:.2g}")
     while not recheck.passed:
         larger = (yield from holding.widened(wider, recheck)) if recheck.verdict else None

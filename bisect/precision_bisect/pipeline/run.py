@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from precision_bisect.errors import RunFolderError
@@ -18,6 +17,7 @@ from precision_bisect.pipeline.conclude import conclude
 from precision_bisect.pipeline.early_end import end_early
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fused_case import FusedCase
+from precision_bisect.pipeline.input_ranges import RANGE
 from precision_bisect.pipeline.loading import load_run
 from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble
@@ -44,7 +44,7 @@ from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.engine_store import Store
 from precision_bisect.search.sample_sets import searched
-from precision_bisect.trial import OneByOne, Outcome, Trial
+from precision_bisect.trial import Outcome, Trial
 
 
 def run_pair(
@@ -61,6 +61,7 @@ def run_pair(
             prepared = assemble(loaded, observer, work, executor=executor)
     except Stopped as stopped:
         return end_early(stopped, options, budget, lock)
+    # Only now: a run that is refused leaves no folder, and takes no other's place.
     folder = lock.open(overwrite=options.overwrite, rungs=False)
     asked_low = AskedLow(loaded=loaded, executor=executor, work=work / "asked")
     prepared = replace(prepared, loaded=keep_made(prepared.loaded, work, folder))
@@ -153,12 +154,12 @@ def _refuse_others(recorded: Sequence[Trial], prepared: Prepared, path: Path) ->
     """Raise RunFolderError for trials of layers or of samples that the run has not."""
     samples = frozenset(range(len(prepared.case.sets.feeds)))
     most = Plan.all_high(len(prepared.case.model.table.candidates)).mask
-    for proposal, one_by_one in ((t.proposal, t.outcome.evidence.one_by_one) for t in recorded):
-        single = one_by_one or OneByOne(numbers=(), errors=())
-        judged = (single.numbers, single.failed, single.unjudged, proposal.samples.numbers or ())
-        # Another case may have layers and samples of its own: a fused form, the ends of a range.
-        own = 0 <= proposal.plan.mask <= most and samples.issuperset(chain(*judged))
-        if not (own or proposal.case):
+    for trial in recorded:
+        proposal, single = trial.proposal, trial.outcome.evidence.one_by_one
+        # A fused form has layers of its own, and the ends of a range are samples of their own.
+        foreign = not proposal.case and proposal.plan.mask > most
+        judged = () if single is None or RANGE in proposal.case else single.numbers
+        if foreign or not samples.issuperset((*(proposal.samples.numbers or ()), *judged)):
             what = f"{path} is damaged: it has trials of other layers or samples than the run"
             raise RunFolderError(what, "search anew with --overwrite")
 

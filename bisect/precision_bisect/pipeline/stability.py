@@ -199,6 +199,8 @@ class StabilityCheck:
         if wider_plans:
             return self.whole(min(wider_plans, key=len))
         ranking = yield from rank(self.problem)
+        # What is left of the error by the squares of single forecasts, without the layers that are
+        # kept.
         law = Law.of(ranking.scores, without=plan)
         if self.spread is None:
             self.spread = _refuted(plan, refuted)
@@ -207,6 +209,7 @@ class StabilityCheck:
             fails = added, outcome
             added = law.next(added, outcome, self.problem.tolerance, self.builds)
             outcome = yield from self._wider(plan, law, added)
+            # A plan just below the limit would fail the next draw.
             if outcome.passed and self.leaves_room(plan.with_(law.order[:added])):
                 smallest = yield from self._narrowed(plan, law, fails, (added, outcome))
                 return self.whole(smallest)

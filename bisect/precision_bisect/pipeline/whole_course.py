@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from precision_bisect.backends.emulation.emulator_plugin import opens_late
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.pipeline.best_known import Standing, best_known
@@ -16,7 +17,7 @@ from precision_bisect.pipeline.choosing import (
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.pipeline.elsewhere import (
     error_of_fp32,
-    fp32_in_tf32,
+    fp32_as_deployed,
     has_tf32,
     in_tf32,
 )
@@ -54,7 +55,7 @@ from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.rounding_law import Law
-from precision_bisect.search.sensitivity import rank
+from precision_bisect.search.sensitivity import LARGE, rank
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
 
@@ -259,6 +260,7 @@ def _by_estimate(
     cases: dict[CaseName, float] = {"": 0.0}
     if limit is not None and floor <= ROOM * limit:
         cases = {TF32: floor, **cases}
+    # With TF32 first: it is what libraries do unless told, and faster where it holds.
     for case, error in cases.items():
         search = fastest(
             prepared.problem,
@@ -322,6 +324,7 @@ def _better(
     better = yield from on_samples(ending.samples, best_known(problem, curve, standing))
     if better is None or better.plan is None:
         return None
+    # Plans of the curve have seen the chosen samples alone.
     if not (yield from _passes_others(prepared, better.plan, ending)):
         return None
     if options.holdout:
@@ -343,12 +346,9 @@ def searched_in(
         )
     try:
         unlike = part or prepared.case.options.elsewhere or prepared.case.sets.others
-        if not unlike and has_tf32(prepared):
+        if not unlike and not _ranked_long(prepared) and has_tf32(prepared):
             # What FP32 comes to where it is deployed is known before anything is searched.
-            fp32 = fp32_in_tf32(prepared, SampleSet.JUDGED)
-            if prepared.backend.emulated:
-                fp32 = replace(fp32, reason=f"{fp32.reason}{_estimated(prepared)}")
-            yield (replace(fp32, phase=Phase.PREFLIGHT),)
+            yield (fp32_as_deployed(prepared),)
         search = _in_case(case, _course(prepared, part=part))
         return (yield from (search if fused is None else answered(search, fused.answered)))
     except BudgetSpent as spent:
@@ -361,13 +361,13 @@ def searched_in(
         return Ending(status=Status.INTERRUPTED)
 
 
-def _estimated(prepared: Prepared) -> str:
-    """Say what time FP32 in TF32 takes by estimate, and every layer low."""
-    estimates = estimates_of(prepared)
-    everything = prepared.everything.kept
-    plain = estimates.plain.time(everything) or 1.0
-    tf32, low = estimates.tf32.time(everything) / plain, estimates.plain.time(()) / plain
-    return f" (by estimate {tf32:.0%} of the time without it, every layer low {low:.0%})"
+def _ranked_long(prepared: Prepared) -> bool:
+    """Tell whether an answer takes long, so that FP32 in TF32 is judged once there is one.
+
+    In the largest models what judges that has the memory to itself, before anything else.
+    """
+    model, size = prepared.case.model, prepared.problem.size
+    return prepared.backend.emulated and size > LARGE and not opens_late(model)
 
 
 def _course(prepared: Prepared, *, part: bool) -> Search[Ending]:

@@ -93,6 +93,7 @@ def searched_by_module(problem: Problem, strategy: Strategy, modules: Modules) -
         problem,
         names=names,
         modules=names,
+        # The strategy knows modules alone, each with what its layers cost together.
         costs=[sum(problem.costs[i] for i in unit) for unit in units] if problem.costs else (),
         graph=None,
         passing=start if passes else None,

@@ -41,6 +41,7 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    # Behind the enumerations, as members of these are of both kinds.
     if isinstance(value, int | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):

@@ -59,6 +59,7 @@ def told_options(options: Options) -> dict[str, Any]:
     content = options_to_json(options)
     engine = options.engine
     told = {name: value for name, value in content["engine"].items() if name not in NOT_TOLD}
+    # Paths are of this machine, and results are sent around.
     for name in ("plugins", "ort_custom_ops"):
         told[name] = [path.name for path in getattr(engine, name)]
     if engine.config_script is not None:

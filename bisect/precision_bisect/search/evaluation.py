@@ -189,6 +189,8 @@ class Evaluator:
         """Judge each sample by itself; feeds and references are held no longer than that takes."""
         backend = self.emulator if proposal.kind is Kind.PREDICT else self.backend
 
+        # Figures of elements take a pass over all outputs, so only trials that the screen shows
+        # have them.
         tells = proposal.phase is Phase.RECHECK and proposal.samples.numbers is not None
         errors: dict[int, Sequence[OutputError]] = {}
 

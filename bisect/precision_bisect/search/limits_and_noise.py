@@ -106,6 +106,7 @@ def repeated(search: Search[T], problem: Problem) -> Search[T]:
 
     def answer(batch: Batch) -> Search[Outcomes]:
         outcomes = yield batch
+        # Draws have other samples of their own, and are repeated by who asks for them.
         unsure = [
             place
             for place, (proposal, outcome) in enumerate(zip(batch, outcomes, strict=True))

@@ -41,9 +41,11 @@ def grounded(search: Search[Plan], start: Plan) -> Search[tuple[Plan, bool]]:
             if outcome.passed and len(proposal.plan) < len(path[-1]):
                 path.append(proposal.plan)
         if trials >= due and len(path) > 1:
+            # At doubling distances, so that checks stay a small share of the trials.
             due = 2 * trials
             if not (yield from _holds(path[-1])):
                 raise _LuckError
+            # It holds: what came before need not be looked at again.
             del path[:-1]
         return outcomes
 

@@ -7,8 +7,10 @@ the search has ended, a few points complete the curve (see `curve_points`).
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from precision_bisect.errors import counted
@@ -23,7 +25,7 @@ from precision_bisect.search.rounding_law import (
     typical,
     worst,
 )
-from precision_bisect.search.sensitivity import bounded, rank
+from precision_bisect.search.sensitivity import LARGE, Sensitivity, bounded, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
 
 CURVE_DRAW = 1 << 16
@@ -49,6 +51,9 @@ SPREAD_SHARE = 0.125
 """Rounding is spread where a passing plan keeps more layers beside the culprits than either bound:
 `SPREAD` layers and `SPREAD_SHARE` of all. On PP-OCRv4 det and rec such sets are partly arbitrary:
 several of that size pass. So no search follows."""
+SHARES_IN_HAND = (1 / 2, 1 / 8)
+"""Shares of the tolerance that the law leaves to plans of whole blocks: two trials at most. Where
+a network selects, errors jump far beyond the law's."""
 MOST_JOINT = 64
 """Layers beyond the range among which those that act together are looked for, at most: a forecast
 for each. A bound."""
@@ -224,7 +229,7 @@ def find_culprits(curve: Curve) -> Search[None]:
     if problem.tolerance is None or not drawable(problem.tolerance):
         return
     yield from _preflight(curve)
-    ranking = yield from rank(curve.problem)
+    ranking = yield from rank(curve.problem, partial(_in_hand, curve))
     # `scores` are errors of single layers, so the law begins with nothing kept.
     curve.law = law = Law.of(ranking.scores, without=Plan.of(()))
     nothing = Plan.of(())
@@ -241,6 +246,29 @@ def find_culprits(curve: Curve) -> Search[None]:
         yield from _alone(curve, culprits)
     curve.culprits = culprits
     yield from judge_all_low(curve)
+
+
+def _in_hand(curve: Curve, blocks: Sensitivity) -> Search[None]:
+    """Have a plan of a large model pass before its single layers are ranked, which takes long.
+
+    The curve is of the whole ranking, so these plans are none of its points.
+    """
+    problem = curve.problem
+    if curve.passing is not None or problem.builds or problem.size <= LARGE:
+        return
+    law, kept = Law.of(blocks.scores, without=Plan.of(())), 0
+    for share in SHARES_IN_HAND:
+        limit = share * (problem.tolerance or 0.0)
+        least = range(law.steps - 1)
+        count = bisect_left(least, -limit, key=lambda count: -law.left(count))
+        if count in (kept, law.steps - 1):
+            continue
+        kept = count
+        reason = "the worst blocks, for an answer in hand"
+        plan = Plan.of(law.order[:kept])
+        (outcome,) = yield (Proposal(plan=plan, phase=Phase.RANKING, reason=reason),)
+        if outcome.passed:
+            return
 
 
 def judge_all_low(curve: Curve) -> Search[None]:
@@ -266,12 +294,14 @@ def _joint(curve: Curve, law: Law, tolerance: float, low: float | None) -> Searc
     within = curve.tried[plan]
     if not within.passed:
         return None
+    # Where the plan itself is above the tolerance, as good as it is enough.
     limit = max(tolerance, LAWFUL * (typical(within) or 0.0))
     for layer in [layer for layer in reversed(law.order) if layer in plan.kept]:
         error = (yield from _forecast(plan.without((layer,)))).error
         if error is not None and error <= limit:
             plan = plan.without((layer,))
     outcome = yield from curve.judge(plan, "the culprits, which act together")
+    # A part of the overflow explains nothing if the rest makes as much.
     error = typical(outcome)
     if error is None or error > min(limit, math.inf if low is None else low / math.sqrt(2)):
         return None

@@ -96,6 +96,7 @@ class Law:
         if (
             tolerance is None
             or error is None
+            or error <= 0  # of a script's own, or a plan that failed only on copies
             or not self.tells(outcome)
             or not 0 < rest < math.inf
         ):

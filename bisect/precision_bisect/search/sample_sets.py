@@ -245,6 +245,7 @@ def with_something(sets: SampleSets, judged: Collection[str], seed: int) -> Samp
     pool, references = [*sets.pool], [*sets.reference]
     if not all(map(empty, references)):
         return sets
+    # In the order of a draw by the seed: a resumed run takes the same ones.
     for number in _drawn(sorted(sets.new.of(sets.judging_numbers)), seed):
         _, outputs = (None, None) if number in sets.pool else sets.single(number)
         if outputs is None:

@@ -5,7 +5,7 @@ Most blocks do not matter, so a large model takes far fewer inferences than laye
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -51,11 +51,19 @@ class Sensitivity(NamedTuple):
     shared: Mapping[int, int]
 
 
-def rank(problem: Problem) -> Search[Sensitivity]:
+def _nothing_between(blocks: Sensitivity) -> Search[None]:
+    """Ask for nothing."""
+    del blocks
+    yield from ()
+
+
+def rank(
+    problem: Problem, between: Callable[[Sensitivity], Search[None]] = _nothing_between
+) -> Search[Sensitivity]:
     """Measure blocks of consecutive layers, then the single layers of those that matter.
 
     Single layers are measured as long as there is time, those of the worst blocks first. What is
-    one kernel counts as one layer.
+    one kernel counts as one layer. `between` both is asked for what the blocks alone suggest.
     """
     units = _units(problem)
     if problem.size < BLOCKS_FROM:
@@ -69,6 +77,8 @@ def rank(problem: Problem) -> Search[Sensitivity]:
     joint = [figure_of(outcome) for outcome in measured]
     scores = [0.0] * problem.size
     _share_out(scores, blocks, joint)
+    by_block = {i: len(block) for block in blocks for i in block}
+    yield from between(Sensitivity([*scores], by_block))
     most = SINGLES_FOR_BUILDS if problem.builds else SINGLES
     share = NEGLIGIBLE_FOR_BUILDS if problem.builds else NEGLIGIBLE
     # The blocks have just shown how long a forecast takes.
@@ -139,6 +149,7 @@ def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[
 def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
     everything = Plan.all_high(problem.size)
     outcomes: list[Outcome] = []
+    # In batches of the workers, so that what is told of time left is true.
     for start in range(0, len(groups), problem.workers):
         outcomes += yield tuple(
             Proposal(

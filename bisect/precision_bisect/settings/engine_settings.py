@@ -242,6 +242,7 @@ class EngineSettings:
         if self.config_script is not None:
             check_script(self.config_script)
         own = self.ort_options.get("use_tf32")
+        # Both say one thing: neither is overruled in silence.
         if own is not None and self.tf32 != "auto" and self.in_tf32 != (own == "1"):
             raise UsageError(
                 f"--tf32 {self.tf32} and --ort-option use_tf32={own} exclude each other",

@@ -20,6 +20,7 @@ def by_units(options: Mapping[str, Any], settings: type) -> dict[str, Any]:
     for setting in fields(settings):
         name = flag_name(setting.name).removeprefix("--").replace("-", "_")
         for flag in flags_of(setting)[:1]:
+            # Names without a unit are their own field.
             if name == setting.name or name not in read:
                 continue
             if setting.name in read:

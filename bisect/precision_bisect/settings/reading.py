@@ -23,6 +23,7 @@ def parse_limits(texts: Sequence[str], flag: str) -> dict[str, float]:
     """
     limits: dict[str, float] = {}
     for text in texts:
+        # A decimal comma would be two limits, each of them far from what was meant.
         if re.fullmatch(r"\d+,\d+(e[-+]?\d+)?", text, re.IGNORECASE):
             number = text.replace(",", ".")
             raise UsageError(f"{flag} cannot read {text!r}", f"write {flag} {number}")

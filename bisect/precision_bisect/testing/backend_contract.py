@@ -60,6 +60,7 @@ def _computes_what_it_is_asked(backend: Backend, model: Model) -> None:
         ),
     }
     for title, (plan, expected) in plans.items():
+        # Twice, as a backend that keeps engines may give the first plan's to the second.
         for _ in range(2):
             got = _outputs(backend, plan)
             for name, array in expected.items():

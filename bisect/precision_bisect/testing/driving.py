@@ -70,6 +70,7 @@ def _drive(strategy: Strategy, case: Case, cut: int | None) -> Driven:
                 counts[proposal.kind is Kind.PREDICT] += 1
             _check_number(counts[False], counts[True], case)
             if len(batches) == cut:
+                # A run may end at any trial: a strategy has to bear that.
                 search.close()
                 return Driven(plan=None, batches=batches)
             batch = search.send(tuple(_answer(proposal, case) for proposal in batch))

@@ -41,6 +41,7 @@ def check_exporter(write: Callable[[Export], str]) -> None:
             raise ContractError("the same plan is another text the second time")
         if text == write(other):
             raise ContractError("two plans are the same text")
+        # Names with quotes, commas and line ends, as files may have them.
         for kept in ((), HOSTILE[:1], HOSTILE):
             _writes_or_says_why(write, _export(Path(folder), HOSTILE, kept), kept)
 

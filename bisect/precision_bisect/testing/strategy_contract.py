@@ -298,6 +298,7 @@ def _same_elsewhere(name: str) -> None:
     """Check that proposals do not hang on the hashes of texts, which change with the process."""
     ask = f"from precision_bisect.testing.strategy_contract import digest; print(digest({name!r}))"
     digests = set()
+    # Two seeds of hashes: sets then iterate in different orders.
     for seed in "12":
         ran = subprocess.run(
             [sys.executable, "-c", ask],

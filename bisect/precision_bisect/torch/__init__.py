@@ -92,6 +92,7 @@ def find(
                 **options,
             )
         except SearchInterrupted as interrupt:
+            # The folder is gone once this raises.
             if folder is None and isinstance(interrupt.result, Result):
                 interrupt.result = replace(interrupt.result, out=None)
             raise

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from precision_bisect.errors import RunFolderError
 from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.plan import Plan
 from precision_bisect.runs.belonging import exported_texts
@@ -16,7 +15,7 @@ from precision_bisect.runs.results.model_layers import ModelLayers
 from precision_bisect.runs.results.on_target import OnTarget
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.run_status import RunStatus
-from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.results.saved import lacks, read_result
 from precision_bisect.runs.results.verification import Verification
 from precision_bisect.runs.runfolder import (
     DIAGNOSIS,
@@ -91,13 +90,11 @@ def read_source(folder: Path) -> Source:
     else:
         searches = [Search(title=_title(path), recorded=read_ledger(path)) for path in ledgers]
     if not searches:
-        raise RunFolderError(
-            f"{folder} is no run folder, it has no {LEDGER}",
-            "name the one that the search was told by --out, or MODEL.precision-bisect",
-        )
+        raise lacks(folder, LEDGER)
     status = _read(RunStatus, folder / STATUS)
     layers = _read(ModelLayers, folder / LAYERS)
     verified = read_or_none(Verification, folder / VERIFIED)
+    # The result beside a search that goes on is of before.
     if status is not None and status.state == "searching":
         return Source(searches=searches, status=status, layers=layers, verified=verified)
     return Source(

@@ -290,6 +290,8 @@ class TypedSessions:
         if "name ''" not in error:
             return []
         bodies = [name for name in self._low(plan) if self._has_body(name)]
+        # Sparing all of one operator tells which it is; one layer at a time would take a session
+        # each.
         for op_type in dict.fromkeys(self._layers[name].op_type for name in bodies):
             alike = [name for name in bodies if self._layers[name].op_type == op_type]
             numbers = (i for i, name in enumerate(self._model.table.names) if name in alike)

@@ -113,6 +113,7 @@ def require_cuda() -> None:
             "no NVIDIA GPU: the driver is missing or shows none",
             "run on a machine with a GPU, or let the emulator predict (--backend emulated)",
         )
+    # 90000 overflows in FP16: a finite square shows that FP32 computed it.
     square = _square_on_cuda(ort)
     if not np.isinf(square):
         raise RefusedError(

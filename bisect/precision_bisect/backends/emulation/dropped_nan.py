@@ -47,6 +47,7 @@ def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:
     if opset(proto) < _LOWEST_OPSET:
         return {}
     float_tensors = {name for name, kind in model.elem_types.items() if kind == _FLOAT}
+    # A NaN in a constant is the file's, not a plan's.
     floats = float_tensors.union(graph.raw.values()) - {
         tensor.name for tensor in proto.graph.initializer
     }

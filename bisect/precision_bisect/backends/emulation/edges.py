@@ -78,6 +78,7 @@ class Edges:
         self._maker: dict[str, int] = {}
         self._stored: set[str] = set(makers)
         self._rounded_for: dict[str, int] = {}
+        # Other pairs store every tensor: only FP32 against a low float leaves values unrounded.
         if pair.high == "fp32" and pair.low in LOW_TYPES:
             decided = {name: layer for name, layer in makers.items() if layer in self._index}
             self._maker = {name: self._index[layer] for name, layer in decided.items()}
@@ -178,6 +179,7 @@ def _held(
         layer_forms = forms.get(LayerName(node.name))
         if layer_forms is not None:
             kinds = frozenset((layer_forms.low.stored, layer_forms.high.stored))
+        # What only moves values may hold whatever its sources may.
         elif is_follower(node):
             floats = [name for name in node.input if model.elem_types.get(name) == _FLOAT]
             kinds = frozenset[HighName]().union(

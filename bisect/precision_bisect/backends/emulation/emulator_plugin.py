@@ -127,6 +127,12 @@ def forecaster(
     )
 
 
+def opens_late(model: Model) -> bool:
+    """Tell whether sessions of all plans of a model are so large that they open late."""
+    nodes = LAYER_BYTES * len(model.table.layers)
+    return total_bytes(model.weights) + nodes > LATE_BYTES
+
+
 def choose_target(options: Options, unknown_to: Collection[TargetName] = ()) -> Options:
     """Return the options, which name the backend, with `target` decided.
 
@@ -183,8 +189,7 @@ class EmulatorPlugin:
         factors = options.copies > 0 and not can_change(task.samples)
 
         def emulator(model: Model) -> Backend:
-            nodes = LAYER_BYTES * len(model.table.layers)
-            late = total_bytes(model.weights) + nodes > LATE_BYTES
+            late = opens_late(model)
             return forecaster(model, options, task.scales, factors=factors, late=late)
 
         return emulator

@@ -153,6 +153,7 @@ def parts_between(model: Model, shown: Iterable[str]) -> list[Part]:
             if name in wanted:
                 own = frozenset(layers - placed)
                 parts.append(Part(tensor=name, layers=own, reads=frozenset(reads)))
+                # A layer that reaches several shown tensors counts once, for the first.
                 placed |= own
     return parts
 
@@ -237,6 +238,7 @@ def _errors(
     errors = []
     for name in (name for name in names if name in values[2][0]):
         highs, lows = ([one[name] for one in side] for side in values[1:])
+        # A tensor of zeros has no scale: its error counts as it is.
         largest = max(float(np.abs(high).max(initial=0)) for high in highs) or 1.0
         off = max(
             float(np.abs(_difference(*pair)).max(initial=0))

@@ -133,6 +133,7 @@ def with_errors(
         )
         nodes += [node, *adding]
     refill(graph.graph.node, nodes)
+    # Shapes that were inferred for the graph as it was do not speak of the new tensors.
     graph.graph.ClearField("value_info")
     graph.graph.input.extend(
         onnx.helper.make_tensor_value_info(name, FLOAT, None) for name in errors.values()

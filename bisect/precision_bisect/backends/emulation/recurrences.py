@@ -280,6 +280,7 @@ class Recurrences:
             text = _cells(node, low, self._opset, cudnn=cudnn and low.name == "fp16")
             nodes = parsed(text, renamed)
             (scan,) = (inner for inner in nodes if inner.op_type == "Scan")
+            # The text of a cell cannot hold lists of attributes, such as activations.
             for step in (inner for graph in subgraphs(scan) for inner in graph.node):
                 if step.op_type == node.op_type:
                     step.attribute.extend(node.attribute)

@@ -107,6 +107,7 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
         graph.weights[name].nbytes for span in spans for name in span.read & graph.weights.keys()
     )
     whole = total_bytes(graph.weights)
+    # Weights that several segments read are held once for each.
     if segment_bytes <= (1 + REPEATED_WEIGHTS) * whole:
         yield from (_segment(graph, wiring, declared, span) for span in spans if span.outputs)
 

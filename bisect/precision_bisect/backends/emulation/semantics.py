@@ -306,6 +306,7 @@ def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
     ]
     if not apart:
         return ""
+    # Said of the version whose steps were recorded: others may take operators apart otherwise.
     return (
         f"each step of {_counted(ops, list(dict.fromkeys(apart)))} is stored, taken as "
         f"TensorRT's parser writes it (tensorrt_rtx {parser_steps()['tensorrt_rtx']})"

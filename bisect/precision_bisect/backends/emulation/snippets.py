@@ -151,6 +151,7 @@ def self_test(kind: LowType | QuantizedType, providers: Providers = ON_CPU) -> N
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [len(probe)])],
         list(quantizers.initializers.values()),
     )
+    # Below opset 13 QuantizeLinear has no axis, and Cast no BF16.
     opset = max(13, kind.lowest_opset)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     try:

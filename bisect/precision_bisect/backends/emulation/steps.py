@@ -160,6 +160,7 @@ def _mod(to: Typed) -> str:
 
 def _batch_norm(to: Typed) -> str:
     """Return the steps of one whose statistics are computed; constants make one scale of it."""
+    # TensorRT folds constant statistics into one scale and shift before it types anything.
     if not any(map(to.computes, to.node.input[1:5])):
         return ""
     column = to.column()
@@ -360,6 +361,7 @@ class StoredSteps:
             if name:
                 copy.output[i] = f"y{i}"
                 outputs.append(helper.make_tensor_value_info(f"y{i}", low.onnx_type, None))
+        # What has no text of ours is taken apart by the operator's own function in ONNX.
         nodes = [copy]
         if node.op_type in self._texts:
             text = f"g (float x) => (float y) {{ {self._text(node, low.onnx_type)} }}"

@@ -201,10 +201,12 @@ class _Builder:
                 copy.input[i] = self._edges.read(name, node, i)
         for i, name in enumerate(node.output):
             copy.output[i] = self._edges.raw(name)
+        # The same node serves both types where nothing inside it is rounded.
         if low == high and (
             forms.low.stored == forms.high.stored or not self._rounds_inside(node)
         ):
             self._nodes.extend(self._computed(node, _reading(copy, high), forms.high))
+        # A choice between two weights is cheaper than the node in two branches of an If.
         elif self._is_arithmetic(node, high):
             self._nodes.append(_reading(copy, self._chosen(node, low, high)))
         else:
@@ -224,6 +226,7 @@ class _Builder:
         read = dict(zip(node.input, renamed.input, strict=True))
         inputs = [read.get(source, source) for source in kernel.input]
         steps = helper.make_node(kernel.op_type, inputs, [f"{flag}/steps"])
+        # The pieces stay for plans that keep one of them, where the kernel is not formed.
         out, pieces = self._nodes[-1].output[0], f"{flag}/pieces"
         self._nodes[-1].output[0] = pieces
         low = self._semantics.written(kernel, steps, kind)

@@ -98,6 +98,8 @@ def is_product(node: onnx.NodeProto, view: View) -> bool:
     """
     first, second = (view.shape(name) for name in (*node.input[:2], "", "")[:2])
     match node.op_type:
+        # One row is a product of a matrix and a vector, which cuBLAS computes without tensor
+        # cores.
         case "MatMul":
             ranks = [shape is None or len(shape) > 1 for shape in (first, second)]
             return all(ranks) and (first is None or first[-2] != 1)
@@ -108,6 +110,8 @@ def is_product(node: onnx.NodeProto, view: View) -> bool:
         case "Conv":
             if second is None:
                 return True
+            # cuDNN takes tensor cores for whole blocks of channels, and for two or three
+            # dimensions alone.
             channels = [size for size in second[:2] if isinstance(size, int)]
             planes = len(second) - 2
             return planes in _PLANES and not any(size % _CHANNELS for size in channels)

@@ -259,6 +259,7 @@ def find_kernels(graph: GraphNodes, layers: Sequence[EngineLayer]) -> list[Kerne
 
     Names that imitate the syntax of metadata cannot be told from others, and are ignored.
     """
+    # A layer's name is the model's to choose, and may hold what reads as another layer.
     doubtful = {
         part
         for name in graph.index

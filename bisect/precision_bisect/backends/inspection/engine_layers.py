@@ -236,6 +236,7 @@ def parse_layers(text: str) -> list[EngineLayer]:
 def _text_layer(line: str) -> EngineLayer | None:
     head, stream, tail = line.partition(", StreamId: ")
     name, typed, rest = head.removeprefix("Name: ").partition(", LayerType: ")
+    # Names may hold any of these words: a line counts only if it has them all in order.
     if not stream or not typed or not line.startswith("Name: "):
         return None
     kind = _KIND.match(rest)

@@ -84,6 +84,7 @@ class InnerProducts:
             )
         wanted = frozenset((request.wanted, "fp32"))
         types = [_multiplied(kernel) for kernel in kernels]
+        # One kernel that multiplies below FP32 is proof enough, whatever the others show.
         for kernel, read in zip(kernels, types, strict=True):
             if read and read <= BELOW_FP32 - wanted:
                 return Observation(

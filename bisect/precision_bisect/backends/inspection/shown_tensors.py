@@ -107,6 +107,7 @@ def written_by_kernels(
         tensors: dict[str, None] = {}
         for node in (nodes[name] for name in own if name in nodes):
             for name in node.output:
+                # What is read inside the kernel alone is never written to memory.
                 if name in ends or not readers.get(name, set()) <= inside:
                     source = _source(name, cast)
                     tensors[own_names.get(source, source)] = None
@@ -163,6 +164,7 @@ def recognised(
         values = np.asarray(tensor.values, np.float32).reshape(-1)
         errors = {name: relative_error(values, exact[name].reshape(-1)) for name in fitting}
         name = min(errors, key=lambda name: errors[name])
+        # Nothing finite to compare, but one candidate: there is no other that it could be.
         if errors[name] > largest_error and not (np.isinf(errors[name]) and len(fitting) == 1):
             continue
         if name not in nearest or errors[name] < nearest[name][0]:

@@ -92,6 +92,7 @@ class RemoteBackend:
         self.work = work
         self._numbers = count()
         self._choosing = threading.Lock()
+        # Samples are sent once and stay; other feeds, as of copies, go after their run.
         self.lasting = {
             hashlib.sha256(flags.raw(array)).hexdigest()
             for feed in samples
@@ -154,6 +155,7 @@ class RemoteBackend:
         engine = RemoteEngine(self, path, judge)
         try:
             engine.built()
+        # Also on Ctrl-C: a host keeps the engine's files until it is told.
         except BaseException:
             engine.__exit__()
             raise
@@ -194,6 +196,7 @@ class RemoteBackend:
                     busy = True
                 finally:
                     host.lock.release()
+            # Another process of this user is at work there and will end: that costs no attempt.
             if busy:
                 time.sleep(_BUSY_S)
                 continue
@@ -362,6 +365,7 @@ class RemoteEngine:
         ]
 
         def run(host: Host) -> R:
+            # A host that was reconnected to has a new folder, without this engine.
             if host.connection != self._connection:
                 raise LostConnectionError(f"{host.name}: the connection is lost")
             files = {n: c for n, c in zip(names, contents, strict=True) if n not in host.sent}

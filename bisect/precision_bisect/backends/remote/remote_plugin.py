@@ -75,6 +75,7 @@ def _hosts(options: Mapping[str, str], work: Path) -> Sequence[Host]:
     if not names:
         raise UsageError(f"--backend {NAME} needs a host", "give --backend-option host=user@board")
     for name in names:
+        # ssh takes a name that begins with a dash for an option.
         if not _HOST.fullmatch(name) or names.count(name) > 1:
             raise UsageError(
                 f"host {name!r} is no name of a host, or occurs twice",

@@ -179,10 +179,12 @@ class Host:
             printed, answer = b"", None
             with stream, suppress(subprocess.TimeoutExpired):
                 printed, answer = to_mark(chunks(stream, _OPENING_S))
+            # Without the mark nothing that was printed is an answer of ours.
             if answer is None:
                 self._end()
                 self._fail(holder.returncode, stderr, printed)
         self._folder = printed.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
+        # The folder there is removed once nobody is heard, also where this process is killed.
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
 
     def call(
@@ -222,10 +224,13 @@ class Host:
                     )
                     for chunk in chain([answer or b""], chunks(stream, None)):
                         got.write(chunk)
+                        # A host may send without end; the script there has a limit of its own,
+                        # which it may not keep.
                         if got.tell() > reached.most_bytes + _BESIDE:
                             raise self._too_large("it")
                 code = process.wait()
                 if code == _BUSY:
+                    # Nothing was done there: the files are still to be removed.
                     self.stale = stale
                     raise BusyError
                 if code or answer is None:
@@ -291,6 +296,7 @@ class Host:
         words = " ".join(stderr.read(2**16).decode("utf-8", "replace").split())
         folder = self.reached.folder
         other_folder = "--backend-option folder=/path"
+        # Exit codes of the scripts that are sent.
         errors: dict[int, Exception] = {
             83: ExecutorError(
                 f"the disk of host {self.name} is full ({folder or 'its TMPDIR or /tmp'})",

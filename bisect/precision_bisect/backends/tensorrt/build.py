@@ -307,6 +307,7 @@ def with_script(config: Callable[..., Any], script: str | None) -> Callable[...,
     """
     if script is None:
         return config
+    # Polygraphy's import takes a second, and most runs have no script.
     from polygraphy.backend.trt import PostprocessConfig
 
     path, name = script_and_function(script)

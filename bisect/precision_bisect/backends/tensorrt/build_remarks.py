@@ -111,6 +111,7 @@ class _Heard:
         if clamped := _CLAMPED.search(text):
             is_import = before.text.startswith(IMPORTED)
             self._quote(clamped[0], before.text.removeprefix(IMPORTED) if is_import else "")
+        # The same words in a verbose message tell of a tactic that was tried, not of the engine.
         for pattern in _QUOTED if message.severity in LOUD else ():
             if quoted := pattern.search(text):
                 self._quote(quoted[0], "")

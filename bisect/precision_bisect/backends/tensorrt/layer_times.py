@@ -121,6 +121,7 @@ def timed_layers(
     beside = _beside(layers, holding, kept)
     kernels = []
     for name, ms in took.items():
+        # A fused layer that the inspector does not tell has the names of its nodes joined.
         nodes = holding.get(name) or frozenset(graph.index.keys() & name.split(_JOINED))
         if not nodes and name in layers_by_name and _converts(layers_by_name[name]):
             nodes = beside(layers_by_name[name])

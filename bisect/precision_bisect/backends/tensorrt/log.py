@@ -97,6 +97,7 @@ def collected(flavour: Flavour) -> Iterator[list[Message]]:
         if outer is None:
             del logger.blocks[thread]
         else:
+            # What a block inside has heard is part of what the outer one waits for.
             outer.extend(messages)
             logger.blocks[thread] = outer
 

@@ -61,6 +61,7 @@ def shape_ranges(
                 f"--min-shapes or --max-shapes gives {name!r}, but not --opt-shapes",
                 "give all three, as to trtexec",
             )
+    # The engine that is timed at another batch is the one that is judged: its range holds both.
     if settings.time_batch is not None:
         samples = _with_batch(samples, settings.time_batch, values)
     ranges = {}
@@ -69,6 +70,7 @@ def shape_ranges(
             ranges[name] = _given(spec, settings, samples.get(name, ()))
         elif not is_static(spec):
             ranges[name] = _spanned(name, samples.get(name, ()))
+            # Largest by element would mix the values of several samples.
             if name in values:
                 ranges[name] = replace(ranges[name], best=max(samples[name], key=prod))
     return ranges

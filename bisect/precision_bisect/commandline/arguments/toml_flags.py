@@ -99,6 +99,7 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
                 f"{path} has no [tool.{_TOOL}]", "add the table, or name another file"
             )
     flags, arguments = parser._option_string_actions, []
+    # A flag on the command line speaks against the file's for the same thing.
     replaced = {other for given in vars(parsed) for other in _INSTEAD_OF.get(given, ())}
     for key, value in flag_keys(str(path), table).items():
         if key in _OF_THE_COMMAND_LINE:
@@ -109,6 +110,7 @@ def configured(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> l
             raise UsageError(f"{path}: {error.message}", error.hint) from error
         dest = flags[f"--{key}"].dest
         alien = dest in _WRITING or (dest in ONLY_BY_FLAG and reaches_out(dest, value))
+        # A file that lies in the folder may have come with somebody's model: it must not run code.
         if parsed.config is None and alien:
             raise UsageError(
                 f"{path}: {key} names what is run, reached or written, and was only found here",

@@ -193,6 +193,7 @@ def junit(batch: Batch) -> str:
             time=f"{job.seconds:.3f}",
         )
         properties = ElementTree.SubElement(case, "properties")
+        # Services show these beside a case, and plot numbers over builds.
         for key in ("status", "kept", "candidates", "exit_code", "run_folder", "log"):
             if (value := getattr(job, key)) not in (None, ""):
                 ElementTree.SubElement(
@@ -202,6 +203,7 @@ def junit(batch: Batch) -> str:
             why = printable(job.message or job.status.replace("_", " "))
             ElementTree.SubElement(case, ending, message=why)
         ElementTree.SubElement(case, "system-out").text = f"{job}\n{printable(job.log)}".rstrip()
+    # ElementTree escapes; what XML cannot hold at all, printable() has replaced.
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -301,6 +303,7 @@ def compare_batches(before: Path, after: Path) -> BatchComparison | None:
             after=second.get(name),
             lacking="before" if name not in first else "after" if name not in second else "",
         )
+        # In the order of the newer file, with what it has lost at the end.
         for name in dict.fromkeys((*second, *first))
     ]
     return BatchComparison(jobs=jobs)

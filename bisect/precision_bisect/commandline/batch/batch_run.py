@@ -235,6 +235,8 @@ def parse_until(text: str, begun: float) -> float:
         if re.fullmatch(r"\d{1,2}:\d{2}", text):
             hour, minute = map(int, text.split(":"))
             at = today.replace(hour=hour, minute=minute, second=0, microsecond=0, fold=0)
+            # A day is added to the local time, not to seconds: where clocks change in that night,
+            # 06:00 stays 06:00.
             later = at if at.timestamp() > begun else at + timedelta(days=1)
             return later.timestamp()
         ends = datetime.fromisoformat(text).timestamp()

@@ -54,6 +54,7 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
     )
     for number, keys in numbered_keys:
         name = _name(number, keys)
+        # Their folders would be one where a file system does not tell cases apart.
         if name.casefold() in jobs:
             raise UsageError(f"job {number} and another are both named {name}", "rename one")
         try:

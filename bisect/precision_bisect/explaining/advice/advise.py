@@ -53,6 +53,7 @@ def masks(net: DiagnosedModel) -> Advising:
         for name in node.input if node.op_type in _MASKING or is_follower(node) else ():
             largest = _largest(net, name)
             between = _until_softmax(net, node.name) if abs(largest) > net.low.largest else ()
+            # Only masks of layers that were kept explain the answer.
             hit = [layer for layer in between if layer in net.kept]
             if hit:
                 layers.update(dict.fromkeys(hit))
@@ -99,6 +100,7 @@ def epsilons(net: DiagnosedModel) -> Advising:
                 continue
             near = [node.name, *_guards(net, node)]
             hit = [layer for layer in near if layer in net.kept]
+            # Without a division, root or logarithm behind it nothing suffers from a 0.
             if len(near) > 1 and hit:
                 layers.update(dict.fromkeys(hit))
                 epsilon_values[name] = value

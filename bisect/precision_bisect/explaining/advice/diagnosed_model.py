@@ -270,6 +270,7 @@ class DiagnosedModel:
 
     def _evaluator(self, model: Model, change: ModelChange) -> Evaluator:
         backend: Backend
+        # The run's own emulator has its sessions open.
         if change is UNCHANGED and self.own is not None:
             backend = self.own
         else:
@@ -284,6 +285,7 @@ class DiagnosedModel:
                 factors=self.variants.factors,
                 few=True,
             )
+        # A change that is exact in FP32 is judged against the outputs that are known.
         refer = (
             ReferenceSession(model, self.case.options.threads, how=self.case.loop)
             if change.own_reference

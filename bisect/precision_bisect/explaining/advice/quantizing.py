@@ -75,6 +75,7 @@ def calibration(net: DiagnosedModel) -> Advising:
             continue
         options = replace(net.case.options, calibration=method)
         scales = scales_for(net.case.model, net.case.pair, net.case.sets.judging, options)
+        # Only the layers that lack range go low: another calibration gives the others no digits.
         tried = yield from net.tried(
             net.kept.difference(hit), ModelChange(what=method, scales=scales)
         )
@@ -186,7 +187,9 @@ def _smoothed(net: DiagnosedModel, finding: Finding) -> _Smoothed | None:
     quotient = np.divide(
         activations.channels, weight_maxima, out=np.ones_like(weight_maxima), where=both
     )
+    # Half the distance in exponents is alpha 0.5.
     factors = np.exp2(np.rint(np.log2(quotient) / 2)).astype(np.float32)
+    # The same factor everywhere moves scales and nothing else.
     if (factors == factors[0]).all():
         return None
     along = [-1 if i == rows else 1 for i in range(weight.ndim)]

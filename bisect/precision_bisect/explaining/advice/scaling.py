@@ -146,6 +146,7 @@ def _fold(
     chain, tensors, bounds = [node.name], [node.output[0]], list[str]()
     while True:
         readers = net.view.readers.get(tensors[-1], [])
+        # Another reader would get the scaled value, too.
         if len(readers) != 1 or tensors[-1] in net.view.outputs:
             return None
         reader = readers[0]
@@ -155,6 +156,7 @@ def _fold(
         constant = any(net.view.array(name) is not None for name in factors)
         power = net.view.scalar(reader.input[1]) if reader.op_type == "Pow" else None
         root = reader.op_type == "Sqrt" or power == _ROOT
+        # A root halves the exponent that has to be undone; a constant factor takes it in.
         ends, bound = root or constant, _bound(net, reader)
         moves = reader.op_type in _REDUCING or is_follower(reader)
         if not (ends or bound or moves):

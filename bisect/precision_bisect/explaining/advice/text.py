@@ -134,6 +134,7 @@ def _growth(hurts: Hurt) -> str:
     ]
     if len(way) < 2:
         return ""
+    # No ratio can be told of a step that begins at 0, or that comes from infinity.
     steps = [
         (after / before, to, before, after)
         for (_, before), (to, after) in pairwise(way)

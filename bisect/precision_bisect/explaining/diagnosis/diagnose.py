@@ -243,6 +243,8 @@ def _alone(
             cases[node.name] = LoweredLayer(
                 index=index[LayerName(node.name)],
                 outputs=outputs,
+                # A kept layer is lowered alone in the answer; the others hurt in what is else
+                # FP32.
                 rest=answer if node.name in question.kept else high,
                 sample=_telling(node, watched),
                 follow=len(cases) < MOST_FOLLOWED,

@@ -1,4 +1,4 @@
-"""One run in FP32 with extra outputs: how large tensors are, and which rows masks hide whole."""
+"""Runs in FP32 with extra outputs: how large tensors are, what masks hide, where NaN is born."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,11 @@ import onnx
 from onnx import helper
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import attribute, copied, opset
+from precision_bisect.graphs.graph import attribute, copied, opset, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View, computed
 from precision_bisect.graphs.ort import Session, check
+from precision_bisect.layer_table import Layer
 from precision_bisect.machine.free_space import trim
 from precision_bisect.protocols import Sample
 
@@ -21,6 +22,8 @@ NEAR = 1e-3
 1e4 and more, scores tens."""
 LOWEST = (1 - NEAR) * float(np.finfo(np.float32).min)
 """What hides a place from a softmax, by its own size; -inf does, too."""
+_AT_ONCE = 64
+"""Tensors of FP32 that are held at a time in a search for the first that is not finite."""
 _LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
 _FLOAT = onnx.TensorProto.FLOAT
 _AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
@@ -99,9 +102,11 @@ def _rows(model: Model) -> Iterator[_Rows]:
         tensor, axis = node.input[place], attribute(node, "axis")
         kind = model.elem_types.get(tensor)
         boolean = kind == onnx.TensorProto.BOOL and node.op_type == "Attention"
+        # Other masks are added as numbers, and are seen where the softmax reads them.
         if kind != _FLOAT and not boolean:
             continue
         axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]
+        # Before opset 13 a softmax takes all axes from its own on as one row.
         if node.op_type == "Softmax" and flattens:
             shape = view.shape(tensor)
             if not shape:
@@ -143,6 +148,7 @@ def _with_extremes(model: Model, rows: Sequence[_Rows]) -> onnx.ModelProto:
             graph.node.extend(_least_row(graph, rows[i], out, opset(proto)))
             graph.output.append(helper.make_tensor_value_info(out, _FLOAT, []))
 
+    # Inputs and constants have no node that they could follow.
     for name in by_tensor.keys() - node_outputs:
         reduce(name)
     for node in model.proto.graph.node:
@@ -196,3 +202,30 @@ def _before_later(mask: str, out: str) -> tuple[list[onnx.NodeProto], str]:
         helper.make_node("Constant", [], [f"{out}/lowest"], value=lowest),
         helper.make_node("Where", [kept, mask, f"{out}/lowest"], [f"{out}/causal"]),
     ], f"{out}/causal"
+
+
+def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | None:
+    """Return the first layer, in network order, whose NaN or Inf reaches an output in FP32.
+
+    None if none is shown. A sample has arrays of the inputs' shapes by name. Inf that goes no
+    further, such as that of a mask before Softmax, is none.
+    """
+    every = computed(model)
+    broken: set[str] = set()
+    for start in range(0, len(every), _AT_ONCE):
+        names = every[start : start + _AT_ONCE]
+        try:
+            shown = showing(model.proto, names, model.elem_types)
+            values = Session(shown, model.weights, threads).run(sample)
+        except (ModelError, RuntimeError):
+            return None
+        broken |= {name for name in names if not np.isfinite(values[name]).all()}
+    reached = {spec.name for spec in model.outputs} & broken
+    by_output = {name: layer for layer in model.table.layers for name in layer.outputs}
+    first = None
+    for node in reversed(model.proto.graph.node):
+        if reached.isdisjoint(node.output):
+            continue
+        first = next((by_output[name] for name in node.output if name in by_output), first)
+        reached |= {*node.input} & broken
+    return first

@@ -279,6 +279,7 @@ def constants_of(
         elif name in scales.weights:
             scale = scales.weights[name].along(array.ndim)
             low_type = Scaled(kind=QUANTIZED[pair.low], scale=scale)
+        # A constant without a scale is read as it is stored.
         else:
             continue
         magnitudes[name] = Magnitudes()
@@ -301,6 +302,7 @@ def whole_numbers(model: Model) -> frozenset[str]:
     for node in nodes:
         if not came.isdisjoint(node.input) or integers(node, node.input):
             came.update(node.output)
+    # Backwards in network order, one pass reaches all that leads to an integer.
     for node in reversed(nodes):
         if not went.isdisjoint(node.output) or integers(node, node.output):
             went.update(node.input)

@@ -155,6 +155,7 @@ def _worst(view: View, layer: str, case: LoweredLayer) -> Hurt | None:
             return 0.0
         return deviation.error if node.op_type in _ADDING else deviation.relative
 
+    # The way is known only where the error was followed; else the shortest one stands for it.
     followed = any(name in case.strayed for name in view.by_name[view.maker[output]].output)
     path = view.carried(layer, output, brought) if followed else view.way(layer, output)
     return Hurt(

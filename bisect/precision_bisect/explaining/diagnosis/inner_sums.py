@@ -105,6 +105,7 @@ def _einsum(node: onnx.NodeProto, first: Array, second: Array, index: Sequence[i
     equation = "" if setting is None else setting.s.decode().replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     left, right = inputs.split(",")
+    # Without an arrow the letters that occur once are the output, in the order of the alphabet.
     if not arrow:
         letters = sorted({*left, *right})
         output = "".join(letter for letter in letters if (left + right).count(letter) == 1)
@@ -139,6 +140,7 @@ def _convolved(node: onnx.NodeProto, array: Array, weight: Array, index: Sequenc
             p * s - b + k * d
             for p, s, b, k, d in zip(place, strides, before, kernel, dilations, strict=True)
         ]
+        # What is padded adds zeros.
         if all(0 <= at < most for at, most in zip(source, array.shape[2:], strict=True)):
             patch[(slice(None), *kernel)] = read[(slice(None), *source)]
     return np.asarray(patch * weight[channel]).ravel()
@@ -325,6 +327,7 @@ def _looked_at(
     }
     wanted = sorted(name for name in names - constants.keys() if model.elem_types.get(name))
     session = Session(showing(model.proto, wanted, model.elem_types), model.weights, threads)
+    # One inference serves all suspects of a sample.
     for sample, _ in Counter(suspect.sample for suspect in suspects).most_common():
         feed = model_layers.samples[sample]
         values = {**constants, **feed, **session.run(feed, wanted)}

@@ -21,7 +21,6 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
-from precision_bisect.errors import ModelError
 from precision_bisect.explaining.diagnosis.findings import Birth
 from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.graphs.graph import opset, showing
@@ -31,7 +30,7 @@ from precision_bisect.graphs.node_views import Shape, View, computed, tensor_sha
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import total_bytes
-from precision_bisect.layer_table import Layer, forms_of, rounded_to
+from precision_bisect.layer_table import forms_of, rounded_to
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Backend, Sample
@@ -44,8 +43,8 @@ take as much again. A limit on memory: findings are the same with half and doubl
 _UNKNOWN_BYTES = 2**22
 """Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`."""
 
-_AT_ONCE = 64
-"""Tensors of FP32 that are held at a time in a search for the first that is not finite."""
+_HELD_BY_ALL = min(low.largest for low in LOW_TYPES.values())
+"""The largest magnitude that every 16-bit type holds."""
 _HELD_BYTES = 2**25
 """Bytes of weights up to which the latest sessions stay open. A limit on memory."""
 
@@ -210,30 +209,37 @@ class Emulator:
         )
 
     def run(
-        self, sample: Sample, plan: Plan, names: Sequence[str] | None = None
+        self,
+        sample: Sample,
+        plan: Plan,
+        names: Sequence[str] | None = None,
+        *,
+        rounded: bool = True,
     ) -> dict[str, NDArray[Any]]:
-        """Return the tensors, or these of them, by name, for one sample. Raises RuntimeError."""
+        """Return the tensors, or these of them, by name, for one sample; raw if not `rounded`.
+
+        Raises RuntimeError.
+        """
         # The switched graph reads its plan from an input, so one session serves every plan.
         of, graph = self._of, self._of.graph
         low = np.ones(len(of.index), np.bool_)
         low[list(plan.kept)] = False
         feed = {**sample, FLAGS_INPUT: graph.switches.flags(low)}
-        raw = {
-            name: graph.raw.get(name, name) for name in (self._names if names is None else names)
-        }
-        arrays = {
-            **sample,
-            **self._session.run(feed, [n for n in raw.values() if n not in sample]),
-        }
-        return {name: self._as_stored(name, np.asarray(arrays[raw[name]]), low) for name in raw}
+        names = self._names if names is None else names
+        raw = {name: graph.raw.get(name, name) for name in names}
+        wanted = [name for name in raw.values() if name not in sample]
+        arrays = {**sample, **self._session.run(feed, wanted)}
+        shown = {name: np.asarray(arrays[raw[name]]) for name in raw}
+        return {n: self.stored(n, shown[n], plan) for n in shown} if rounded else shown
 
-    def _as_stored(self, name: str, array: NDArray[Any], low: NDArray[np.bool_]) -> NDArray[Any]:
+    def stored(self, name: str, array: NDArray[Any], plan: Plan) -> NDArray[Any]:
+        """Return a raw tensor as it is stored under a plan."""
         if name not in self._of.stored:
             return array
         # The raw tensor is that before its readers round it; here it is rounded as it is stored.
         layer, forms = self._of.stored[name]
         index = self._of.index.get(layer)
-        form = forms.low if index is None or low[index] else forms.high
+        form = forms.high if index in plan.kept else forms.low
         kind = LOW_TYPES.get(form.stored)
         return array if kind is None or array.dtype != np.float32 else kind.round(array)
 
@@ -307,16 +313,18 @@ def broken_under(
     for group in instrument.groups(computed(instrument.model), samples[0]):
         emulator = Emulator(instrument, group, optimised=False)
         for number, sample in enumerate(samples):
-            emulated = emulator.run(sample, plan)
-            wrong = [name for name, array in emulated.items() if not np.isfinite(array).all()]
+            raw = emulator.run(sample, plan, rounded=False)
+            # Rounding takes longer than the inference, and makes no smaller values infinite.
+            far = (n for n, a in raw.items() if not np.abs(a).max(initial=0.0) <= _HELD_BY_ALL)
+            stored = {name: emulator.stored(name, raw[name], plan) for name in far}
+            wrong = {name: a for name, a in stored.items() if not np.isfinite(a).all()}
             if not wrong:
                 continue
             model = instrument.model
-            exact = instrument.session("exact", model.proto, model.weights, group).run(
-                sample, wrong
-            )
-            for name in wrong:
-                if kind := _broken(np.asarray(exact[name]), emulated[name]):
+            session = instrument.session("exact", model.proto, model.weights, group)
+            exact = session.run(sample, list(wrong))
+            for name, array in wrong.items():
+                if kind := _broken(np.asarray(exact[name]), array):
                     broken.setdefault(name, {})[number] = kind
     return broken
 
@@ -350,33 +358,6 @@ def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[
         for sample, kind in broken.get(name, {}).items()
         if sample not in read
     }
-
-
-def born_not_finite(model: Model, sample: Sample, threads: int = 0) -> Layer | None:
-    """Return the first layer, in network order, whose NaN or Inf reaches an output in FP32.
-
-    None if none is shown. A sample has arrays of the inputs' shapes by name. Inf that goes no
-    further, such as that of a mask before Softmax, is none.
-    """
-    every = computed(model)
-    broken: set[str] = set()
-    for start in range(0, len(every), _AT_ONCE):
-        names = every[start : start + _AT_ONCE]
-        try:
-            shown = showing(model.proto, names, model.elem_types)
-            values = Session(shown, model.weights, threads).run(sample)
-        except (ModelError, RuntimeError):
-            return None
-        broken |= {name for name in names if not np.isfinite(values[name]).all()}
-    reached = {spec.name for spec in model.outputs} & broken
-    by_output = {name: layer for layer in model.table.layers for name in layer.outputs}
-    first = None
-    for node in reversed(model.proto.graph.node):
-        if reached.isdisjoint(node.output):
-            continue
-        first = next((by_output[name] for name in node.output if name in by_output), first)
-        reached |= {*node.input} & broken
-    return first
 
 
 def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:

@@ -283,6 +283,7 @@ def _softmax(view: View, node: onnx.NodeProto) -> Decomposed | None:
             continue
         if len(total.axes) != 1:
             continue
+        # Exporters subtract the largest value first; a softmax without that is one as well.
         below_peak = _minus(view, power.input[0], total.axes, "ReduceMax")
         source, shifted = below_peak or (power.input[0], [])
         shape = view.shape(total.source) or view.shape(source) or ()

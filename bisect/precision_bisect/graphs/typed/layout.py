@@ -202,6 +202,7 @@ class Layout:
         self._reasons: dict[tuple[str, Form], str] = {}
         exclusions = {layer.name: layer.exclusion for layer in model.table.layers}
         self._layers = {name for name, exclusion in exclusions.items() if exclusion in ASSIGNED}
+        # In network order: a follower takes the forms of what it reads.
         for node in self._nodes:
             exclusion = exclusions.get(LayerName(node.name), Exclusion.CUSTOM)
             if exclusion in ASSIGNED or exclusion is Exclusion.FOLLOWER:

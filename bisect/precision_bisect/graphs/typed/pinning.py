@@ -9,7 +9,7 @@ from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.interface import AT_THE_BORDER
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.quantization.calibration import not_quantizable
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.layer_table import Exclusion, LayerName, assigned
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, HalfName, HighName, LowName, Pair, PrecisionName
@@ -85,7 +85,7 @@ def without_cuda_kernel(model: Model, pair: Pair, plan: Plan) -> dict[LayerName,
     version = opset(model.proto)
     if "bf16" in (pair.low, pair.high) and any(opsets for *_, opsets in rows):
         # As it is written: BF16 may have the file converted.
-        version = TypedWriter(model, pair).opset
+        version = writer_of(model, pair).opset
     return {
         name: _no_kernel(op_type, kind, opsets, version)
         for name, op_type, kind, opsets in rows
@@ -158,4 +158,4 @@ def beyond_remark(beyond: Sequence[OutOfRange], pair: Pair) -> str:
 
 def _formless(model: Model, kind: HalfName) -> Mapping[LayerName, str]:
     """Return the candidates without a form in a 16-bit type, with the reasons."""
-    return TypedWriter(model, Pair(low=kind, high="fp32")).not_low
+    return writer_of(model, Pair(low=kind, high="fp32")).not_low

@@ -61,6 +61,7 @@ class TypedWriter:
             self._converted = _in_matching_format(self._converted)
         self._names = Names(self._converted.proto.graph)
         self.not_low: Mapping[LayerName, str] = self._layout.not_low
+        self._high: dict[Plan, Mapping[LayerName, HighNode]] = {}
 
     @cached_property
     def _norms(self) -> Sequence[Kernel]:
@@ -123,14 +124,30 @@ class TypedWriter:
 
         Nodes that only move values or read them are among them, layers of other types are not.
         """
-        placement = self._layout.place(self._assignment(plan))
-        return high_nodes(self._converted, self.pair, self._layout, placement)
+        if plan not in self._high:
+            placement = self._layout.place(self._assignment(plan))
+            # Every export of a plan asks for them.
+            self._high = {plan: high_nodes(self._converted, self.pair, self._layout, placement)}
+        return self._high[plan]
 
     def _assignment(self, plan: Plan) -> Assignment:
         table = self._converted.table
         kept = {table.names[index] for index in plan.kept}
         forms = forms_of(table, self.pair).items()
         return {name: form.high if name in kept else form.low for name, form in forms}
+
+
+def writer_of(model: Model, pair: Pair, scales: Scales | None = None) -> TypedWriter:
+    """Return the writer of a model, which holds it where no scales are needed.
+
+    Raises ModelError as `TypedWriter` does.
+    """
+    if scales is not None and (scales.activations or scales.weights):
+        return TypedWriter(model, pair, scales)
+    if (key := (TypedWriter, pair)) not in model.held:
+        model.held[key] = TypedWriter(model, pair)
+    writer: TypedWriter = model.held[key]
+    return writer
 
 
 def _in_matching_format(model: Model) -> Model:

@@ -111,6 +111,7 @@ def _written(model: Model, ways: Mapping[LayerName, bool], work: Path) -> Model:
                 in_low[new.name] = stored._replace(
                     tensor=outputs.get(stored.tensor, stored.tensor)
                 )
+    # Names of nodes inside the branch that was not taken are free again.
     for gone in _node_names(model.proto) - _node_names(proto):
         in_low.pop(gone, None)
     path = work / TAKEN_MODEL

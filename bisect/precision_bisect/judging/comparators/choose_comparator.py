@@ -81,6 +81,7 @@ def _check(
     if isinstance(options.tol, Mapping):
         raise UsageError("--check judges all outputs at once", "give one number to --tol")
     tolerance = tolerance_from(options.tol).default
+    # Given to the API as a function: it judges in this process alone.
     if not isinstance(check, str):
         return FunctionComparator(check, name_of(check), tolerance)
     words = read_check(check)

@@ -28,6 +28,7 @@ def limits_in_words(comparator: Comparator) -> str:
         kind: {value for value in settings.get(kind, {}).values() if value}
         for kind in ("atol", "rtol", "classes")
     }
+    # One limit alone is the tolerance, which the screen has beside the error.
     if len(set().union(*limits.values())) < 2:
         return ""
     ends_by_kind = {
@@ -51,6 +52,7 @@ def wide_remark(comparator: Comparator, options: Options) -> str:
     )
     limits_by_use: dict[bool, list[str]] = {}
     tolerances = _by_name(options.tol)
+    # The limit of "" is that of every output without one of its own.
     for name, limit in tolerances.items():
         of = [
             output
@@ -151,6 +153,7 @@ def overlooked_remarks(comparator: Comparator, reference: Sequence[Sample]) -> l
         for name, largest in small.items()
         if largest
     ]
+    # No tolerance would help these: only inputs can.
     remarks += [
         f"output {name!r} is {_nothing(name, reference)} in every sample, so zeros in its place "
         "pass; give inputs that reach it"

@@ -173,6 +173,7 @@ def _images(sample: Any, roles: _Roles) -> list[_Boxes]:
     """Return the boxes of each image of a sample; whatever its shapes are, it raises nothing."""
     rows, columns = np.asarray(sample[roles.boxes], np.float64), np.array(list(roles.layout))
     rows = rows[None] if rows.ndim == 2 else rows
+    # A plan may have broken the outputs altogether: that is no box at all, not an error.
     if rows.ndim != 3 or rows.shape[-1] != len(columns):
         rows = np.zeros((1, 0, len(columns)))
     images = []

@@ -29,6 +29,7 @@ def multiple(limits: dict[str, Any], atol: float, rtol: float, got: Any, want: A
 
     `limits` name the `metric`, and the `quantile`.
     """
+    # What is not there or not finite is past every limit.
     if got.shape != want.shape or (got.dtype.kind == "f" and not np.isfinite(got).all()):
         return math.inf
     if not want.size:
@@ -41,6 +42,7 @@ def multiple(limits: dict[str, Any], atol: float, rtol: float, got: Any, want: A
         return float(metric.error(got, want, atol))
     absolute = np.abs(got - want)
     is_float = want.dtype.kind == "f"
+    # As Polygraphy does, so that its verdict on an export is the same.
     divisor = np.where(want == 0, want.dtype.type(_EPSILON), want) if is_float else want
     statistics = (metric.error(part, limits) for part in (absolute, absolute / np.abs(divisor)))
     return float(np.fmin(*map(_over, statistics, (atol, rtol))).max())

@@ -146,6 +146,7 @@ class PolygraphyComparator:
         self.atol.check_outputs(self.outputs, measured)
         if METRICS[self.metric].has_relative:
             self.rtol.check_outputs(self.outputs, measured)
+            # Without any limit every rounding fails, and FP32 alone would be the answer.
             for name in measured:
                 if not self.atol.of(name) and not self.rtol.of(name):
                     raise UsageError(
@@ -300,6 +301,7 @@ def _class_shares(options: Options, classes: Sequence[str]) -> tuple[Options, Ma
                 f"--tol {name}={share:g} lets every element of the classes in {name!r} differ",
                 f"give a share below 1, or --atol {name}={share:g} to judge it as numbers",
             )
+    # The limits of other outputs stay errors, with their own default.
     if not limits:
         return options, shares
     others = {name: limit for name, limit in _named(options.tol).items() if name not in limits}

@@ -137,10 +137,12 @@ class FunctionComparator:
         """
         if not outputs or len(outputs) != len(reference):
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
+        # A function of the user's would have to expect NaN, and few do: they would pass it.
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
         try:
             with running_script(self._path):
+                # Copies, as a function may well change what it is given.
                 value = self._function(copied(outputs), copied(reference))
                 if isinstance(value, bool | np.bool_):
                     return Judgement(verdict=Verdict.PASS if value else Verdict.FAIL, error=None)

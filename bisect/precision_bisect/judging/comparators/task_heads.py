@@ -187,6 +187,7 @@ def _boxes(outputs: _Outputs) -> Head | None:
     if is_head(reference):
         places = all(map(_has_places, reference, sizes))
         return Head.RAW_BOXES if places else None
+    # The checks' own roles decide: what `--check boxes` could not judge is not proposed.
     try:
         roles = box_roles(reference)
     except DoesNotFit:
@@ -209,6 +210,7 @@ def _has_places(sample: Sample, size: tuple[int, int]) -> bool:
     counts = {anchors * count for count in cells for anchors in range(1, _MOST_ANCHORS + 1)}
     if corners.shape[1] not in counts or not (np.isfinite(corners).all() and scores.size):
         return False
+    # Places in pixels lie around the image's middle; other tables of numbers do not.
     middles = (corners[..., :2] + corners[..., 2:]) / 2
     around = np.abs(middles / np.array(size[::-1]) - 0.5).max() <= 1.0
     shaped = (corners[..., 2:] >= corners[..., :2]).all() and corners.max() > _PIXELS

@@ -171,6 +171,7 @@ def _trouble(
         return _without_figures(name, own, outcomes)
     if not math.isfinite(own.error):
         return f"{name} gives {own.error:g} for outputs equal to the reference", _DECIBELS
+    # The same figure for right and wrong outputs: what is returned does not depend on them.
     if {*figures.values()} == {own.error}:
         return _never_compares(name, f"gives {own.error:.4g}", outcomes)
     if figures and own.error > NEAR and max(figures.values()) <= own.error:

@@ -64,6 +64,7 @@ def _links(text: str, model: Model) -> Iterator[Link]:
     outputs = {spec.name: spec for spec in model.outputs}
     inputs = {spec.name: spec for spec in model.inputs}
     head, _, how = text.rpartition(":")
+    # The last word after a colon may be a way to feed, or the end of a name.
     ways = [(head, how)] if how in _HOWS and ":" in head else []
     pairs = [
         (source.strip(), target.strip(), how)
@@ -164,6 +165,7 @@ def _checked(
             why = f"{named}:next gives one value, and the input is {show(target.shape)}"
             raise UsageError(why, _SCRIPT[3:])
         return link
+    # Without shapes the first step shows whether it fits.
     if source.shape is None or target.shape is None:
         return _with_axis(link, target, named) if link.how else link
     if link.how == "append":

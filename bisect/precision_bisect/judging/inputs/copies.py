@@ -176,6 +176,7 @@ def copies_for(
     """
     feeds, _ = samples[SampleSet.JUDGED]
     changes = can_change(feeds)
+    # An engine computes the same inputs to the same outputs: it would judge one trial many times.
     if options.copies == 0 or not (changes or emulated):
         return None
     return Copies(

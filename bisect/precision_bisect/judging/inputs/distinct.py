@@ -97,6 +97,8 @@ def _leaders(
         near = free.copy()
         with np.errstate(over="ignore", invalid="ignore"):
             for rows, square in zip(inputs, squares, strict=True):
+                # The square of the distance by one product of matrices, not by a difference for
+                # each pair.
                 apart = square + square[place] - 2 * (rows @ rows[place])
                 near &= apart <= NEAR**2 * np.maximum(square, square[place])
         near[place] = True

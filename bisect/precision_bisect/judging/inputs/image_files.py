@@ -109,6 +109,7 @@ def of_model(specs: Sequence[TensorSpec], options: SampleOptions) -> Pixels:
     size = _size(spec, (width, height), options.image_size)
     colours = channels if isinstance(channels, int) else RGB
     batch = shape[0] if len(shape) == 4 and isinstance(shape[0], int) else 1
+    # Asked before the first image is read: sizes come from a flag or a foreign file.
     if trouble := too_large(8 * batch * colours * size[0] * size[1]):
         what = f"a sample of {batch} images of {size[0]}x{size[1]} takes {trouble}"
         raise InputError(what, "give a smaller --image-size, if the model takes it")
@@ -298,6 +299,7 @@ def treatments(files: Sequence[Path], pixels: Pixels) -> dict[Treated, list[Path
     channels = pixels.channels
     for file in files:
         with _opened(file) as image:
+            # Headers alone: no pixel is read for this.
             rotation = image.getexif().get(_EXIF_ROTATION, 1)
             gray = image.mode in ("1", "L", "LA", "La")
             transparent = image.mode in _TRANSPARENT or "transparency" in image.info

@@ -93,6 +93,7 @@ def _check(
     names = ", ".join(wanted) or "none"
     if missing := [name for name in wanted if name not in sample]:
         raise InputError(f"{place} lacks {', '.join(missing)}", f"the model's inputs are {names}")
+    # A misspelt optional input would otherwise be ignored in silence.
     if unknown := [name for name in sample if name not in wanted]:
         raise InputError(
             f"{place} has {', '.join(map(str, unknown))}, no input of the model",
@@ -184,6 +185,7 @@ def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
     filled = [array for array in arrays if array.size]
     statistics: Mapping[str, float] = {}
     if filled and all(array.dtype.kind in "biuf" for array in arrays):
+        # In FP64, as sums of FP16 arrays overflow, and those of integers wrap around.
         total = sum(float(array.sum(dtype=np.float64)) for array in filled)
         statistics = {
             "lowest": min(float(array.min()) for array in filled),
@@ -291,6 +293,7 @@ def _scales_pixels(model: Model, name: str) -> bool:
         if tensor.name not in constants:
             constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
     reached = {name}
+    # Only as far as the first arithmetic: what comes later scales features, not pixels.
     for node in model.proto.graph.node:
         constant = constant_of(node)
         if constant is not None:
@@ -318,6 +321,7 @@ def _fits_pixels(node: onnx.NodeProto, constants: Sequence[NDArray[Any]]) -> boo
     sizes = [size for size in sizes if size.size]
     if not sizes:
         return False
+    # Scale, bias, mean and variance: the mean is that of the pixels where it comes first.
     if node.op_type == "BatchNormalization":
         return len(sizes) == 4 and bool(sizes[2].max() > _MEAN)
     typical = float(np.median(sizes[0]))

@@ -125,6 +125,7 @@ class FunctionLoop:
         """
         inside = {name: array for name, array in feed.items() if name == FACTORS}
         steps = _Steps(_counted(run, "call", f"run in {self.called}", CallFailed), inside)
+        # Factors of copies are for the session, not for the user's function.
         inputs = {name: array.copy() for name, array in feed.items() if name != FACTORS}
         try:
             with running_script(self._path):
@@ -132,6 +133,7 @@ class FunctionLoop:
         except ScriptFailed as failed:
             if steps.broken is not None:
                 return steps.broken
+            # The function may have caught what the engine raised.
             if steps.error is not None:
                 raise steps.error from failed
             raise UsageError(f"{self.called} failed: {failed}", "run it on its own") from failed

@@ -120,6 +120,7 @@ def given_reference(
     reference = [judgeable(sample, number) for number, sample in enumerate(outputs)]
     try:
         graph = check(model.proto, model.weights)
+        # Twice the same sample: what differs by itself is not steady.
         (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads, how=loop)
     except Stopped:
         raise
@@ -229,6 +230,7 @@ def _as_computed(spec: TensorSpec, array: NDArray[Any], number: int) -> NDArray[
     if array.dtype.kind == "f":
         return array.astype(wanted)
     values = array if spec.dtype is None else array.astype(wanted)
+    # A cast of integers wraps around without a word.
     if not np.array_equal(values, array):
         raise InputError(
             f"{where} holds values that {spec.dtype} does not have",

@@ -62,6 +62,7 @@ def raw_files(path: Path, specs: Sequence[TensorSpec]) -> Mapping[str, Mapping[s
                 f"write --inputs {names[0]}:FILE,{names[-1]}:FILE" if names else "",
             )
         return {str(path): {names[0]: path}}
+    # What exists is a file of another kind, for other readers.
     return {} if path.exists() else _named(str(path), names)
 
 
@@ -72,6 +73,7 @@ def _named(text: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Path]]:
         fitting = [name for name in names if part.startswith(f"{name}:")]
         name, colon, file = part.rpartition(":")
         if fitting:
+            # Names may hold colons, so that one may be the beginning of another.
             name = max(fitting, key=len)
             file = part[len(name) + 1 :]
         elif not colon:
@@ -185,7 +187,9 @@ def _of_images(options: Options, files: Sequence[Path], model: Model) -> Source:
     files_by_treatment = treatments(files, pixels)
     batches = {
         str(files[first]): [
-            files[number % len(files)] for number in range(first, first + pixels.batch)
+            # A model of a fixed batch takes no smaller one.
+            files[number % len(files)]
+            for number in range(first, first + pixels.batch)
         ]
         for first in range(0, len(files), pixels.batch)
     }
@@ -224,6 +228,7 @@ def _files(path: Path) -> Sequence[Path]:
     images = any(file.suffix.lower() in IMAGES for file in files)
     if not images and any(file.suffix.lower() in _ARRAYS for file in files):
         return files
+    # Beside images only the next level could hold classes; without any, they may lie deeper.
     depth = "*/*" if images else "*/**/*"
     below = [
         file

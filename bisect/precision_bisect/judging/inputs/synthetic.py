@@ -104,5 +104,6 @@ def _rows_indexed(model: Model) -> dict[str, int]:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
             dims = tables[node.input[0]]
             if index in names and -len(dims) <= axis < len(dims):
+                # Indices have to fit the smallest table that they are looked up in.
                 rows_by_input[index] = min(dims[axis], rows_by_input.get(index, dims[axis]))
     return rows_by_input

@@ -291,6 +291,7 @@ def _certificate(climbed: Climbed, kept: Sequence[LayerName]) -> Certificate:
             needs |= {need.layer: need for need in proof.result.certificate.evidence}
     evidence = [needs[name] for name in kept]
     proven = [step for rung in climbed.chosen if (step := climbed.proof_of(rung - 1))]
+    # One reason for all rungs is that of the whole; several have no common word.
     reasons = {step.result.certificate.uncertified for step in proven}
     return Certificate(
         minimal=climbed.steps[-1].answered and all(need.needed for need in evidence),

@@ -19,9 +19,8 @@ from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.exports.trtexec import weak_flags
 from precision_bisect.exports.write import METADATA_PREFIX, gains, mixed_model
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.quantization.scales import quantized_in_file
 from precision_bisect.graphs.typed.model_files import remove_origins
-from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.judging.comparators.choose_comparator import (
     choose_comparator,
@@ -124,6 +123,7 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
         )
     points = dict(_points(case))
     run = finished.path.parent
+    # FP32 against FP32 would pass everywhere and prove nothing.
     if not gains(points[ANSWER]):
         raise UsageError(
             f"the answer of {run} keeps every layer high, so there is nothing to judge",
@@ -185,12 +185,13 @@ def _weak(points: Mapping[str, Export]) -> tuple[dict[str, list[str]], dict[str,
     left_out: dict[str, str] = {}
     for name, export in points.items():
         try:
+            # One file goes to the target, as names say plans of one graph alone.
             if export.model.path != points[ANSWER].model.path:
                 raise NotWritable("it is of the file as it stands, the answer of its fused form")
             if export.quantized:
                 raise NotWritable("names cannot say scales")
             if name == FP32:
-                flags[name] = [f"--{kind}" for kind in quantized_in_file(export.model)]
+                flags[name] = [f"--{kind}" for kind in export.quantized_in_file]
             else:
                 flags[name] = list(weak_flags(export))
         except NotWritable as why:
@@ -212,7 +213,7 @@ def named_model(subject: Subject) -> TypedGraph:
     """Return the model whose layers weak plans name, in FP32. Raises NotWritable."""
     model = subject.points[ANSWER].model
     every = Plan.all_high(len(model.table.candidates))
-    writer = TypedWriter(model, Pair(low="fp16", high="fp32"))
+    writer = writer_of(model, Pair(low="fp16", high="fp32"))
     return _for_folder(subject, writer.write(every, guard_islands=False))
 
 

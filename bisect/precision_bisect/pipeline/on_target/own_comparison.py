@@ -53,6 +53,7 @@ def own_comparison(subject: Subject, comparator: Comparator) -> OwnComparison | 
         return None
     atols = {comparator.atol.of(name) for name in names}
     rtols = {comparator.rtol.of(name) for name in names}
+    # trtexec has one limit for all outputs: the strictest.
     atol, rtol = min(atols), min(rtols)
     both = bool(atol and rtol)
     limits = {"--atol": atol / 2 if both else atol, "--rtol": rtol / 2 if both else rtol}

@@ -172,6 +172,7 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
         _point(subject, name, export, where / name, comparator)
         for name, export in subject.points.items()
     ]
+    # An empty folder is one that was never on the target; a part is judged.
     if not any(point.samples or point.layers or point.engine_bytes for point in points):
         first = next((f"; {lack}" for point in points for lack in point.lacks), "")
         raise RunFolderError(
@@ -225,6 +226,7 @@ def _point(
         if sample is not None:
             outputs.append(sample)
             wanted.append(reference)
+        # Without an engine every sample lacks outputs: said once, above.
         elif size is not None:
             why = results.trouble(folder / RUN_LOG.format(number)) or _NO_LOG
             lacks.append(f"no outputs of sample {number}: {why}")

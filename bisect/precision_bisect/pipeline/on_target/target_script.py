@@ -171,6 +171,7 @@ def write_script(subject: Subject, comparison: OwnComparison | None) -> str:
     """
     export, model = subject.points[ANSWER], subject.model
     refuse_fixed_batch(model.inputs, subject.case.options.engine)
+    # Refuses here what trtexec would refuse on the board, after it was copied.
     flags.open_ranges(model, export.settings, sample_shapes(model, subject.inputs))
     remarks = [since(export)]
     if export.settings.plugins:

@@ -106,6 +106,7 @@ def build_here(order: Order, work: Path) -> OneBuild:
     searched_model = load_model(order.model).with_io_types(order.settings.io_types)
     finished = read_finished(order.result, searched_model)
     model = finished.model
+    # What the run's machine had may be missing here, so the backend is chosen anew.
     builder = choose_builder(order.backend, order.settings, finished.pair.low)
     subject = finished.in_fp32() if order.plain else finished
     searched = subject.with_pinned(model)

@@ -78,6 +78,7 @@ def verify(
     )
     with workdir() as work:
         built = build_once(order, limits, work)
+        # FP32 fails, too, where the model or the machine is at fault, not the plan.
         plain = build_once(replace(order, plain=True), limits, work) if built.failure else None
     verification = Verification(
         backend=builder.name,

@@ -135,6 +135,7 @@ class Comparison:
 def compare(before: Side, after: Side) -> Comparison:
     """Return what changed from one run to the other."""
     first, second = before.saved.result.precisions, after.saved.result.precisions
+    # A run whose layers were not written does not tell what its model lacks.
     comparable = before.layers is not None and after.layers is not None
     ours, theirs = (before.layers or {}).keys(), (after.layers or {}).keys()
     return Comparison(
@@ -193,6 +194,7 @@ def read_gate(options: Options, max_kept: int | None, baseline: Path | None) -> 
     """
     if baseline is None:
         return Gate(max_kept=max_kept)
+    # A job for a new model must not fail for want of its first answer.
     if not os.path.lexists(baseline):
         return Gate(max_kept=max_kept, missing=baseline)
     saved = read_saved(baseline)

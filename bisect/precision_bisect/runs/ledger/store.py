@@ -97,6 +97,8 @@ class SqliteLedger:
         """Record how a started trial ended. A finished trial never changes."""
         with self._transaction() as connection:
             connection.execute(
+                # The ledger is shared with processes that may have ended the same trial: the first
+                # outcome stays.
                 "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ?, "
                 f"evidence = ? WHERE {_THIS} AND status IS NULL",
                 (
@@ -221,10 +223,12 @@ def open_ledger(
     ledger = SqliteLedger(path)
     try:
         recorded = ledger.header()
+        # A new ledger, or one whose process died as it began.
         if recorded is None:
             new = Header(fingerprint=fingerprint, options=options or {}, plugins=plugins or {})
             ledger.begin(new)
         elif resume:
+            # The hint names flags, and those are told by options, not by the fingerprint.
             before = recorded.options
             if differences := difference_words(
                 recorded.fingerprint, fingerprint, before, options or before

@@ -144,6 +144,7 @@ class Progress:
                 self.phase = self.narrowed_to = None
                 self._passed.clear()
                 self._counted.clear()
+                # A process may run several searches, one after the other: the rungs of a ladder.
                 self._held, self._refuted = None, -1
                 self.done, self.step, self._begun = 0.0, 0, self.clock()
                 self._trials_s = None
@@ -206,6 +207,7 @@ class Progress:
         if outcome.verdict is None and not proposal.forecast:
             self.unresolved[outcome.status.value] += proposal.identity not in self._counted
             self._counted.add(proposal.identity)
+        # Plans of other cases say nothing of how far the file's own search has come.
         if proposal.case:
             return
         if outcome.passed and proposal.phase in (Phase.CURVE, Phase.SEARCH, Phase.CERTIFICATE):
@@ -215,6 +217,7 @@ class Progress:
     def _weigh(self, trial: Trial) -> None:
         """Keep the smallest and the largest plan that passed, for each set of samples."""
         proposal = trial.proposal
+        # Held-out samples judge the answer, and choose nothing.
         if proposal.samples == SampleSet.HELD_OUT:
             return
         if proposal.phase is Phase.RECHECK and not trial.outcome.passed:

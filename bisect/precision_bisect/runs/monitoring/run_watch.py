@@ -12,7 +12,8 @@ from precision_bisect.errors import RunFolderError, counted, printable
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import Owner, owner_of
 from precision_bisect.runs.results.run_status import Asked, RunStatus
-from precision_bisect.runs.runfolder import LEDGER, STATUS
+from precision_bisect.runs.results.saved import lacks
+from precision_bisect.runs.runfolder import STATUS
 from precision_bisect.runs.typed_json import foreign_file, read_file
 
 
@@ -52,7 +53,7 @@ def look(folder: Path) -> RunState:
 
 def _look(folder: Path) -> RunState:
     owner = owner_of(folder)
-    status = _told(folder, owner)
+    status = _told(folder)
     try:
         updated = datetime.fromisoformat(status.updated)
         return RunState(
@@ -66,29 +67,17 @@ def _look(folder: Path) -> RunState:
         raise foreign_file(folder / STATUS) from error
 
 
-def _told(folder: Path, owner: Owner | None) -> RunStatus:
+def _told(folder: Path) -> RunStatus:
     """Return the contents of the live status. Raises RunFolderError."""
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "does not exist"
         raise RunFolderError(
             f"{folder} {what}", "name a run folder; one is made once the model has been read"
         )
-    if not (folder / STATUS).exists() and owner is not None and owner.alive is not False:
-        raise RunFolderError(
-            f"{folder} was taken by {owner}, which has not begun to search", "ask again soon"
-        )
-    if not (folder / STATUS).exists() and (folder / LEDGER).exists():
-        raise RunFolderError(
-            f"{folder} has a ledger and no {STATUS}",
-            "name the folder above where this is one search of a ladder, else go on with --resume",
-        )
     try:
         return read_file(RunStatus, folder / STATUS)
     except FileNotFoundError as error:
-        raise RunFolderError(
-            f"{folder} is no run folder, it has no {STATUS}",
-            "name the one that the search was told by --out, or MODEL.precision-bisect",
-        ) from error
+        raise lacks(folder, STATUS) from error
 
 
 def _state(status: RunStatus, owner: Owner | None) -> str:

@@ -167,6 +167,7 @@ class OnTarget:
 
     def _status(self) -> TargetStatus:
         answer, control = self.answer, self._point(FP32)
+        # If FP32 itself fails there, what the answer does says nothing of its precision.
         if control is not None and control.passed is False:
             return TargetStatus.NOT_PRECISION
         if answer is None or answer.passed is None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs import plain_json
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
+from precision_bisect.runs.locking import owner_of
 from precision_bisect.runs.results.result import KEYS, RESULT_SCHEMA, Result
 from precision_bisect.runs.results.run_status import told_of
-from precision_bisect.runs.runfolder import RESULT, runs_here
+from precision_bisect.runs.runfolder import LEDGER, LOCK, RESULT, RUNG_FOLDER, STATUS, runs_here
 from precision_bisect.runs.typed_json import typed
 
 _SHOWN = 60
@@ -84,6 +86,7 @@ def read_saved(path: Path) -> Saved:
     """
     file = result_file(path)
     status = told_of(file.parent)
+    # A run that goes on may have a result of before beside it.
     going_on = status is not None and status.state == "searching"
     if going_on and not file.exists():
         raise RunFolderError(
@@ -121,6 +124,8 @@ def read_result(file: Path, hint: str) -> Result:
     except ValueError as error:
         raise RunFolderError(f"{file} holds no result: it is not JSON", hint) from error
     schema = fields.get("schema") if isinstance(fields, dict) else None
+    # Before any field is read: those of another version may have the same names and mean something
+    # else.
     if schema != RESULT_SCHEMA:
         raise RunFolderError(
             f"{file} is no result.json of version {RESULT_SCHEMA}: its schema is {quoted(schema)}",
@@ -130,6 +135,37 @@ def read_result(file: Path, hint: str) -> Result:
         return typed(Result, {key: fields[key] for key in KEYS if key in fields})
     except ValueError as error:
         raise damaged(file, str(error)) from error
+
+
+def lacks(folder: Path, name: str) -> RunFolderError:
+    """Return the error for a folder without a file that a run writes as it begins.
+
+    A run that ended before has left its lock, and where its time was up a result without trials.
+    """
+    hint = "name the folder that the search was told by --out, or MODEL.precision-bisect"
+    if RUNG_FOLDER.fullmatch(folder.name) and (folder / LEDGER).exists():
+        return RunFolderError(f"{folder} is one search of a ladder", "name the folder above")
+    if (folder / STATUS).exists():
+        return RunFolderError(f"{folder} has no {name} any more", "begin the run again")
+    tried = (folder / LEDGER).exists() and read_ledger(folder / LEDGER).trials
+    if tried or ((folder / RESULT).exists() and read_result(folder / RESULT, hint).fingerprint):
+        return RunFolderError(f"{folder} holds a run and no {name}", "go on with --resume")
+    owner = owner_of(folder)
+    if owner is not None and owner.alive is not False:
+        return RunFolderError(
+            f"{folder} was taken by {owner}, which has not begun to search", "ask again soon"
+        )
+    if any((folder / left).exists() for left in (LEDGER, RESULT, LOCK)):
+        return ended_before_trials(folder)
+    return RunFolderError(f"{folder} is no run folder, it has no {name}", hint)
+
+
+def ended_before_trials(folder: Path) -> RunFolderError:
+    """Return the error for a run that has nothing to tell but that it ended."""
+    return RunFolderError(
+        f"the run in {folder} ended before its first trial",
+        "begin it again by its command, with --resume; give it more time if --max-time ended it",
+    )
 
 
 def damaged(file: Path, what: str) -> RunFolderError:

@@ -121,6 +121,7 @@ class Verification:
         entries = [
             entry for entry in self.layers if verbose or entry.honoured is not Honour.HONOURED
         ]
+        # Hundreds of layers would push the verdict off the screen.
         first_entries = entries if verbose else entries[:_MOST_LAYERS]
         for entry in first_entries:
             lines.append(f"  {_WORDS[entry.honoured]}: {printable(entry.layer)}")

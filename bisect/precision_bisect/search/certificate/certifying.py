@@ -78,6 +78,7 @@ def _waiting(
         error = None if outcome is None else outcome.error
         return missed.get(layer, 0.0) if error is None else error
 
+    # By forecast: a layer that may pass is worth a build first, as it makes the answer smaller.
     near = sorted(drops.keys() - set(stand), key=lambda layer: (expected(layer), layer))
     return {
         layer: f"; forecast {expected(layer):.2g}" if drops[layer] in trials.forecasts else ""

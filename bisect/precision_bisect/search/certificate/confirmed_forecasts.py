@@ -75,6 +75,7 @@ def confirmed(trials: JudgedTrials) -> Confirmed:
         expectations.append((expected, {outcome.passed for outcome in builds}))
         if builds[0].error is not None:
             actual = _off(builds[0].error, limit)
+            # Errors far below the limit are noise, and their ratio says nothing near it.
             if max(expected, actual) > math.log(FLOOR) and math.isfinite(actual - expected):
                 steps.append(actual - expected)
     spread = math.sqrt(sum(step**2 for step in steps) / len(steps)) if steps else 0.0

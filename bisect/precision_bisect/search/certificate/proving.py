@@ -64,6 +64,7 @@ def certificate(
     stand, drawn = _drawn(trials, plan, terms)
     evidence = [_need(trials, plan, layer, names[layer], terms, stand) for layer in plan.indices]
     checked = [need.layer for need in evidence if need.needed]
+    # What rests on forecasts alone is no proof, and is counted apart.
     predicted = sum(need.how == "predicted" for need in evidence)
     confirmation = confirmed(trials)
     return Certificate(
@@ -103,6 +104,7 @@ def _need(
     if terms.mode == "none":
         return Need(layer=name, needed=None, reason=terms.untested)
     drop = plan.without((layer,))
+    # A build is stronger than any forecast.
     outcome = trials.proof(drop)
     if outcome is not None:
         return _dropped(name, outcome, terms.limit)

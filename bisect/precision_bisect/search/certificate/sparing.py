@@ -41,6 +41,8 @@ def sparing(search: Search[T], trials: JudgedTrials) -> Search[T]:
             and proposal.samples is trials.samples
             and not trials.outcomes(proposal.plan)
         ]
+        # Forecasts of plans that are to be built: only those show whether forecasts are right
+        # here.
         if new:
             yield from forecast([proposal.plan for proposal in new], trials)
         confirmation = confirmed(trials)

@@ -72,10 +72,12 @@ def with_room(graph: CostGraph, errors: Sequence[float], plan: Plan, most_ms: fl
     """
     kept, left_ms = plan.kept, most_ms
     squares = {i: e * e for i, e in enumerate(errors) if i not in kept and math.isfinite(e)}
+    # Layers that carry next to nothing of the error cost time, and give no room.
     least = MATTERS * sum(squares.values())
     mattering = {i for i, square in squares.items() if square >= least > 0}
 
     def groups() -> Iterator[tuple[float, frozenset[int], float]]:
+        # Sorted, as sums and ties must not hang on the order of a set.
         for layer in sorted(mattering - kept):
             near = mattering.intersection(graph.neighbours[layer]) - kept
             for other in (layer, *sorted(near)):

@@ -48,7 +48,9 @@ def contenders(
         known,
     )
     by_kind = [sorted(set(kind), key=lambda plan: (costs.time(plan.kept), plan)) for kind in kinds]
+    # In turns: a few trials see each kind, whichever of them the estimate is wrong about.
     in_turns = (plan for turn in zip_longest(*by_kind) for plan in turn if plan is not None)
+    # Estimates are off by some share, so somewhat slower plans are worth a look, others are not.
     most_ms = SLOWEST * max(costs.time(layers) for layers in (everything, known[0].kept))
     return [
         plan

@@ -107,6 +107,8 @@ def weight_graph(model: Model) -> CostGraph:
                 readers.setdefault(name, set()).add(numbers[node.name])
     floats = {name for name in sizes if model.elem_types.get(name) == onnx.TensorProto.FLOAT}
     low, high = LOW_BYTES, HIGH_BYTES
+    # As a fusion: all high saves the low copy, all low the high one, and only a mixture stores
+    # both.
     shared = [
         Fusion(layers=tuple(sorted(layers)), low_ms=high * sizes[name], high_ms=low * sizes[name])
         for name, layers in readers.items()

@@ -123,6 +123,7 @@ def _point(
     plan: Plan, outcome: Outcome, high_ms: float | None, graph: CostGraph | None
 ) -> FrontPoint | None:
     error = outcome.error
+    # Not judged, or beyond every figure: no place on a chart of errors.
     if outcome.verdict is None or (error is not None and not math.isfinite(error)):
         return None
     point = FrontPoint(kept_count=len(plan), passed=outcome.passed, error=error)

@@ -102,6 +102,7 @@ def island_costs(
         layers = [names[index] for index in part]
         gone, changed = (
             graphs.changed(part)
+            # Each takes a typed graph to be written; the dearest come first.
             if place < MOST_ISLANDS_WRITTEN
             else (frozenset[str](), frozenset[str](layers))
         )
@@ -151,6 +152,7 @@ def _parts(
         *graph.clusters(plan.kept),
         *(tuple(sorted(number[name] for name in cluster)) for cluster in together),
     ]
+    # Kernels of the engine hold layers together that share no value in the file.
     linked = CostGraph(
         [0.0] * len(names),
         [

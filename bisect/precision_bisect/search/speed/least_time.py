@@ -122,6 +122,7 @@ class _Cut:
             if not untried[node]:
                 if not path:
                     return []
+                # Edges lie in pairs, each beside its reverse.
                 node = self._ends[path.pop() ^ 1]
                 untried[node].popleft()
                 continue

@@ -92,6 +92,7 @@ def meet_limits(
         return _too_slow(_unmeasured(start))
     needed, low, slower = limits.needed(high_ms), None, ""
     best = yield from improve(problem, start, graph, high_ms)
+    # Small steps first: they leave the answer near what was certified.
     if not best.pace.meets(needed):
         best = yield from _of_little_cost(problem, best, graph, high_ms, needed)
     if best.pace.meets(needed):
@@ -100,6 +101,7 @@ def meet_limits(
             return _changed(start, best)
     else:
         low = yield from descend(best, graph, high_ms, needed)
+    # What the run has timed on its way may do, and costs one more build.
     other = yield from _another(record, {best.plan, Plan.all_high(problem.size)}, needed, high_ms)
     if other is not None:
         return _changed(start, other)

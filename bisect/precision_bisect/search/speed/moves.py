@@ -73,6 +73,7 @@ def fillings(graph: CostGraph, plan: Plan) -> list[Move]:
         )
         for kept in dict.fromkeys((closed, *parts))
     ]
+    # All at once first: if that passes, the parts need no builds.
     everything, *rest = moves
     rest.sort(key=lambda move: (-move.gain_ms, move.plan))
     return [move for move in (everything, *rest) if move.gain_ms > 0]

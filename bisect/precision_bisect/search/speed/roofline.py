@@ -100,6 +100,7 @@ def macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float:
     match node.op_type:
         case "Conv":
             return prod(out) * prod(second) / max(second[0], 1) if second else 0.0
+        # Each input element meets the whole kernel, as each output element does in Conv.
         case "ConvTranspose":
             return prod(first) * prod(second) / max(second[0], 1) if second else 0.0
         case "MatMul":

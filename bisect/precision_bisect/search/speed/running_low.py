@@ -50,6 +50,7 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
     work, low = [0.0, 0.0], [0.0, 0.0]
     for node in model.proto.graph.node:
         layer = layers.get(node.name)
+        # What only moves values has no share of the work in either type.
         if layer is None or layer.exclusion not in (*ASSIGNED, *_FIXED):
             continue
         runs_low = types.get(layer.name) == pair.low

@@ -10,6 +10,7 @@ from precision_bisect.graphs.lowtypes import QuantizedType
 def find(observed: Observed) -> Iterator[Sign]:
     """Yield the first tensors that hold whole numbers alone, some of which the type has not."""
     low = observed.low
+    # An 8-bit scale rounds indices as anything else.
     if isinstance(low, QuantizedType):
         return
     for what, tensors in observed.groups.items():

@@ -1,0 +1,61 @@
+"""When a signal is answered: between imports.
+
+This is imported before all else, and so imports next to nothing.
+"""
+
+import atexit
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeAlias
+
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
+
+_LONGEST_S = 10.0
+"""An import that takes longer is interrupted all the same. A bound."""
+_AGAIN_S = 0.02
+_held_since: float | None = None
+
+
+def answer_between_imports(answer: Handler, number: int, frame: FrameType | None) -> None:
+    """Call `answer` for a signal, once no module is being imported where it came.
+
+    An exception inside an import may be swallowed, keep the lock of the import for ever, or leave
+    a native library half made, of which the process dies. Where a system has no timers none waits.
+    """
+    global _held_since
+    if not _imports(frame) or not hasattr(signal, "setitimer"):
+        answer(number, frame)
+    elif _held_since is None:
+        _held_since = time.monotonic()
+        former = signal.getsignal(signal.SIGALRM)
+
+        def again(_: int, later: FrameType | None) -> None:
+            global _held_since
+            held_s = time.monotonic() - (_held_since or 0.0)
+            if _imports(later) and held_s < _LONGEST_S:
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+                return
+            _held_since = None
+            signal.signal(signal.SIGALRM, former)
+            answer(number, later)
+
+        # Where all is done before it comes again, it is too late.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Tell whether a frame, or one that called it, imports a module."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Answer Ctrl-C as Python does, and never inside an import."""
+    answer_between_imports(signal.default_int_handler, number, frame)
