@@ -1,59 +1,127 @@
 """Writes docs/reference.md from the command line's own help: python docs/make_reference.py."""
 
 import argparse
-import os
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from precision_bisect.commandline.arguments.parser import Parser
 from precision_bisect.commandline.arguments.run_flags import run_parser
 from precision_bisect.commandline.commands import COMMANDS
 
-WIDTH = "100"
+WIDTH = 100
+TABLE_WIDTH = 82
+"""What the site shows of a line of code, without scrolling, at 1280 pixels."""
+FLAG_WIDTH = 24
+DEFAULT_WIDTH = 8
 REFERENCE = Path(__file__).with_name("reference.md")
-HELP = ("-h", "--help-all")
+EVERYWHERE = frozenset(("-h", "--help-all", "--json", "--version"))
+"""Flags that every command takes, but for the last."""
 _HEAD = """\
 # Reference
 
-What each command says of itself with `--help-all`. This page is written by
-`python docs/make_reference.py`, and a test fails where it differs from the commands.
+What `--help-all` says of each flag: how it is typed, its default, its meaning. Flags of the search
+that another command takes, too, are named there, by groups. All take `--help`, `--help-all`, and
+`--json`, to print JSON instead of text. `python docs/make_reference.py` writes this page.
 
-Flags come first as the search has them. Those that another command takes with the same meaning are
-only named there.
+## `precision-bisect MODEL`
 """
 
 
 def reference() -> str:
     """Return the page."""
-    os.environ["COLUMNS"] = WIDTH
     search = run_parser()
-    flags = {flag: action.help or "" for flag, action in search._option_string_actions.items()}
-    sections = [_section(search, "")]
-    sections += [_command(make(), flags) for _, (make, _) in sorted(COMMANDS.items())]
-    return _HEAD + "".join(sections)
+    groups = {
+        str(group.title): [*filter(_is_shown, group._group_actions)]
+        for group in search._action_groups
+        if group.title not in ("options", "positional arguments")
+    }
+    sections = [_HEAD]
+    sections += [f"\n### {title}\n\n{_table(flags)}" for title, flags in groups.items()]
+    sections.append(_exit_codes(search))
+    sections += [_command(make(), groups) for _, (make, _) in sorted(COMMANDS.items())]
+    return "".join(sections)
 
 
-def _command(parser: Parser, flags: Mapping[str, str]) -> str:
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help != argparse.SUPPRESS and EVERYWHERE.isdisjoint(action.option_strings)
+
+
+def _command(parser: Parser, groups: Mapping[str, Sequence[argparse.Action]]) -> str:
     """Return a command's section, in which flags that mean the same in the search are named."""
-    same = [
-        action
-        for action in parser._actions
-        if action.help != argparse.SUPPRESS
-        and action.option_strings
-        and flags.get(action.option_strings[-1]) == action.help
-    ]
-    names = [flag for action in same if (flag := action.option_strings[0]) not in HELP]
-    for action in same:
-        action.help = argparse.SUPPRESS
-    if not names:
-        return _section(parser, "")
-    named = textwrap.fill(", ".join(names), int(WIDTH) - 2, break_on_hyphens=False)
-    return _section(parser, f"\n\nas above:\n{textwrap.indent(named, '  ')}")
+    needed = [action for action in parser._actions if not action.option_strings]
+    flags = [action for action in parser._actions if action not in needed and _is_shown(action)]
+    texts = {_name(action): action.help for action in flags}
+    named, same = [], set[str]()
+    for title, actions in groups.items():
+        taken = [each for each in actions if texts.get(_name(each)) == each.help]
+        left_out = [each for each in actions if each not in taken]
+        same |= {*map(_name, taken)}
+        if len(taken) > len(left_out):
+            named.append(f"*{title}*" + (f" but {_names(left_out)}" if left_out else ""))
+        elif taken:
+            named.append(_names(taken))
+    typed = " ".join([parser.prog, *map(_typed, needed)])
+    parts = [f"\n## `{typed}`\n\n{_filled(parser.description or '')}\n"]
+    if own := [action for action in flags if _name(action) not in same]:
+        parts.append(f"\n{_table(own)}")
+    if named:
+        parts.append("\n" + _filled(f"Of the search: {'; '.join(named)}.") + "\n")
+    return "".join((*parts, _exit_codes(parser)))
 
 
-def _section(parser: Parser, more: str) -> str:
-    return f"\n## `{parser.prog}`\n\n```\n{parser.format_help().rstrip()}{more}\n```\n"
+def _exit_codes(parser: Parser) -> str:
+    """Return the end of a parser's help: what its exit codes mean, in lines or in a sentence."""
+    about = re.search(r"(exit codes.*?):(.*?)(?:\n\n|\Z)", parser.epilog or "", re.DOTALL)
+    if about is None:
+        return ""
+    title, codes = about[1].capitalize(), textwrap.dedent(about[2].strip("\n"))
+    if "\n" in codes:
+        return f"\n{title}:\n\n```\n{codes}\n```\n"
+    return f"\n{_filled(f'{title}: {codes}')}.\n"
+
+
+def _name(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else action.dest
+
+
+def _names(actions: Sequence[argparse.Action]) -> str:
+    return ", ".join(f"`{_name(action)}`" for action in actions)
+
+
+def _typed(action: argparse.Action) -> str:
+    """Return a command's argument as it is typed."""
+    name = action.metavar or action.dest.upper()
+    return {"?": f"[{name}]", "*": f"[{name} ...]"}.get(str(action.nargs), str(name))
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(
+        " ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _table(flags: Iterable[argparse.Action]) -> str:
+    return "```\n" + "".join(f"{line}\n" for flag in flags for line in _rows(flag)) + "```\n"
+
+
+def _rows(action: argparse.Action) -> Iterator[str]:
+    """Yield the lines of a flag in three columns: what is typed, the default, the meaning."""
+    names = ", ".join(action.option_strings)
+    choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+    typed = f"{names} {action.metavar or choices}".rstrip()
+    text = (action.help or "").replace("%%", "%")
+    parts = re.fullmatch(r"(.*) \((\S+)\)", text)
+    meaning, default = parts.groups() if parts else (text, "")
+    indent = FLAG_WIDTH + DEFAULT_WIDTH
+    lines = textwrap.wrap(meaning, TABLE_WIDTH - indent, break_on_hyphens=False)
+    if len(typed) >= FLAG_WIDTH - 1 or len(default) >= DEFAULT_WIDTH:
+        yield f"{typed:{FLAG_WIDTH - 2}}  {default}".rstrip()
+        typed = default = ""
+    for line in lines:
+        yield f"{typed:{FLAG_WIDTH}}{default:{DEFAULT_WIDTH}}{line}".rstrip()
+        typed = default = ""
 
 
 if __name__ == "__main__":

@@ -265,7 +265,7 @@ NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready
         prints=(KEPT, BETTER),
         words="""\
 First suspects: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported at opset 13, keeps
-47 of 272 layers at `--atol 3e-4`, and its [fused form](advice.md#--fuse-norms) 14 of 144.""",
+47 of 272 layers at `--atol 3e-4`, and its [fused form](advice.md#the-fused-form) 14 of 144.""",
     ),
     Recipe(
         network="U-Net, VAE",

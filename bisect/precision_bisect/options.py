@@ -7,9 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from precision_bisect.errors import PluginError, UsageError, counted
+from precision_bisect.errors import UsageError, counted
 from precision_bisect.plan_costs import SpeedLimits
-from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, load_strategy, name_of
+from precision_bisect.plugins import BACKENDS, STRATEGIES, installed, name_of
 from precision_bisect.precisions import (
     HighName,
     LowName,
@@ -54,17 +54,6 @@ def default_run_folder(model: Path) -> Path:
     return Path(f"{model.name}.precision-bisect")
 
 
-def _assumptions() -> str:
-    """Return each installed strategy with what it assumes."""
-    texts = []
-    for name in installed(STRATEGIES):
-        try:
-            texts.append(f"{name} assumes: {load_strategy(name).assumption}")
-        except PluginError as error:
-            texts.append(f"{name}: {error.message}")
-    return ". ".join(texts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(WorkerOptions, SampleOptions):
     """What to search and how. Times are in seconds; None means no limit or a default.
@@ -78,22 +67,20 @@ class Options(WorkerOptions, SampleOptions):
     engine: EngineSettings = field(default_factory=EngineSettings)
     until: Until = _search(
         "answer",
-        "end with the layers that hurt alone as much as all less sensitive ones together, and "
-        "export that plan, whether it passes or not",
+        "end with the culprits, which hurt alone as much as all less sensitive layers "
+        "together, and export that plan, passing or not",
         name="--culprits-only",
         const="culprits",
     )
     fuse_norms: bool | None = _search(
         None,
-        "search the model with LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu put together that "
-        "the export took apart, checked in FP32: model.fused.onnx in the run folder; without the "
-        "flag it is tried beside the file, and deployed if better",
+        "search the fused form, each LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu as one "
+        "operator; left out, it is tried beside the file, and deployed if better",
     )
     take_branches: bool = _search(
         False,
-        "first put the branches that every sample takes in place of their Ifs, so that the layers"
-        " inside can be chosen, and search that model: model.taken.onnx in the run folder; done "
-        "by itself where no layer is outside",
+        "search the model with the branches that every sample takes in place of their Ifs; "
+        "done by itself where no layer is outside",
     )
     low: LowName = _search(
         DEFAULT_LOW, "the low type ({})", read=type_name, brief="fp16, bf16, int8 or fp8 (fp16)"
@@ -106,83 +93,79 @@ class Options(WorkerOptions, SampleOptions):
     )
     ladder: Sequence[PrecisionName] = _search(
         (),
-        "instead of a pair: types from the lowest to the highest, such as int8,fp16,fp32; finds "
-        "the layers that cannot be INT8, and among them those that cannot be FP16",
+        "instead of a pair, as int8,fp16,fp32: how low each layer can go",
         metavar="LOWEST,...,HIGHEST",
         read=parse_ladder,
     )
     keep: Sequence[str] = _search(
         (),
-        "keep these layers in the high type in every plan: a name, an operator type, a module, or "
-        "a regular expression, matched at the start of names, as AutoCast's --nodes_to_exclude, or"
-        " to whole operator types; repeated for more",
+        "layers that stay high in every plan: a name, an operator type, a module, or a "
+        "regular expression, of names at their start, of types as a whole; repeatable",
         metavar="PATTERN",
         gather=patterns,
         brief="layers that stay high in every plan",
     )
     low_only: Sequence[str] = _search(
         (),
-        "run these layers in the low type in every plan; written as --keep",
+        "layers that run low in every plan, as --keep",
         metavar="PATTERN",
         gather=patterns,
     )
     start: str | Path | None = _search(
         None,
-        "try this plan first and refine it: the layers that another run keeps (its folder), that "
-        "are FP32 in a mixed .onnx, that an AutoCast exclude list names, or that a trtexec "
-        "layerPrecisions string or file leaves high",
+        "try this plan first and refine it: of a run folder, a mixed .onnx, an AutoCast "
+        "exclude list, or trtexec's layerPrecisions",
         metavar="FROM",
     )
-    calibration: CalibrationName = _search(
-        DEFAULT_CALIBRATION, "how INT8 scales are found on the judging samples ({})"
-    )
+    calibration: CalibrationName = _search(DEFAULT_CALIBRATION, "how INT8 scales are found ({})")
     backend: str = _search(
         "auto",
-        "what evaluates plans; auto takes TensorRT where it can run, else ONNX Runtime on CUDA, "
-        "else the emulator ({})",
+        "what judges plans; auto: TensorRT where it can run, else ONNX Runtime on CUDA, else "
+        "the emulator ({})",
         choices=lambda: ("auto", *installed(BACKENDS)),
         brief="what judges: emulated, onnxruntime, tensorrt, …",
     )
     target: TargetChoice = _search(
         "auto",
-        "the engine that the emulator predicts; all: a plan must pass on each (auto: what is "
-        "installed here, else tensorrt)",
+        "the engine that the emulator predicts; all: a plan must pass on each; auto: what is "
+        "installed, else tensorrt (auto)",
         brief="the engine that the emulator predicts",
     )
     strategy: str | Callable[..., Any] = _search(
-        DEFAULT_STRATEGY, lambda: f"how to search ({{}}). {_assumptions()}", metavar="NAME"
+        DEFAULT_STRATEGY,
+        lambda: f"how to search: {', '.join(installed(STRATEGIES))} ({{}})",
+        metavar="NAME",
     )
     objective: Objective = _search(
         "fastest",
-        "what to deploy, with room below the limit: the fastest plan, without an engine by "
-        "estimate; that of fewest bytes of weights; or just the fewest layers, as where a "
-        "strategy by name, --by module, --risk or speed limits decide ({})",
+        "what to deploy, with room below the limit: the fastest plan, that of fewest bytes of"
+        " weights, or the fewest layers, as also with a strategy by name, --by module, --risk"
+        " or speed limits ({})",
         brief="to deploy: fastest, smallest, fewest (fastest)",
     )
     by: Unit = _search(
         "layer",
-        "what is kept or dropped: single layers, or whole modules of the model's source ({})",
+        "single layers, or whole modules of the model's source ({})",
     )
     certify: Certify | None = _search(
         None,
-        "what shows that no kept layer can be dropped. full: each was dropped alone and that "
-        "failed; forecasts: those that are forecast to fail by far are not built, if a random "
-        "sample of them is and fails, nor are such plans in the search; none: no trials for it "
-        "(full where the emulator judges, forecasts where trials are builds)",
+        "what shows that each kept layer is needed. full: a failing trial without it; "
+        "forecasts: one that is forecast to fail by far, if a random sample of those is built"
+        " and fails (full where the emulator judges, forecasts where trials are builds)",
     )
     copies: int = _search(
         DEFAULT_COPIES,
-        "judge an answer, and what proves it, on N copies of the samples that differ slightly; 0:"
-        " on the samples alone ({})",
+        "judge an answer, and what proves it, on N copies of the samples that differ slightly"
+        " ({})",
         metavar="N",
         least=0,
         most=MOST_COPIES,
     )
-    copies_failing: int = _search(0, "so many of the copies may fail ({})", metavar="N", least=0)
+    copies_failing: int = _search(0, "so many of them may fail ({})", metavar="N", least=0)
     risk: float | None = _search(
         None,
-        "keep more layers until an estimate from the spread of errors says that at most this "
-        "share of unseen inputs is over the limit",
+        "keep more layers until, by estimate, at most this share of unseen inputs is over the"
+        " limit",
         metavar="SHARE",
         read=share,
     )
@@ -191,7 +174,7 @@ class Options(WorkerOptions, SampleOptions):
     )
     max_time_s: float | None = _search(
         None,
-        "stop after this long: 90, 90s, 15m, 8h",
+        "stop after this long: 90s, 15m, 8h",
         metavar="TIME",
         read=duration,
         positive=True,
@@ -200,21 +183,18 @@ class Options(WorkerOptions, SampleOptions):
     seed: int = _search(0, "of all chance ({})", metavar="N", least=0)
     max_latency_ms: float | None = _speed(
         None,
-        "the answer must take at most so many milliseconds per inference; it is timed in turns "
-        "with every layer high, and made faster where that costs no more than the tolerance",
+        "milliseconds that the answer may take, on an engine",
         metavar="MS",
     )
     min_speedup: float | None = _speed(
         None,
-        "the answer must be at least X times as fast as every layer high. Both limits need an "
-        "engine that is timed: ONNX Runtime on CUDA, TensorRT or TensorRT-RTX",
+        "how many times as fast as every layer high the answer must be, on an engine",
         metavar="X",
         brief="the answer must be so many times as fast",
     )
     optuna_storage: str | None = _speed(
         None,
-        "with --strategy pareto: copy the study there as it grows, as for optuna-dashboard "
-        "(sqlite:///pareto.db)",
+        "with --strategy pareto: copy the study there, as sqlite:///pareto.db",
         metavar="URL",
     )
     out: Path | None = _output(
@@ -233,10 +213,8 @@ class Options(WorkerOptions, SampleOptions):
     )
     export_point: str = _output(
         DEPLOY,
-        "which plan the exported files hold: the one to deploy (where there is none, the fewest "
-        "layers), the fewest layers, the culprits alone, the fewest and what leaves the low type's"
-        " range beside them (else a few layers that bring the error far down), or that of K kept "
-        "layers ({})",
+        "which plan the files hold: the one to deploy (else the fewest layers), the fewest, "
+        "the culprits, a few more that bring the error far down, or K layers ({})",
         metavar=f"{'|'.join(EXPORT_POINTS)}|K",
         read=export_point,
     )

@@ -65,7 +65,7 @@ def shows(finding: Finding, **figures: Any) -> bool:
 def test_every_cause_is_explained() -> None:
     """Whoever reads a cause in a result finds in docs/diagnosis.md what shows it."""
     page = Path(__file__).parents[2].joinpath("docs", "diagnosis.md").read_text(encoding="utf-8")
-    assert [] == [cause for cause in Cause if cause and f"| `{cause}` |" not in page]
+    assert [] == [cause for cause in Cause if cause and f"- `{cause}`: " not in page]
 
 
 @pytest.mark.parametrize(("body", "x", "low", "causes", "evidence"), CASES)

@@ -1,6 +1,11 @@
-"""The site shows every page."""
+"""The site shows every page, and builds."""
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 REPO = Path(__file__).parents[2]
 
@@ -14,3 +19,12 @@ def test_every_page_is_in_the_navigation() -> None:
     ]
     docs = REPO / "docs"
     assert sorted(shown) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the group docs")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """A link whose anchor the site makes otherwise than GitHub is seen here."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    built = subprocess.run(list(map(str, command)), cwd=REPO, capture_output=True, text=True)
+    assert 0 == built.returncode, built.stderr

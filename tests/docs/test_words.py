@@ -10,11 +10,9 @@ REPO = Path(__file__).parents[2]
 LONGEST_SENTENCE = 35
 MEAN_SENTENCE = 17.0
 README_WORDS = 900
-DOCS_WORDS = 12_000
+DOCS_WORDS = 15_400
 CHANGELOG_LINES = 60
 CHANGELOG_WORDS = 700
-MADE = ("reference.md", "symptoms.md")
-"""The pages that scripts write of what the commands say."""
 TABLES = sorted((REPO / "docs" / "engines").glob("*.md"))
 """The tables that `benchmarks/engines` writes: only text outside of them is for reading."""
 TABLE_WORDS = 110
@@ -25,11 +23,6 @@ PAGES = [
     *sorted(path for path in (REPO / "docs").glob("*.md") if path.name != "reference.md"),
     *(REPO / root / "README.md" for root in ("benchmarks", "strategies", "reports")),
 ]
-
-
-def words(path: Path) -> int:
-    """Return the number of words of a page, code included; bars of tables and dashes are none."""
-    return length(path.read_text(encoding="utf-8"))
 
 
 def blocks(text: str) -> Iterator[tuple[bool, str]]:
@@ -88,9 +81,9 @@ def test_readme_is_read_in_minutes() -> None:
 
 
 def test_the_pages_are_few_words() -> None:
-    """The pages of docs/ have at most 12,000 words, the generated ones and docs/engines apart."""
-    pages = [path for path in (REPO / "docs").glob("*.md") if path.name not in MADE]
-    assert sum(words(path) for path in pages) <= DOCS_WORDS
+    """`wc -w docs/*.md` counts at most so many: generated pages, tables and code among them."""
+    texts = (path.read_text(encoding="utf-8") for path in (REPO / "docs").glob("*.md"))
+    assert sum(len(text.split()) for text in texts) <= DOCS_WORDS
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)

@@ -1,7 +1,6 @@
 """A run goes on only with the code that began it: ours, and that of the plug-ins it uses."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,8 @@ from precision_bisect.machine.installed_code import code_digest
 from precision_bisect.plugins import BACKENDS, STRATEGIES
 
 REPO = Path(__file__).parents[2]
-STRATEGY = re.findall(
-    r"```python\n(.*?)```", (REPO / "docs" / "strategies.md").read_text("utf-8"), re.DOTALL
-)[0]
-"""The example of the documentation, `OneByOne`."""
+STRATEGY = (REPO / "examples" / "one_by_one" / "one_by_one.py").read_text("utf-8")
+"""`OneByOne`."""
 
 
 def search(place: Path, site: Path, *more: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,8 @@ from precision_bisect.runs.results.endings import Status
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = json.loads((DOCS / "result.schema.json").read_text())
+DIAGNOSIS = json.loads((DOCS / "diagnosis.schema.json").read_text())
+PARTS = {**SCHEMA["$defs"], **DIAGNOSIS["$defs"]}
 TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -35,7 +37,7 @@ def is_a(kind: str, value: Any) -> bool:
 def objections(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator[str]:
     """Yield what of a value the schema does not allow: the part of JSON Schema that ours uses."""
     if "$ref" in schema:
-        yield from objections(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], where)
+        yield from objections(value, PARTS[schema["$ref"].rpartition("/")[2]], where)
     if "enum" in schema and value not in schema["enum"]:
         yield f"{where} is {value!r}"
     if "anyOf" in schema and all(any(objections(value, each)) for each in schema["anyOf"]):
@@ -95,6 +97,8 @@ def test_runs_of_every_ending_fit_the_schema(status: str, tmp_path: Path) -> Non
     told = json.loads((tmp_path / "run" / "result.json").read_text())
     assert status == told["status"]
     assert [] == list(objections(told, SCHEMA))
+    if (diagnosis := tmp_path / "run" / "diagnosis.json").exists():
+        assert [] == list(objections(json.loads(diagnosis.read_text()), DIAGNOSIS))
 
 
 def test_a_run_whose_reference_is_not_finite_fits_the_schema(tmp_path: Path) -> None:
@@ -114,11 +118,11 @@ def test_endings_that_need_an_engine_fit_the_schema(status: Status, tmp_path: Pa
     assert [] == list(objections(json.loads(json.dumps(told)), SCHEMA))
 
 
-def test_the_schema_is_what_results_are_written_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that comes into a result comes into the schema, by docs/make_schema.py."""
+def test_the_schemas_are_what_files_are_written_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that comes into a result comes into schema and page, by docs/make_schema.py."""
     monkeypatch.syspath_prepend(DOCS)
-    page = importlib.import_module("make_schema").page()
-    assert page == (DOCS / "result.schema.json").read_text()
+    for name, content in importlib.import_module("make_schema").pages().items():
+        assert content == (DOCS / name).read_text()
 
 
 def test_what_does_not_fit_is_seen(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from precision_bisect.protocols import Problem, Search, Strategy
 from precision_bisect.testing.driving import ContractError
 from precision_bisect.testing.strategy_contract import check_strategy
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
-AHEAD = Path(__file__).parents[2] / "strategies" / "README.md"
+REPO = Path(__file__).parents[2]
+EXAMPLE = (REPO / "examples" / "one_by_one" / "one_by_one.py").read_text(encoding="utf-8")
+AHEAD = REPO / "strategies" / "README.md"
 CONTRACT = [sys.executable, "-m", "precision_bisect.testing.strategy_contract"]
 
 
@@ -83,23 +84,19 @@ def third_party(folder: Path, source: str, what: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def documented(document: Path = DOCUMENT) -> list[str]:
-    """Return the Python code of a document, block by block."""
-    return re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
-
-
 def test_a_third_party_strategy_runs_and_keeps_the_contract(tmp_path: Path) -> None:
-    """The documented example, installed by entry point, is listed, checked, and searches."""
-    environment = third_party(tmp_path, documented()[0], "one-by-one = theirs:OneByOne")
+    """The example, installed by entry point, is listed, checked, and searches."""
+    environment = third_party(tmp_path, EXAMPLE, "one-by-one = theirs:OneByOne")
     checked = subprocess.run(
         [*CONTRACT, "one-by-one"], env=environment, capture_output=True, text=True
     )
     assert (0, "") == (checked.returncode, checked.stderr)
     assert all(line.startswith("kept ") for line in checked.stdout.splitlines())
     command = [sys.executable, "-m", "precision_bisect"]
-    wide = {**environment, "COLUMNS": "10000"}
-    shown = subprocess.run([*command, "--help-all"], env=wide, capture_output=True, text=True)
-    assert "one-by-one assumes: none; as many trials as layers" in shown.stdout
+    shown = subprocess.run(
+        [*command, "--help-all"], env=environment, capture_output=True, text=True
+    )
+    assert "one-by-one" in shown.stdout
     model = tiny.write_model(tmp_path / "tiny.onnx")
     options = ["--strategy", "one-by-one", "--backend", "emulated", "--json"]
     ran = subprocess.run(
@@ -116,7 +113,8 @@ def test_a_third_party_strategy_runs_and_keeps_the_contract(tmp_path: Path) -> N
 def test_the_documented_look_ahead_keeps_the_contract() -> None:
     """The step of the document, looked ahead of by `speculate`, is a strategy that keeps all."""
     scope: dict[str, Any] = {}
-    exec(documented(AHEAD)[0], scope)
+    (step,) = re.findall(r"```python\n(.*?)```", AHEAD.read_text(encoding="utf-8"), re.DOTALL)
+    exec(step, scope)
 
     class Ahead(broken.Careless):
         minimal: ClassVar[bool] = True
@@ -130,7 +128,7 @@ def test_the_documented_look_ahead_keeps_the_contract() -> None:
 
 def test_the_command_reports_each_promise(tmp_path: Path) -> None:
     """What hangs on hashes of texts, and has another name, breaks two promises: exit code 1."""
-    source = documented()[0].replace(
+    source = EXAMPLE.replace(
         "in plan.indices:", "in map(problem.names.index, set(problem.names)):"
     )
     environment = third_party(tmp_path, source, "hashed = theirs:OneByOne")
@@ -146,7 +144,7 @@ def test_the_command_reports_each_promise(tmp_path: Path) -> None:
 
 def test_the_command_outlives_a_strategy_that_raises(tmp_path: Path) -> None:
     """A strategy that raises breaks every promise that takes a search, one line each."""
-    source = documented()[0].replace("problem.top", "problem.bottom")
+    source = EXAMPLE.replace("problem.top", "problem.bottom")
     environment = third_party(tmp_path, source, "one-by-one = theirs:OneByOne")
     ran = subprocess.run(
         [*CONTRACT, "one-by-one"], env=environment, capture_output=True, text=True
@@ -160,7 +158,7 @@ def test_the_command_outlives_a_strategy_that_raises(tmp_path: Path) -> None:
 
 def test_the_command_ends_a_search_that_hangs(tmp_path: Path) -> None:
     """A search that neither proposes nor ends is shown where it hangs, and the exit code is 1."""
-    source = documented()[0].replace("break", "break\n            while plan: pass")
+    source = EXAMPLE.replace("break", "break\n            while plan: pass")
     environment = third_party(tmp_path, source, "one-by-one = theirs:OneByOne")
     where = f'File "{tmp_path / "theirs.py"}", line'
     for limit_s in (0.5, 20.0, PATIENCE_S):

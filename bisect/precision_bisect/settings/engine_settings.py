@@ -128,47 +128,47 @@ class EngineSettings:
 
     typing: TypingName = _engine(
         "auto",
-        "TensorRT: write precisions into the graph (strong: 10, 11, RTX) or mark layers (weak: "
-        "8.6 to 10.x); auto takes strong where the library can ({})",
+        "write precisions into the graph (strong: TensorRT 10, 11, RTX) or mark layers (weak:"
+        " 8.6 to 10.x); auto: strong where possible ({})",
     )
     guard_islands: bool = _engine(
         True,
-        "put Max(x, x) before a kept MatMul, Gemm or Conv that stands alone, which TensorRT would "
-        "turn back into half; simplifiers leave it in the file (on)",
+        "put Max(x, x) before a kept MatMul, Gemm or Conv that stands alone, which TensorRT "
+        "would turn back into half (on)",
     )
     tf32: Tf32 = _engine(
         "auto",
-        "TF32 in what stays FP32: off; on, as engines but Polygraphy's have it by default; or "
-        "searched without, and deployed with it where FP32 holds so ({})",
+        "TF32 in what stays FP32; auto: searched without, deployed with it where FP32 holds "
+        "so ({})",
     )
     ort_options: Mapping[str, str] = _engine(
         dict,
-        "ONNX Runtime: judge with this option of its CUDA provider, such as "
-        "cudnn_conv_algo_search=EXHAUSTIVE; run_onnxruntime.py opens the answer with it",
+        "judge with this option of ONNX Runtime's CUDA provider, as "
+        "cudnn_conv_algo_search=EXHAUSTIVE; repeatable",
         name="--ort-option",
         metavar="KEY=VALUE",
         gather=parse_ort_options,
     )
     compute_capability: str | None = _engine(
         None,
-        "TensorRT-RTX: build for this GPU, such as 8.9 (the one here; without one 8.6)",
+        "TensorRT-RTX: build for this GPU, such as 8.9; without one here 8.6",
         metavar="X.Y",
     )
     min_shapes: Shapes = _engine(
         dict,
-        "TensorRT: min shapes of dynamic inputs, as in trtexec (the samples' own)",
+        "TensorRT: as trtexec's (the samples' own)",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
     )
     opt_shapes: Shapes = _engine(
         dict,
-        "TensorRT: opt shapes of dynamic inputs, as in trtexec (the samples' own)",
+        "TensorRT: as trtexec's (the samples' own)",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
     )
     max_shapes: Shapes = _engine(
         dict,
-        "TensorRT: max shapes of dynamic inputs, as in trtexec (the samples' own)",
+        "TensorRT: as trtexec's (the samples' own)",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
     )
@@ -185,34 +185,31 @@ class EngineSettings:
     )
     plugins: tuple[Path, ...] = _engine(
         (),
-        "TensorRT: load plugins from this library before parsing and running, as trtexec's "
-        "--staticPlugins does; repeatable",
+        "TensorRT: load plugins from this library, as trtexec's --staticPlugins; repeatable",
         metavar="LIB.so",
         gather=libraries,
     )
     config_script: str | None = _engine(
         None,
-        "TensorRT: have postprocess_config(builder, network, config) of this script, or the "
-        "FUNCTION, change the builder's configuration, as in Polygraphy: refit, version or "
-        "hardware compatibility, weight streaming, DLA",
+        "TensorRT: its postprocess_config(builder, network, config), or FUNCTION, changes the"
+        " builder's configuration, as in Polygraphy",
         name="--trt-config-postprocess-script",
         metavar="SCRIPT.py[:FUNCTION]",
         read=script,
     )
     ort_custom_ops: tuple[Path, ...] = _engine(
         (),
-        "ONNX Runtime: register the operators of this library in every session; repeatable",
+        "ONNX Runtime: register the operators of this library; repeatable",
         metavar="LIB.so",
         gather=libraries,
     )
     io_types: IoTypes = _engine(
         "model",
-        "fp16: judge and export the answer with FP16 inputs and outputs where the model has FP32 "
-        "({})",
+        "fp16: FP16 inputs and outputs where the model has FP32 ({})",
     )
     backend_options: Mapping[str, str] = _engine(
         dict,
-        "an option of the backend; remote has host=USER@HOST[,...], trtexec=PATH, folder=DIR and "
+        "of the backend; remote has host=USER@HOST[,...], trtexec=PATH, folder=DIR and "
         "ssh-config=FILE; repeatable",
         name=BACKEND_OPTION,
         metavar="KEY=VALUE",
@@ -220,15 +217,15 @@ class EngineSettings:
     )
     time_batch: int | None = _engine(
         None,
-        "time plans at this batch, or estimate their time: the samples in turn, along the first "
-        "axis of all inputs (the samples' own)",
+        "time plans, or estimate it, at this batch: the samples in turn along the first axis "
+        "(the samples' own)",
         metavar="N",
         least=1,
         most=LARGEST_BATCH,
     )
     build_timeout_s: float | None = _engine(
         None,
-        "a build that takes longer counts as timed out (no limit; verify: 30m)",
+        "a build that takes longer has timed out (no limit; verify: 30m)",
         metavar="TIME",
         read=duration,
         positive=True,

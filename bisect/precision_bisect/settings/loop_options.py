@@ -25,28 +25,25 @@ class LoopOptions:
 
     steps: int = _loop(
         1,
-        f"run the model N times, up to {MOST_STEPS}, each sample being the first inputs, and "
-        "judge what the last step gives ({})",
+        f"run the model N times, up to {MOST_STEPS}, and judge the last step; a sample is the "
+        "first inputs ({})",
         metavar="N",
         least=1,
         most=MOST_STEPS,
     )
     feed: Sequence[str] = _loop(
         (),
-        "with --steps: this output is the input of the next step; present.*:past.* feeds all of "
-        "that name. HOW: argmax (of the last place, as logits:ids:argmax), append (behind what "
-        "the input was; mask:mask:append repeats its last column), next (position:position:next "
-        "counts on); repeated for more",
+        "with --steps: an output that is an input of the next step; present.*:past.* feeds "
+        "all of that name. HOW: argmax of the last place, append behind the input (of itself:"
+        " its last column), next counts on; repeatable",
         metavar="OUTPUT:INPUT[:HOW]",
         gather=patterns,
     )
-    each_step: bool = _loop(
-        False, "judge what every step gives, not the last one alone; of what grows its end"
-    )
+    each_step: bool = _loop(False, "judge every step, not the last alone; of what grows, its end")
     loop: str | Callable[..., Any] | None = _loop(
         None,
-        "run the model by a function(run, inputs), which calls run(inputs) as often as it likes "
-        "and returns a dict of the model's outputs to judge",
+        "run the model by a function(run, inputs), which calls run(inputs) as it likes and "
+        "returns a dict of the outputs to judge",
         metavar="SCRIPT.py:FUNCTION",
     )
 

@@ -92,46 +92,42 @@ class ImageOptions:
 
     image_size: tuple[int, int] | None = _images(
         None,
-        "images are resized to it (the model's own height and width)",
+        "what images are resized to (the model's)",
         metavar="WIDTH[xHEIGHT]",
         read=_size,
         brief="of images, with --normalize and --resize",
     )
     resize: Resize | None = _images(
         None,
-        "what is done to other ratios of width to height: letterbox pads, crop cuts what is "
-        "beyond the middle (stretch)",
+        "of other ratios: letterbox pads, crop takes the middle (stretch)",
     )
     pad_value: int | None = _images(
         None,
-        f"the pixels beside the image in a letterbox, 0 to 255 ({LETTERBOX_GRAY})",
+        f"the pixels that a letterbox adds, 0 to 255 ({LETTERBOX_GRAY})",
         metavar="N",
         least=0,
         most=255,
     )
     normalize: Normalization | None = _images(
         None,
-        "--scale, --mean and --std by name: unit is 0 to 1, inception -1 to 1, imagenet "
-        "torchvision's, clip OpenAI's",
+        "--scale, --mean and --std by name: unit is 0 to 1, inception -1 to 1",
     )
     scale: float | None = _images(
         None,
-        "of images, whose pixels are 0 to 255: an input is (pixel * scale - mean) / std (1)",
+        "an input is (pixel * scale - mean) / std, of pixels from 0 to 255 (1)",
         metavar="1/255",
         read=_scale,
     )
     mean: Sequence[float] = _images(
         tuple,
-        "what is subtracted from scaled pixels, red first whatever --channels says (0)",
+        "of scaled pixels, red first (0)",
         metavar="R,G,B",
         gather=_of_channels,
     )
     std: Sequence[float] = _images(
-        tuple, "what they are then divided by (1)", metavar="R,G,B", gather=_of_channels
+        tuple, "of scaled pixels, red first (1)", metavar="R,G,B", gather=_of_channels
     )
-    layout: Layout | None = _images(
-        None, "where an input has the channels of an image (as the model's shape has them)"
-    )
+    layout: Layout | None = _images(None, "where an input has its channels (as its shape)")
     channels: Channels | None = _images(None, "their order in the input (rgb)")
 
 
@@ -217,65 +213,55 @@ class SampleOptions(ImageOptions, LoopOptions):
 
     inputs: "Path | Sequence[Sample] | None" = _inputs(
         None,
-        "a folder of images, of .npz, .npy or .bin, or one such file; trtexec's NAME:FILE; "
-        "Polygraphy's .json (run --save-inputs); a .py with load_data(). Of many the hardest are "
-        "searched with, and all judge the answer. Without it inputs are made up",
+        "images, .npz, .npy or .bin: a file, a folder, a pattern, or NAME:FILE; Polygraphy's "
+        ".json; a .py with load_data(); without it inputs are made up",
         metavar="PATH",
         read=named_path,
         brief="images, .npz, .npy, .bin: a file, folder, pattern",
     )
     reference: Path | None = _inputs(
         None,
-        "the FP32 outputs of --inputs instead of ONNX Runtime's own: a .npz or a folder of them, "
-        "by output name, or Polygraphy's .json (run --save-outputs); `engine` for those of the "
-        "backend's own engine in FP32",
+        "the FP32 outputs of --inputs, instead of ONNX Runtime's: .npz by output name, a "
+        "folder of them, or Polygraphy's .json; `engine`: those of the backend's own engine",
         metavar="PATH",
     )
     input_shapes: Mapping[str, tuple[int, ...]] = _inputs(
         dict,
-        "shapes for inputs with dynamic dimensions that are made up, or read from .bin files; "
-        "comma separated or repeated",
+        "of made-up inputs and .bin files, where the model leaves them open; repeatable",
         metavar="NAME:1x3x224x224",
         gather=parse_shapes,
         brief="of inputs with dynamic dimensions",
     )
     ranges: Mapping[str, tuple[float, float]] = _inputs(
         dict,
-        "between which values an input may lie: the answer is tried at both ends, where the error"
-        " of an operator grows with the input; comma separated or repeated",
+        "the smallest and the largest value of an input: if an error grows with it, the "
+        "answer is tried at both; repeatable",
         name="--range",
         metavar="NAME=0:999",
         gather=parse_ranges,
     )
-    synthetic: int = _inputs(4, "how many to make up ({})", metavar="N", least=1)
+    synthetic: int = _inputs(4, "how many inputs to make up ({})", metavar="N", least=1)
     holdout: int = _inputs(
         0,
-        "judge the answer by N distinct samples, drawn at random, which never join the search "
-        "({})",
+        "judge the answer by N random samples that never join the search ({})",
         metavar="N",
         least=0,
     )
     tol: Limits = _verdict(
         None,
-        f"tolerance of all outputs, or per output as logits=1e-2,boxes=0.5 (default "
-        f"{DEFAULT_TOLERANCE:g}). Below {WIDE:g} an element passes that is within T absolutely or "
-        f"relatively, from {WIDE:g} on only absolutely. Integer and boolean outputs must be "
-        "equal; classes=0.02 lets that share of their elements differ, and from 1 on T is a limit "
-        "for integers that are rounded floats, as pixels are",
+        f"tolerance of all outputs, or of each: logits=1e-2,boxes=0.5. Below {WIDE:g} an "
+        "element may be within it absolutely or relatively, from there on only absolutely. "
+        "Integers must be equal: classes=0.02 lets that share differ, from 1 on it is a limit"
+        f" ({DEFAULT_TOLERANCE:g})",
         metavar="T",
         gather=limits,
         brief="the largest error, also by output (0.01)",
     )
-    atol: Limits = _verdict(
-        None, "absolute limits alone, written as --tol's", metavar="T", gather=limits
-    )
-    rtol: Limits = _verdict(
-        None, "relative limits alone, written as --tol's", metavar="T", gather=limits
-    )
+    atol: Limits = _verdict(None, "absolute limits alone, as --tol's", metavar="T", gather=limits)
+    rtol: Limits = _verdict(None, "relative limits alone, as --tol's", metavar="T", gather=limits)
     metric: str | Callable[..., Any] = _verdict(
         DEFAULT_METRIC,
-        "the comparator; those that come along are Polygraphy's ({}). The tolerance of l2 is the "
-        "norm, of cosine 1 - cosine, of psnr and snr the least decibels",
+        "the comparator; of psnr and snr the tolerance is the least decibels ({})",
         choices=lambda: installed(COMPARATORS),
         brief="elementwise, cosine, psnr, … (elementwise)",
     )
@@ -284,9 +270,8 @@ class SampleOptions(ImageOptions, LoopOptions):
     )
     check: str | Callable[..., float | bool] | None = _verdict(
         None,
-        f"judge by what counts in the task: {', '.join(READY_MADE)}, of all outputs or of some "
-        "(top1:logits). Or by SCRIPT.py:FUNCTION, a function(outputs, reference) of lists of "
-        "dicts over all samples, which returns an error for --tol, or True or False",
+        f"judge by {', '.join(READY_MADE)}, of some outputs as top1:logits, or by "
+        "SCRIPT.py:FUNCTION, a function(outputs, reference) that returns an error or a bool",
         metavar="CHECK",
         brief="judge by boxes, top1, iou, …, or a script",
     )

@@ -37,9 +37,8 @@ class WorkerOptions:
     executor_address: str | None = None
     workers: int = _workers(
         1,
-        "evaluate up to N plans side by side ({}). Emulated, they share --threads; builds share "
-        "one GPU, which needs the memory for N of them at a time. gpu:0,1,2,3: one worker on each"
-        " of these GPUs",
+        "plans side by side; gpu:0,1,2,3: one on each of these GPUs. Else builds share one "
+        "GPU, and emulated plans --threads ({})",
         metavar="N|gpu:0,1",
         read=parse_workers,
         fills=("workers", "gpus"),
@@ -48,12 +47,10 @@ class WorkerOptions:
     )
     executor: str = _workers(
         DEFAULT_EXECUTOR,
-        "what evaluates trials: an installed plug-in, and where it is reached (local: this "
-        "machine)",
+        "the plug-in that evaluates trials, and where it is reached (local)",
         Flag(
-            help="run trials on the workers of a Dask cluster: tcp://scheduler:8786, once it has "
-            "--workers N of them; local: one of N processes of this machine, to try it out. The "
-            "same as --executor dask=ADDRESS",
+            help="run trials on a Dask cluster, as tcp://scheduler:8786, or on `local` processes, "
+            "to try; the same as --executor dask=ADDRESS",
             group="workers",
             name="--cluster",
             metavar="ADDRESS",
@@ -63,57 +60,49 @@ class WorkerOptions:
         read=_plug_in,
         fills=("executor", "executor_address"),
     )
-    mixed_gpus: bool = _workers(
-        False, "let GPUs and libraries of different kinds judge the trials of one run"
-    )
+    mixed_gpus: bool = _workers(False, "let GPUs and libraries of different kinds judge one run")
     isolate: Isolate = _workers(
         "auto",
-        "run trials in child processes, so that a crash of one is an outcome; auto: where they "
-        "are builds or have a limit ({})",
+        "run trials in child processes, so that a crash is an outcome; auto: where they build"
+        " or have a limit ({})",
     )
     forecast_on: ForecastOn = _workers(
         "auto",
-        "what computes the emulator's forecasts where other backends judge; auto: the GPU with "
-        "--backend onnxruntime, where the model is large for the CPU and small for the GPU's "
-        "memory ({})",
+        "what computes forecasts where engines judge; auto: the GPU for large models, with "
+        "--backend onnxruntime ({})",
     )
     rank_by: RankBy = _workers(
         "emulator",
-        "what ranks the layers where engines are built; engine: the errors of the tensors that "
-        "the engine itself shows, with ONNX Runtime, TensorRT 10.12 and later, TensorRT-RTX and "
-        "remote; it takes two to four more builds ({})",
+        "what ranks layers where engines are built; engine: errors of the tensors that it "
+        "shows, by two to four more builds ({})",
     )
     trial_timeout_s: float | None = _workers(
         None,
-        "kill a trial that takes longer, building and running, and end a run whose FP32 reference"
-        " does: 90, 90s, 15m, 2h (no limit)",
+        "kill a trial that takes longer: 90s, 15m, 2h",
         metavar="TIME",
         read=duration,
         positive=True,
     )
     trial_memory_mib: float | None = _workers(
         None,
-        "kill a trial whose process takes more main memory: 8G, 512M (no limit)",
+        "kill a trial that takes more main memory: 8G, 512M",
         metavar="SIZE",
         read=mebibytes,
         positive=True,
     )
     threads: int = _workers(
         0,
-        "of ONNX Runtime; 0: what the layers are large enough for, at most 8 and the cores that "
-        "this process may use ({})",
+        "of ONNX Runtime; 0: as many as help, at most 8 ({})",
         metavar="N",
         least=0,
         most=MOST_THREADS,
         brief="of ONNX Runtime (as many as help, at most 8)",
     )
-    keep_engines: bool = _output(
-        False, "keep the engine of every trial in DIR/engines, not only the accepted one"
-    )
+    keep_engines: bool = _output(False, "keep the engine of every trial in DIR/engines")
     disk_cap_mib: float = _output(
         DISK_CAP_MIB,
-        "what kept engines, logs and caches may take; engines that failed go first, the oldest "
-        "before others, the accepted one never (10G)",
+        "of kept engines, logs and caches; engines that failed go first, the accepted one "
+        "never (10G)",
         metavar="SIZE",
         read=mebibytes,
         positive=True,

@@ -35,13 +35,10 @@ exit codes, the first that applies:
   130  interrupted; what was found so far is written
   70   an internal error ended a job
   2    wrong usage or bad input, or a job could not run, or crashed
-  6    an exported model of a job must not be used: it does not open, or gives
-       something else
+  6    an exported model of a job must not be used
   4    not even FP32 builds for a job
-  1    a job ended without a plan: limits that cannot be met, or no precision
-       problem; or its answer keeps more than --max-kept or --baseline allow
-  3    a job ended early (budget or disk spent, crash after crash), or the time
-       is up
+  1    a job ended without a plan, or keeps more than it may
+  3    a job ended early, or the time is up
   0    every job found its plan, or has nothing to keep
 """
 
@@ -56,26 +53,22 @@ class BatchOptions:
     jobs_file: Path
     out: Path | None = _option(
         None,
-        "where each job's run folder and log go, and batch.json, summary.md and junit.xml "
-        "(JOBS.precision-bisect)",
+        "run folders, logs, batch.json, summary.md and junit.xml (JOBS.precision-bisect)",
         metavar="DIR",
     )
     at_once: str = _option(
         "1",
-        "run N jobs at a time (1); gpu:0,1,2,3: one on each of these GPUs. Many models end "
-        "far earlier so than with as many --workers each",
+        "jobs at a time; gpu:0,1,2,3: one on each of these GPUs (1)",
         metavar="N|gpu:0,1",
     )
     until: str | None = _option(
         None,
-        "end by then: 06:00, the next such local time, or an ISO date and time. The running "
-        "job ends with its best so far; that and the rest are left for --resume",
+        "end by then: 06:00, or an ISO date and time; what is not finished is left for --resume",
         metavar="TIME",
     )
     resume: bool = _option(
         False,
-        "go on with the batch in the folder: what is finished is not run again, the rest "
-        "goes on where it was",
+        "go on with the batch in the folder: what is finished is not run again",
     )
     overwrite: bool = _option(False, "replace the batch that the folder holds")
 
@@ -99,8 +92,7 @@ class BatchOptions:
 def batch_parser() -> Parser:
     parser = Parser(
         "batch",
-        description="Search many models, each in a process of its own: one that crashes costs "
-        "only\nitself.",
+        description="Search many models, each in a process of its own.",
         short_usage="precision-bisect batch JOBS.toml [flags]",
         short_epilog=f"{_JOBS}\n--help-all shows the exit codes.",
         everyday=("out", "at_once", "until", "resume", "overwrite", "dry_run", "json", "github"),

@@ -30,14 +30,13 @@ class Telling:
 
     explain_search: bool = _output(
         False,
-        "print the last screen whole, not 25 lines of it, and before it each trial but the "
-        "forecasts: why this plan, what was believed, what came of it",
+        "print the whole last screen, and before it each trial: why this plan, what came of it",
         short="-v",
         brief="print all that was found, each trial too",
     )
     quiet: bool = _output(
         False,
-        "print nothing of the progress, but warnings and the answer",
+        "print warnings and the answer alone",
         short="-q",
         brief="print warnings and the answer alone",
     )
@@ -48,31 +47,28 @@ class Telling:
     )
     on_finish: Sequence[str] | None = _output(
         None,
-        "call this command once the result is written, however the run ended, with the path of "
-        "result.json as its last argument; quoted as for a shell, but no shell runs it",
+        "call this command, without a shell, however the run ended, with the path of the "
+        "written result.json",
         metavar="CMD",
         read=command_words,
     )
     max_kept: int | None = _output(
-        None, "exit with 1 where more than N layers are kept, for CI", metavar="N", least=0
+        None, "exit with 1 where more than N layers are kept", metavar="N", least=0
     )
     baseline: Path | None = _output(
         None,
-        "exit with 1 where a layer is kept that this result.json, or the one in this run folder, "
-        "does not keep, and name it, for CI; where there is none yet, warn",
+        "exit with 1 where a layer is kept that this result.json or run folder does not keep;"
+        " where there is none yet, warn",
         metavar="RESULT",
     )
-    junit: Path | None = _output(
-        None, "write how the run ended as JUnit's XML, for CI", metavar="FILE"
-    )
+    junit: Path | None = _output(None, "write how the run ended as JUnit's XML", metavar="FILE")
     github: bool = _output(
-        False, "tell GitHub Actions how it ended: annotations, and the step's summary"
+        False, "tell GitHub Actions how it ended: annotations, the step's summary"
     )
     config: Path | None = _output(
         None,
-        "flags from this TOML file, its keys as batch's, where the command line leaves them open "
-        f"({CONFIG}, or [tool.precision-bisect] of {PYPROJECT}, in this folder; {NO_CONFIG}: no "
-        "file)",
+        f"flags from this TOML file, where the command line leaves them open ({CONFIG}, or "
+        f"[tool.precision-bisect] of {PYPROJECT}, in this folder; {NO_CONFIG}: no file)",
         metavar="FILE",
     )
 
@@ -97,21 +93,19 @@ def layers_parser() -> Parser:
 def verify_parser() -> Parser:
     parser = Parser(
         "verify",
-        description="Build the engine of a finished run's plan once, look into it, and say for "
-        "each kept layer whether the engine computes it at the precision that was asked for. "
-        "Where the build fails, every layer in FP32 is built to see what is at fault. The run "
-        "folder keeps what was found: verify.json. Flags that are left out are as the run had "
-        "them. TensorRT-RTX builds and looks on a machine without a GPU, too.",
+        description="Build the engine of a finished run's plan once, and say for each kept layer "
+        "whether the engine computes it in the high type. Where the build fails, every layer in "
+        "FP32 is built to see what is at fault. Flags that are left out are as the run had them. "
+        "TensorRT-RTX needs no GPU for it.",
         short_usage="precision-bisect verify MODEL [flags]",
         everyday=(
             *("plan", "verbose", "backend", "typing", "compute_capability", "plugins"),
             *("build_timeout_s", "build_memory"),
         ),
         epilog="exit codes: 0 every kept layer is seen to be honoured; 1 one is demoted, or the "
-        "builder refuses the plan and not every layer in FP32; 2 wrong usage or bad input; 4 the "
-        "build fails, and that of every layer in FP32, too, or it ends at a limit or by a crash, "
-        "which proves nothing against the plan; 5 the engine does not show of every "
-        "kept layer in which type it computes, and none is seen to be demoted",
+        "plan does not build, while every layer in FP32 does; 2 wrong usage or bad input; 4 not "
+        "even FP32 builds, or the build ends at a limit or by a crash; 5 some layers are not "
+        "observable, none is demoted",
     )
     _model_and_plan(parser)
     parser.add_argument(
@@ -120,8 +114,8 @@ def verify_parser() -> Parser:
     parser.add_argument(
         "--backend",
         choices=("auto", *(name for name in installed(BACKENDS) if name != "emulated")),
-        help="what builds the engine; auto takes the first that is installed (that of the run; "
-        "auto after a forecast)",
+        help="what builds the engine (that of the run; after a forecast auto, the first that is "
+        "installed)",
     )
     parser.add_flags(Telling, "json", spare=False)
     parser.add_flags(EngineSettings, "engine")
@@ -129,8 +123,7 @@ def verify_parser() -> Parser:
         "--build-memory",
         type=mebibytes,
         metavar="SIZE",
-        help="kill a build whose process takes more main memory: 8G, 512M (three quarters of "
-        "what is free)",
+        help="kill a build that takes more main memory: 8G, 512M (three quarters of what is free)",
     )
     return parser
 
@@ -138,9 +131,8 @@ def verify_parser() -> Parser:
 def export_parser() -> Parser:
     parser = Parser(
         "export",
-        description="Write the files for deployment again from a finished run: model.mixed.onnx, "
-        "layerPrecisions.txt, trtexec.sh, autocast-exclude.txt, polygraphy_constraints.py. What "
-        "judges the answer stays as the run wrote it.",
+        description="Write the files for deployment of a finished run again. What judges the "
+        "answer stays as the run wrote it.",
         short_usage="precision-bisect export MODEL [flags]",
         everyday=("plan", "out", "export_point", "typing", "io_types"),
         epilog="exit codes: 0 written; 2 wrong usage, or there is no plan to write; 6 "
@@ -151,7 +143,7 @@ def export_parser() -> Parser:
         "--out",
         type=named_path,
         metavar="DIR",
-        help="where to write (the run's folder; for another point of the curve one in it)",
+        help="where to write (the run's folder, or one in it for another point)",
     )
     parser.add_flags(Options, "export_point")
     parser.add_flags(Telling, "json", spare=False)
@@ -163,10 +155,9 @@ def target_parser() -> Parser:
     parser = Parser(
         "target",
         description="Judge a finished run on a machine that has only trtexec and a shell. --write "
-        "makes a folder for it: the plans of the run as strongly typed models for TensorRT 10 or "
-        "11, or with --typing weak as names of layers for 8.4 to 10 (JetPack 5 and 6), the stored "
-        "samples, and judge.sh, which builds and runs them. --read judges what "
-        "came back as the run judges, prints it, and records it in target.json and in the report. "
+        "makes a folder for it: plans as strongly typed models for TensorRT 10 or 11, or with "
+        "--typing weak as names of layers for 8.4 to 10, samples, and judge.sh, which builds and "
+        "runs them. --read judges what came back, and records it in target.json and the report. "
         "Engine flags that are left out are as the run had them.",
         short_usage="precision-bisect target RUN (--write DIR | --read DIR) [flags]",
         everyday=("write", "read", "check", "typing"),
@@ -190,10 +181,9 @@ def target_parser() -> Parser:
 def doctor_parser() -> Parser:
     parser = Parser(
         "doctor",
-        description="Say what is installed, which backends can run here and why others cannot, "
-        "and what to install for more. With --bundle write an archive to send to others: that, "
-        "and of a run its result, plan, logs and what verify has left; no model, no weights, no "
-        "inputs, no outputs.",
+        description="Say what is installed, which backends can run here, why others cannot, and "
+        "what to install for more. --bundle writes that and a run's result, plan and logs into an "
+        "archive to send to others; no model, inputs or outputs.",
     )
     parser.add_argument(
         "run",
@@ -217,9 +207,8 @@ def doctor_parser() -> Parser:
 def status_parser() -> Parser:
     parser = Parser(
         "status",
-        description="Say what a run is doing, from another terminal: how far it is, the best plan "
-        "so far, the last trials, or how it ended, and whether its process is still there; of a "
-        "batch's folder, how its jobs stand. Only reads, and never disturbs the run.",
+        description="Say from another terminal how far a run is, its best plan and last trials, "
+        "or how it ended; of a batch's folder, how its jobs stand. Never disturbs the run.",
         epilog="exit codes: 0 the folder is a run's; 2 wrong usage, or it is none",
     )
     parser.add_needed("run", "the run folder, or the model: its last run", "RUN", runs_here)
@@ -230,8 +219,8 @@ def status_parser() -> Parser:
 def report_parser() -> Parser:
     parser = Parser(
         "report",
-        description="Write report.html from a run folder: one page that opens in any browser and "
-        "needs no network. A run that goes on is shown as far as it is, and never disturbed.",
+        description="Write report.html of a run, also of one that goes on, which it never "
+        "disturbs.",
         epilog="exit codes: 0 written; 2 wrong usage, the folder is no run's, or it cannot be "
         "written",
     )
@@ -246,8 +235,7 @@ def report_parser() -> Parser:
 def show_parser() -> Parser:
     parser = Parser(
         "show",
-        description="Print the final screen of a run again, also of one that was cut off, or how "
-        "the jobs of a batch stand.",
+        description="Print the last screen of a run again, or how the jobs of a batch stand.",
         epilog="exit codes: 0 shown; 2 wrong usage, or there is no result",
     )
     parser.add_needed(
@@ -260,9 +248,8 @@ def show_parser() -> Parser:
 def compare_parser() -> Parser:
     parser = Parser(
         "compare",
-        description="Say what changed between two runs: what they depend on, the kept layers, the "
-        "error, the speed, the causes. Layers are compared by their names. Of two batches, say it "
-        "in a line for each job.",
+        description="Say what changed between two runs: what they depend on, the layers, by name, "
+        "the error, the speed, the causes; of two batches, in a line for each job.",
         epilog="exit codes: 0 the same kept layers; 1 others; 2 wrong usage, or no result",
     )
     for name, what in (("before", "the run or batch to compare with"), ("after", "the other one")):
@@ -285,10 +272,9 @@ def explain_parser() -> Parser:
     parser = Parser(
         "explain",
         mixed=True,
-        description="Say why layers need the high precision, and what to change so that they do "
-        "not, without a search: the named layers, or those that hurt most when they alone run "
-        "low. Computes in FP32 and asks the emulator. Of a run folder, and of a model alone that "
-        "was searched, says what the last run found.",
+        description="Say without a search why layers need the high type, and what would help: the "
+        "named ones, or those that hurt most when they alone run low. Of a run folder, and of a "
+        "model alone that was searched, say what the last run found.",
         short_usage="precision-bisect explain MODEL [LAYER ...] [flags]",
         everyday=("layers", "worst", "verbose"),
         epilog="exit codes: 0 explained; 2 wrong usage or bad input; 70 internal error",
@@ -308,7 +294,7 @@ def explain_parser() -> Parser:
         "-v",
         "--verbose",
         action="store_true",
-        help="all layers, with where values are largest and how errors grow",
+        help="all layers, where values are largest, and how errors grow",
     )
     parser.add_flags(Telling, "json", spare=False)
     parser.add_flags(Options, "inputs", "images", "verdict", "low", "high", "target", "threads")

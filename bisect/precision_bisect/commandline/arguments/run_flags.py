@@ -36,16 +36,16 @@ From explain to compare MODEL stands for its last run; its folder will do, too.
 _EPILOG = f"""\
 exit codes:
   0    found, or nothing needs to be kept
-  1    no plan satisfies the limits, or it is no precision problem; or more is kept than
+  1    no plan is within the limits, it is no precision problem, or more is kept than
        --max-kept or --baseline allow
   2    wrong usage or bad input
   3    ended early: budget or disk spent, or crash after crash; the best plan so far is
-       written, if one has passed that runs a layer low
+       written
   4    not even FP32 builds, or runs
-  6    model.mixed.onnx must not be used: opened by itself, in a fresh process, it does not
-       open, or gives something else than was judged; the layers and the other files stand
-  70   an internal error, of which one line tells
-  130  interrupted; the best plan so far is written likewise
+  6    model.mixed.onnx must not be used: in a fresh process it does not open, or computes
+       something else; the layers stand
+  70   an internal error
+  130  interrupted; the best plan so far is written
 
 {_COMMANDS}"""
 _EXAMPLE = """\
@@ -124,9 +124,9 @@ def curve_parser() -> Parser:
     """Return the parser of `precision-bisect curve`: the main job's, but for what is an answer."""
     parser = Parser(
         "curve",
-        description="Draw the curve alone: the error by the number of layers that stay in the "
-        "high type, and the layers that break the low one, in the time of the ranking and about "
-        "20 evaluations. A search goes on from there with --resume.",
+        description="Draw the curve alone: the error by the number of kept layers, and the layers "
+        "that break the low type, in the time of the ranking and about 20 evaluations. A search "
+        "goes on from there with --resume.",
         short_usage="precision-bisect curve MODEL [--tol T] [--inputs PATH] [flags]",
         epilog="exit codes: 0 drawn, or nothing needs to be kept; 1 it is no precision problem; "
         "2 wrong usage or bad input; 3 ended early; 4 not even FP32 builds; 70 internal error; "
