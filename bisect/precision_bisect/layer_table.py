@@ -197,12 +197,13 @@ def forms_of(table: LayerTable, pair: Pair) -> Mapping[LayerName, LayerForms]:
 
     The other layers have none: they pass values on as they are, or compute in FP32.
     """
+    decided = LayerForms(low=pair.low_form, high=pair.high_form)
     forms = {}
     for layer in table.layers:
         if layer.exclusion is None:
-            forms[layer.name] = LayerForms(low=pair.low_form, high=pair.high_form)
+            forms[layer.name] = decided
         elif layer.exclusion in ASSIGNED:
-            form = layer.fixed or pair.high_form
+            form = layer.fixed or decided.high
             forms[layer.name] = LayerForms(low=form, high=form)
     return forms
 

@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,7 +63,7 @@ def bits(outputs: Sample) -> list[tuple[str, str, bytes]]:
 
 def opened(graph: SwitchedGraph, model: Model) -> Segmented:
     """Return the sessions of a graph's segments."""
-    return Segmented(list(cut(graph, model)), [spec.name for spec in model.outputs], 1)
+    return Segmented(deque(cut(graph, model)), [spec.name for spec in model.outputs], 1)
 
 
 def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
@@ -106,7 +107,7 @@ def test_opening_ends_with_the_time(tmp_path: Path) -> None:
     """Graphs of thousands of layers take minutes to open: each step of it looks at the clock."""
     model = chain(tmp_path)
     graph = switch(model, FP16, Scales())
-    parts = list(cut(graph, model))
+    parts = deque(cut(graph, model))
     for step in (
         lambda: switch(model, FP16, Scales()),
         lambda: list(cut(graph, model)),

@@ -28,6 +28,7 @@ from precision_bisect.graphs.graph import (
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.ort import ON_CPU, CheckedGraph, Providers, Session, check
+from precision_bisect.machine.free_space import trim
 from precision_bisect.protocols import DroppedNan, RunSample, Sample, once
 
 MOST_DIFFERENT = 1e-4
@@ -158,7 +159,9 @@ class ReferenceSession:
     def rest(self) -> None:
         """Give the session's memory back; the next call opens it again."""
         with self._opening:
-            self._session = None
+            if self._session is not None:
+                self._session = None
+                trim()
 
 
 def non_finite(outputs: Sequence[Sample]) -> str:

@@ -21,6 +21,7 @@ from precision_bisect.graphs.graph import (
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.shape_values import with_shapes
 from precision_bisect.layer_table import Exclusion, LayerName
+from precision_bisect.machine.stopping import look_at_clock
 
 UNSEEN = (Exclusion.CONSTANT, Exclusion.SHAPE)
 """What shapes and constants come to is no matter of precision."""
@@ -41,6 +42,7 @@ class View:
     """The main graph of a model: its nodes in order and by name, and the names of its outputs."""
 
     def __init__(self, model: Model) -> None:
+        look_at_clock()
         self._model = model
         self.nodes = list(model.proto.graph.node)
         self.by_name = {node.name: node for node in self.nodes}

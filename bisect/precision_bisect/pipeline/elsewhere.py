@@ -382,5 +382,6 @@ def _in_tf32(prepared: Prepared) -> Evaluate:
             return evaluator(prepared, backend)(proposal)
         finally:
             backend.rest()
+            prepared.refer.rest()
 
     return evaluate

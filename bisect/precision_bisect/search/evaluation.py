@@ -156,10 +156,11 @@ class Evaluator:
                     engine, proposal, self.copies, judgement, ran
                 )
                 evidence = replace(evidence, stability=stability)
+            if self.copies is not None and (proposal.timed or proposal.phase is Phase.RANKING):
+                # A session that only waits slows down what is timed on its device, and takes
+                # memory beside a ranking.
+                self.copies.rest()
             if proposal.timed:
-                if self.copies is not None:
-                    # A session that only waits on the device slows down what is timed.
-                    self.copies.rest()
                 evidence = _timed(self.stopwatch, proposal.plan, engine, feeds, evidence)
             if proposal.phase is Phase.RECHECK and judgement.verdict is Verdict.PASS:
                 _keep(engine, self.keep)

@@ -6,6 +6,7 @@ Inside an operator sums stay in FP32, as in tensor cores. One session serves eve
 the last word.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -342,17 +343,17 @@ def _open(
         if fixed is not None:
             graph = for_plan(graph, usable, fixed)
         switches = graph.switches
-        segments = list(cut(graph, usable)) if in_segments and providers == ON_CPU else []
-        checked = check(graph.proto, graph.weights) if not segments else segments[0].checked
+        segments = deque(cut(graph, usable) if in_segments and providers == ON_CPU else ())
+        whole = None if segments else check(graph.proto, graph.weights)
         # With thousands of layers the graph takes as much memory as their weights: free it before
         # the session takes its own.
         del graph
         session: Session | Segmented
-        if segments:
+        if whole is None:
             names = [*(spec.name for spec in usable.outputs), *watched]
             session = Segmented(segments, names, threads)
         else:
-            session = Session(checked, threads=threads, providers=providers)
+            session = Session(whole, threads=threads, providers=providers)
     except ModelError as error:
         # The whole graph may load where a segment, or that of one plan, does not.
         if in_segments or fixed is not None:
@@ -365,6 +366,6 @@ def _open(
             hint_to_export(newest.lowest_opset),
         ) from error
     # The session has copies of its own.
-    del checked, segments
+    del whole
     trim()
     return _Opened(session, switches, watched, fixed)

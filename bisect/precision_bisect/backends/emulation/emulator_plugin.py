@@ -19,7 +19,7 @@ from precision_bisect.backends.backend_plugin import (
 from precision_bisect.backends.cuda.provider import CUDA, emulating, on_cuda, require_cuda
 from precision_bisect.errors import RefusedError, UsageError
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.ort import Providers, on_cpu
+from precision_bisect.graphs.ort import Providers, are_packed, on_cpu
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.judging.inputs.copies import can_change
@@ -120,7 +120,9 @@ def forecaster(
         providers=partial(_gpu, options) if on_gpu else on_cpu,
         targets=options.targets,
         factors=factors,
-        whole=tf32,
+        # TF32 has few plans, which gain little from segments. Where sessions pack no weights these
+        # take less memory and time to open.
+        whole=tf32 and are_packed(len(model.proto.graph.node), total_bytes(model.weights)),
         few=few,
         late=late,
         tf32=tf32 or options.engine.in_tf32,

@@ -19,6 +19,7 @@ from precision_bisect.backends.emulation.snippets import Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
 from precision_bisect.graphs.graph import attribute, captured, copied, opset, refill
 from precision_bisect.graphs.load import Model
+from precision_bisect.machine.stopping import look_at_clock
 
 _ROUNDING = frozenset(("Cast", "QuantizeLinear", "DequantizeLinear"))
 _SAME_SHAPE = "precision_bisect/same_shape"
@@ -70,6 +71,7 @@ def _fixed(
     shapes: dict[int, onnx.TensorProto],
 ) -> list[onnx.NodeProto]:
     """Return what takes the place of a node; `shapes` gains the constant of a Reshape, by rank."""
+    look_at_clock()
     if node.op_type != "If" or node.input[0] not in on:
         return [node]
     taken = attribute(node, "then_branch" if on[node.input[0]] else "else_branch")

@@ -11,7 +11,7 @@ saves a third of the work and more.
 
 import hashlib
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -233,6 +233,7 @@ class _Span:
     @classmethod
     def between(cls, wiring: _Wiring, start: int, end: int) -> "_Span":
         """Take the nodes from `start` to before `end`, and light ones before that they need."""
+        look_at_clock()
         available = wiring.crossing(start)
         needed = wiring.crossing(end) | wiring.outputs
         outputs = sorted(name for name in needed if start <= wiring.maker[name] < end)
@@ -274,22 +275,26 @@ class Segmented:
 
     Several threads may run it at once. Crossing values are kept once they are computed a second
     time; of those kept, the longest unused go first. `brief` tells that inferences are too short
-    for this. `outputs` are the names of the whole graph's outputs. Raises ModelError as Session
-    does.
+    for this. `segments` are taken out one by one: each is freed before the next opens. `outputs`
+    are the names of the whole graph's outputs. Raises ModelError as Session does.
     """
 
-    def __init__(self, segments: Sequence[Segment], outputs: Sequence[str], threads: int) -> None:
+    def __init__(self, segments: deque[Segment], outputs: Sequence[str], threads: int) -> None:
         self.brief = False
         self._outputs = outputs
-        self._flags = [segment.flags for segment in segments]
-        self._carried = [segment.carried for segment in segments]
+        self._flags: list[NDArray[np.int64]] = []
+        self._carried: list[frozenset[str]] = []
         self._sessions: list[Session] = []
-        for segment in segments:
+        self._off: list[CheckedGraph | Session | None] = []
+        while segments:
             look_at_clock()
+            segment = segments.popleft()
             self._sessions.append(Session(segment.checked, threads=threads))
+            self._flags.append(segment.flags)
+            self._carried.append(segment.carried)
+            self._off.append(segment.off)
         self._threads = threads
         self._opening = Lock()
-        self._off: list[CheckedGraph | Session | None] = [segment.off for segment in segments]
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:

@@ -32,6 +32,7 @@ from precision_bisect.graphs.lowtypes import LOW_TYPES, QUANTIZED, LowType, Quan
 from precision_bisect.graphs.quantization.calibration import OPERANDS, quantizable
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.layer_table import ASSIGNED, Exclusion, LayerName, LayerTable, forms_of
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.precisions import Form, HighName, Pair, QuantizedName
 from precision_bisect.settings.targets import parser_conditions
 
@@ -241,6 +242,7 @@ class Layout:
         return Placement(nodes=nodes, quantized=quantized, tensors=tensors)
 
     def _find_forms(self, node: onnx.NodeProto, model: Model, scales: Scales) -> None:
+        look_at_clock()
         version = opset(model.proto)
         for form in self._wanted:
             try:
