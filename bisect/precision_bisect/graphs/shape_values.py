@@ -107,7 +107,7 @@ def _value(
     return None
 
 
-def by_numpy(node: onnx.NodeProto, read: Sequence[NDArray[Any] | None]) -> Any:
+def by_numpy(node: onnx.NodeProto, read: Sequence[Any]) -> Any:
     """Return what a common node gives for what it reads, None for others; raises anything.
 
     ONNX's own evaluator takes longer to import than most runs take for all their shapes.

@@ -25,7 +25,7 @@ from precision_bisect.settings.targets import FUSED, Inside, inside, parser_step
 
 
 def is_tried(given: Prepared) -> bool:
-    """Whether the form is tried: where nothing names layers of the file or plans of it.
+    """Whether the form is tried: there is one, and nothing names layers or plans of the file.
 
     The targets must be known to compute in FP32 inside of all that is put together.
     """
@@ -36,13 +36,14 @@ def is_tried(given: Prepared) -> bool:
     own = case.model.table.asked or given.loaded.begun_with or options.elsewhere
     if not half or own or case.model.in_low or case.model.rounds_ends or not given.loaded.runs:
         return False
+    operators = find_decomposed(case.model)
     kinds = {
         operator.kind
-        for operator in find_decomposed(case.model)
+        for operator in operators
         # That is FP32 inside everywhere; by tanh it is not on CUDA.
         if (operator.kind, operator.approximate) != ("Gelu", "none")
     }
-    return all(
+    return bool(operators) and all(
         inside(kind, target) is Inside.FP32 and kind not in parser_steps()["no_importer"]
         for kind in kinds
         for target in options.targets
