@@ -74,6 +74,8 @@ _HELD_OUT = (
     "tiny.onnx --inputs more --holdout 2 --threads 1 --tol 1e-2 --out run --backend emulated"
 )
 _FUSED = "fused.onnx --inputs fused.npz --threads 1 --tol 2e-2 --out run --backend emulated"
+_KEEPS_NOTHING = "tiny.onnx --inputs inputs.npz --threads 1 --tol 1e3 --copies 0 --out run"
+"""Few builds, each a call of another machine."""
 _EXPLAIN = "explain tiny.onnx --inputs inputs.npz --threads 1 --tol 1e-2 --json"
 KINDS: Mapping[str, Sequence[str]] = {
     "guided": TINY,
@@ -86,6 +88,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
     "API": (sys.executable, "-c", API),
     "remote": (*COMMAND, "tiny.onnx", *QUICK, "--copies", "0", "--certify", "none"),
+    "remote that keeps nothing": (*COMMAND, *_KEEPS_NOTHING.split()),
     "fused": (*COMMAND, *_FUSED.split()),
     "target": (*COMMAND, "target", "done", "--write", "board"),
     "explain": (*COMMAND, *_EXPLAIN.split()),
@@ -245,7 +248,7 @@ def main() -> int:
         words, each = KINDS[kind], -(-asked.signals // len(names))
         hosts = None
         with ExitStack() as open_:
-            if kind == "remote":
+            if kind.startswith("remote"):
                 if why := lacks():
                     counts[kind] = {"signals": 0, "faults": [], "left_out": why}
                     continue

@@ -43,3 +43,26 @@ def test_a_reader_that_has_gone_costs_nothing(
     os.close(theirs)
     status = json.loads((tmp_path / "run" / "result.json").read_text())["status"]
     assert (status, code) in (("found", 0), ("not_precision", 1), ("infeasible", 1))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+def test_too_few_open_files_are_no_lost_output(tmp_path: Path) -> None:
+    """What the system refuses is named, wherever it does, and never as lost output."""
+    model = tiny.write_with_samples(tmp_path)
+    script = """
+import resource, sys
+from precision_bisect.commandline.main import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", script, str(model), "--inputs", str(tmp_path / "inputs.npz")]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "run"), "--isolate", "always"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert (2, "") == (done.returncode, done.stdout)
+    assert last.startswith("precision-bisect: "), done.stderr
+    assert "cannot write the output" not in last
