@@ -185,12 +185,21 @@ def test_the_engine_that_stays_holds_the_plan_of_the_files(
     assert not any(ENGINE in note for note in fewest.notes)
 
 
-def test_what_needs_nothing_kept_leaves_as_libraries_run_it(tmp_path: Path) -> None:
-    """TF32 is on where its trial holds so; nothing is in FP32, and the engine is that of files."""
+@pytest.mark.parametrize(("cast_ms", "wins"), [(0.1, True), (0.01, False)])
+def test_what_needs_nothing_kept_leaves_as_libraries_run_it(
+    tmp_path: Path, cast_ms: float, *, wins: bool
+) -> None:
+    """TF32 is on where its trial holds so; nothing is in FP32, and the engine is that of files.
+
+    FP32 is deployed where the engine has timed it to be as fast: two Casts take what is gained.
+    """
     body = """(float[8, 32] x) => (float[8, 32] y) {
       [mm0] a = MatMul(x, w0) [act0] b = Tanh(a) [mm1] i = MatMul(b, w1) [act1] y = Tanh(i) }"""
-    result, _ = run(tmp_path, body=body)
-    assert result.status is Status.NOTHING_TO_KEEP and result.deploy is None and result.tf32_on
+    result, _ = run(tmp_path, body=body, cast_ms=cast_ms)
+    assert result.status is Status.NOTHING_TO_KEEP and result.tf32_on
+    plan = result.deploy
+    assert plan is not None and not plan.kept and plan.latency is not None
+    assert wins is result.fp32_wins is ("FP32: TF32 holds" in to_deploy(result))
     assert [[], True] == json.loads((tmp_path / "run" / ENGINE).read_text())
     assert "--noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
 

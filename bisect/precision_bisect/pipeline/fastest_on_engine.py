@@ -27,6 +27,7 @@ from precision_bisect.pipeline.fastest import (
     LEARNT,
     Rivals,
     chosen,
+    safer_aim,
 )
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
@@ -232,17 +233,19 @@ def fastest_on_engine(
         answer = yield from contest.judge(rivals.answer, "the answer, as deployed")
     if answer.verdict is not None and speedup_of(answer) is None:
         return None
-    outcomes, costs = {rivals.answer: answer}, contest.costs
-    room = math.sqrt((ROOM * limit) ** 2 - contest.floor**2)
+    outcomes, costs, floor = {rivals.answer: answer}, contest.costs, contest.floor
+    aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
+    if not rivals.answer and answer.passed:
+        # Nothing has to be kept but for safety.
+        aim = safer_aim(outcomes, limit, floor)
     # The answer stands: whatever ends this early costs only further plans.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         tried: list[Outcome] = []
-        over = 1.0
         for most in (TRIED - LEARNT, TRIED):
             plans = contenders(
                 costs,
                 rivals.errors,
-                room / over / law_factor(rivals.errors, outcomes, contest.floor),
+                aim / law_factor(rivals.errors, outcomes, floor),
                 [rivals.answer, *rivals.starts],
                 full_batch=rivals.estimates.of(contest.trial.case)[1],
                 multiplying=contest.multiplying,
@@ -256,8 +259,8 @@ def fastest_on_engine(
                 break
             costs = _corrected(contest.costs, outcomes)
             # Where none is safe on unseen inputs, the last have to have less error.
-            unsafe = [overshoot(each, limit) for each in outcomes.values() if each.passed]
-            over = max(1.0, min(unsafe, default=1.0))
+            if any(outcome.passed for outcome in outcomes.values()):
+                aim = safer_aim(outcomes, limit, floor)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     times = _times(passing)
     if objective in rivals.estimates.instead:
