@@ -26,7 +26,7 @@ from precision_bisect.pipeline.chart import outcome_of_answer
 from precision_bisect.pipeline.evaluators import evaluator, evaluators
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import unseen_share
+from precision_bisect.pipeline.risk import telling_limit, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
 from precision_bisect.runs.results.other_targets import (
@@ -293,7 +293,7 @@ def with_tf32(
     """
     if not has_tf32(prepared):
         return None
-    limit = prepared.problem.tolerance
+    limit = telling_limit(prepared.case.model, prepared.problem.tolerance)
     proposal = replace(fp32_in_tf32(prepared, samples), plan=answer, reason="the answer")
     with in_tf32(file, driver.cases), in_tf32(prepared, driver.cases):
         (fp32,) = yield (fp32_in_tf32(file, samples),)

@@ -71,7 +71,8 @@ class Estimates:
 class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
-    `names` are those of the candidates. Errors have the `limit`. `starts` are further plans that
+    `names` are those of the candidates. By the `limit` shares of unseen inputs are told, None for
+    none. `starts` are further plans that
     may hold, such as the margin. What was `refuted` is not proposed again. Plans of a variant
     stand beside those of the file, which are `beside` them, else None.
     """

@@ -30,7 +30,7 @@ from precision_bisect.pipeline.fastest import (
     safer_aim,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
+from precision_bisect.pipeline.risk import ROOM, overshoot, telling_limit, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
@@ -130,7 +130,8 @@ def beside_fp32(
 ) -> Deployable:
     """Return a plan, its time beside that of FP32: with TF32 where FP32 holds so, else without."""
     fp32, record = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record
-    share = None if fp32 is None else unseen_share(fp32, prepared.problem.tolerance)
+    limit = telling_limit(prepared.case.model, prepared.problem.tolerance)
+    share = None if fp32 is None else unseen_share(fp32, limit)
     rivals = fp32 is not None and fp32.passed and as_safe(share, record.unseen_share)
     baseline = fp32.evidence.latency if fp32 is not None and rivals else None
     if record.tf32 and baseline and not record.fused:

@@ -172,6 +172,11 @@ def selecting(model: Model) -> Sequence[str]:
     return sorted({node.op_type for node in model.proto.graph.node} & SELECTING)
 
 
+def telling_limit(model: Model, limit: float | None) -> float | None:
+    """Return the limit by which shares of unseen inputs are told; None where a model selects."""
+    return None if selecting(model) else limit
+
+
 def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:
     """Return the plan with layers added until the spread suggests that few enough inputs are over.
 

@@ -41,6 +41,7 @@ from precision_bisect.pipeline.risk import (
     judged_by_pool,
     law_of_unsafe,
     selecting,
+    telling_limit,
     unseen_share,
 )
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -137,7 +138,7 @@ def _with_fastest(
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
-        limit=limit,
+        limit=telling_limit(prepared.case.model, limit),
         law=law or Law([], []),
         answer=answer,
         outcome=outcome,
