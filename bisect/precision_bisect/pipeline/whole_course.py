@@ -147,6 +147,9 @@ def _with_fastest(
         # What a plan to deploy has failed at before is not known to a run that is not resumed.
         refuted=driver.refuted_before(Phase.SPEED),
     )
+    if not prepared.backend.emulated:
+        # Whatever ends this early: by what was timed FP32 may be as fast as the answer.
+        ending = replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
     # The answer stands, as in `_charted`.
     with driver.standing():
         if prepared.backend.emulated:
@@ -162,7 +165,7 @@ def _with_fastest(
         if prepared.backend.emulated:
             deployable = yield from _by_estimate(prepared, rivals, samples)
         elif alone:
-            deployable = answer_to_deploy(prepared, driver, rivals, samples)
+            deployable = ending.deploy
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
         if deployable is not None:
