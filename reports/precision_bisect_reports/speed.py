@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import (
     RANK_CORRELATIONS,
@@ -14,7 +13,7 @@ from precision_bisect.runs.results.speed_report import (
     SpeedReport,
 )
 from precision_bisect.runs.results.unseen import as_safe
-from precision_bisect.runs.saved_options import typing_of
+from precision_bisect.runs.saved_options import time_batch_of, typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
 MOST_PLAN_ROWS = 8
@@ -94,7 +93,7 @@ def to_deploy(result: Result) -> str:
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
-        return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, tf32)}"
+        return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, result)}"
     own += may_be_over(plan.unseen_share)
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
@@ -173,12 +172,13 @@ def fused_form(result: Result) -> str:
     return f"{what} put together: {plan}{error}, which {use}"
 
 
-def _at_full_batch(plan: PlanToDeploy, tf32: WithTf32 | None) -> str:
+def _at_full_batch(plan: PlanToDeploy, result: Result) -> str:
     """Say how much faster a plan is at a large batch that is slower than FP32 at the samples'."""
-    gain, alike = 1 / plan.full_batch_time, plan.tf32 or not plan.rivals_tf32(tf32)
+    gain, alike = 1 / plan.full_batch_time, plan.tf32 or not plan.rivals_tf32(result.tf32)
     if not plan.estimated or not alike or gain < FASTER:
         return ""
-    return f"; at a large batch the plan is {gain:.2g} times as fast by estimate: --time-batch N"
+    advice = "" if time_batch_of(result.options) else ": --time-batch N"
+    return f"; at a large batch the plan is {gain:.2g} times as fast by estimate{advice}"
 
 
 def _gain(plan: PlanToDeploy) -> str:

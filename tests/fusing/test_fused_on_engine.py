@@ -125,6 +125,9 @@ def test_its_plan_is_built_timed_and_deployed(text: str, tmp_path: Path) -> None
         (plan.latency.baseline_ms or 0.0) / plan.latency.median_ms
     )
     assert (plan.latency.baseline_ms or 0.0) > 2.0 > plan.latency.median_ms
+    assert (plan.latency.baseline_ms, plan.latency.speedup) == pytest.approx(
+        (result.tf32.fp32_ms, result.tf32.speedup)
+    )
     trials = [t for t in read_ledger(tmp_path / "run" / LEDGER).trials if FUSED in t.proposal.case]
     assert {f"{TF32},{FUSED}"} == {trial.proposal.case for trial in trials}
     own = next(t for t in trials if len(t.proposal.plan) == len(plan.kept) and t.proposal.draw)

@@ -131,6 +131,14 @@ def test_fp32_that_may_be_over_is_deployed_with_a_word_of_it() -> None:
     assert "may be over" not in to_deploy(FP32)
 
 
+def test_a_batch_is_advised_only_where_none_was_given() -> None:
+    """The plan is slower than FP32 at the samples' batch, and faster at a large one."""
+    slower = replace(FP32, deploy=replace(PLAN, time=1.5, tf32=True))
+    assert "as fast by estimate: --time-batch N" in to_deploy(slower)
+    given = to_deploy(replace(slower, options={"engine": {"time_batch": 4}}))
+    assert "2 times as fast by estimate" in given and "--time-batch" not in given
+
+
 def test_fp32_without_tf32_is_the_rival_where_it_is_unsafe_with() -> None:
     """A plan in TF32 is held against what is deployed instead, not against what must not be."""
     plan = replace(PLAN, tf32=True, time=1.1, tf32_time=0.6, unseen_share=0.02)

@@ -29,6 +29,7 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.speed_report import AS_FAST
 from precision_bisect.runs.runfolder import ENGINE, LEDGER, RUN_SCRIPT, TRTEXEC, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.sample_sets import CHOSEN
@@ -126,11 +127,13 @@ def run(
     cast_ms: float = 0.1,
     tol: float = 5e-3,
     body: str = BODY,
+    most: int | None = None,
 ) -> tuple[Result, Gpus]:
     """Search on two such GPUs, by one sample more than choose; go on with what the folder has.
 
     A Cast costs more than a layer, so that what lies between the overflows stays high, too.
     """
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     weights = {f"w{i}": rng.normal(0, 0.18, (32, 32)).astype(np.float32) for i in range(2)}
     rng = np.random.default_rng(7)
@@ -159,7 +162,8 @@ def run(
     backend = Clocked(made.here, clock)
     backend.name = name
     made = replace(made, backend=backend, here=None, executor=gpus)
-    return run_prepared(made, ignore, Budget(), RunFolder(options.folder)), gpus
+    budget = Budget(max_trials=most)
+    return run_prepared(made, ignore, budget, RunFolder(options.folder)), gpus
 
 
 @pytest.mark.parametrize(("cast_ms", "tol", "alike"), [(0.1, 5e-3, False), (0.01, 8e-3, True)])
@@ -185,14 +189,36 @@ def test_the_engine_that_stays_holds_the_plan_of_the_files(
     assert not any(ENGINE in note for note in fewest.notes)
 
 
-def test_what_needs_nothing_kept_leaves_as_libraries_run_it(tmp_path: Path) -> None:
-    """TF32 is on where its trial holds so; nothing is in FP32, and the engine is that of files."""
+@pytest.mark.parametrize(("cast_ms", "wins"), [(0.1, True), (0.01, False)])
+def test_what_needs_nothing_kept_leaves_as_libraries_run_it(
+    tmp_path: Path, cast_ms: float, *, wins: bool
+) -> None:
+    """TF32 is on where its trial holds so; nothing is in FP32, and the engine is that of files.
+
+    FP32 is deployed where the engine has timed it to be as fast: two Casts take what is gained.
+    """
     body = """(float[8, 32] x) => (float[8, 32] y) {
       [mm0] a = MatMul(x, w0) [act0] b = Tanh(a) [mm1] i = MatMul(b, w1) [act1] y = Tanh(i) }"""
-    result, _ = run(tmp_path, body=body)
-    assert result.status is Status.NOTHING_TO_KEEP and result.deploy is None and result.tf32_on
+    result, _ = run(tmp_path, body=body, cast_ms=cast_ms)
+    assert result.status is Status.NOTHING_TO_KEEP and result.tf32_on
+    plan = result.deploy
+    assert plan is not None and not plan.kept and plan.latency is not None
+    assert wins is result.fp32_wins is ("FP32: TF32 holds" in to_deploy(result))
     assert [[], True] == json.loads((tmp_path / "run" / ENGINE).read_text())
     assert "--noTF32" not in (tmp_path / "run" / TRTEXEC).read_text()
+
+
+def test_a_run_that_is_cut_off_holds_its_answer_against_fp32(tmp_path: Path) -> None:
+    """Both were timed by then. Another plan, which no trial has judged, is not deployed."""
+    whole, _ = run(tmp_path / "whole")
+    trials = read_ledger(tmp_path / "whole" / "run" / LEDGER).trials
+    speed = [trial.proposal.phase for trial in trials].index(Phase.SPEED)
+    before = sum(not trial.proposal.forecast for trial in trials[:speed])
+    cut, _ = run(tmp_path / "cut", most=before)
+    assert cut.kept == whole.kept and whole.deploy is not None and whole.deploy.tf32
+    plan = cut.deploy
+    assert plan is not None and [*plan.kept] == [*cut.kept] and plan.latency is not None
+    assert cut.fp32_wins is ((plan.latency.speedup or 0.0) <= 1 / (1 - AS_FAST))
 
 
 def test_the_fewest_that_other_samples_refuse_in_tf32_leave_without(tmp_path: Path) -> None:

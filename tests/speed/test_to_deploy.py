@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from models import parse, save, with_weights
 from precision_bisect import find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.fastest import FIRST_DRAW, JUDGED, SAFER
+from precision_bisect.pipeline.fastest import FIRST_DRAW, SAFER
 from precision_bisect.pipeline.reopening import reopen
+from precision_bisect.pipeline.risk import overshoot
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.chosen_point import kept_in_files
@@ -348,7 +350,7 @@ def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> Non
 def test_where_nothing_is_kept_but_unsafe_nothing_is_said_to_break(
     model: Path, tmp_path: Path
 ) -> None:
-    """Layers are ranked for a safer plan, each once, and then a few plans are judged."""
+    """Layers are ranked for a safer plan, each once by one sample; then two are judged at most."""
     small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
     loose = find(model, tol=10.0, inputs=small, out=tmp_path / "loose", threads=1)
     assert loose.error_max is not None
@@ -356,8 +358,31 @@ def test_where_nothing_is_kept_but_unsafe_nothing_is_said_to_break(
     run = find(model, tol=limit, inputs=small, out=tmp_path / "unsafe", threads=1)
     assert Status.NOTHING_TO_KEEP is run.status and run.deploy is not None
     assert not (run.curve or run.culprits) and "breaks FP16" not in words(run)
-    ranked = run.evaluations - loose.evaluations
-    assert 0 < ranked <= run.candidates + JUDGED + SAFER + 1
+    trials = read_ledger(tmp_path / "unsafe" / LEDGER).trials
+    ranking = [trial for trial in trials if trial.proposal.phase is Phase.RANKING]
+    (by,) = {trial.proposal.samples.numbers for trial in ranking}
+    assert by is not None and 1 == len(by) and len(ranking) <= run.candidates
+    judged = [t for t in trials if t.proposal.phase is Phase.SPEED and t.proposal.plan]
+    assert 0 < len(judged) <= SAFER
+
+
+def test_where_a_network_selects_no_share_of_unseen_inputs_is_said(tmp_path: Path) -> None:
+    """An input flips a choice or not: how errors spread over others tells nothing of it."""
+    weights = {"w0": np.random.default_rng(0).normal(0, 0.125, (64, 64)).astype(np.float32)}
+    text = """(float[16, 64] x) => (float[16, 64] y, float[16, 1] z) <int64[1] k = {1}> {
+      [mm0] a = MatMul(x, w0) [act0] y = Tanh(a) [top] z, i = TopK(a, k) }"""
+    run = partial(find, save(with_weights(parse(text), weights), tmp_path), inputs=samples())
+    loose = run(tol=10.0, out=tmp_path / "loose", threads=1)
+    limit = 1.01 * (loose.error_max or 0.0)
+    tight = run(tol=limit, out=tmp_path / "tight", threads=1)
+    (low,) = {
+        overshoot(trial.outcome, limit) > 1
+        for trial in read_ledger(tmp_path / "tight" / LEDGER).own
+        if trial.proposal.phase is Phase.PREFLIGHT and not trial.proposal.plan
+    }
+    assert low and tight.deploy is not None and tight.tf32 is not None
+    assert (None, None) == (tight.deploy.unseen_share, tight.tf32.fp32_unseen)
+    assert "of unseen inputs may be over" not in words(tight)
 
 
 def test_the_samples_held_out_judge_what_leaves(model: Path, tmp_path: Path) -> None:

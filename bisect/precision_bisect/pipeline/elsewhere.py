@@ -27,7 +27,7 @@ from precision_bisect.pipeline.evaluators import evaluator, evaluators
 from precision_bisect.pipeline.fastest import cost_graphs
 from precision_bisect.pipeline.input_ranges import input_ranges
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import unseen_share
+from precision_bisect.pipeline.risk import telling_limit, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, Search
 from precision_bisect.runs.results.other_targets import (
@@ -76,7 +76,8 @@ def judged_elsewhere(
     if own.case.options.engine.in_tf32:
         beside = prepared
         in_tf32 = held or outcome_of_answer(driver, answer, samples)
-    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32, file=prepared)
+    form = bool(own.case.variant)
+    tf32 = yield from with_tf32(beside, driver, answer, samples, in_tf32, file=prepared, form=form)
     ranges = yield from input_ranges(own, driver.cases, answer)
     return ElsewhereSection(other_targets=targets, tf32=tf32, input_ranges=ranges)
 
@@ -301,22 +302,23 @@ def with_tf32(
     own: Outcome | None,
     *,
     file: Prepared,
+    form: bool,
 ) -> Search[WithTf32 | None]:
     """Judge FP32 and an answer with TF32's products; None where there are none.
 
     On an engine the answer is timed in turns with FP32 as the library runs it. It is not built
     where it keeps all products, and its error without TF32 and that of FP32 with it add up to a
     failure. Its `own` outcome there is taken, if it has one. The emulator computes an answer
-    that keeps no product as without TF32. Of a fused form FP32 is the `file` that was given.
+    that keeps no product as without TF32. Of a fused `form` FP32 is the `file` that was given.
     """
     if not has_tf32(prepared):
         return None
-    limit = prepared.problem.tolerance
+    limit = telling_limit(prepared.case.model, prepared.problem.tolerance)
     proposal = replace(fp32_in_tf32(prepared, samples), plan=answer, reason="the answer")
     with in_tf32(file, driver.cases), in_tf32(prepared, driver.cases):
         (fp32,) = yield (fp32_in_tf32(file, samples),)
         if own is not None:
-            return _compared((fp32, own), limit)
+            return _compared((fp32, own), limit, form=form)
         # A build costs seconds to minutes, and would show a failure that is known.
         forecast = over_the_limit(prepared, driver, answer, samples)
         if forecast is not None and driver.recorded(proposal) is None:
@@ -329,7 +331,7 @@ def with_tf32(
                 forecast=True,
             )
         (outcome,) = yield (proposal,)
-        return _compared((fp32, outcome), limit)
+        return _compared((fp32, outcome), limit, form=form)
 
 
 def over_the_limit(
@@ -352,18 +354,25 @@ def over_the_limit(
     return forecast if forecast > SURE * limit else None
 
 
-def _compared(outcomes: Sequence[Outcome], limit: float | None) -> WithTf32:
-    """Return what FP32 and the answer came to."""
+def _compared(outcomes: Sequence[Outcome], limit: float | None, *, form: bool) -> WithTf32:
+    """Return what FP32 and the answer came to.
+
+    One of a fused `form` was timed in turns with that form's FP32, which is not the file's.
+    """
     fp32, outcome = outcomes
-    latency = outcome.evidence.latency
+    latency, high = outcome.evidence.latency, fp32.evidence.latency
+    fp32_ms, speedup = (None, None) if latency is None else (latency.baseline_ms, latency.speedup)
+    if form and latency is not None:
+        fp32_ms = None if high is None else high.median_ms
+        speedup = fp32_ms / latency.median_ms if fp32_ms and latency.median_ms else None
     return WithTf32(
         fp32_passed=None if fp32.verdict is None else fp32.passed,
         fp32_error=worst(fp32),
         fp32_unseen=unseen_share(fp32, limit),
-        fp32_ms=None if latency is None else latency.baseline_ms,
+        fp32_ms=fp32_ms,
         passed=None if outcome.verdict is None else outcome.passed,
         error=worst(outcome),
-        speedup=None if latency is None else latency.speedup,
+        speedup=speedup,
         message=next((o.message for o in outcomes if o.verdict is None), ""),
     )
 

@@ -20,7 +20,7 @@ from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import DEFAULT_STRATEGY, Objective
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
+from precision_bisect.pipeline.risk import ROOM, overshoot, safe_error, unseen_share
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
@@ -31,6 +31,7 @@ from precision_bisect.runs.results.unseen import SAFE, as_safe
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest, with_room
+from precision_bisect.search.speed.contenders import law_factor
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.least_time import least_time
 from precision_bisect.search.speed.moves import filled
@@ -70,7 +71,8 @@ class Estimates:
 class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
-    `names` are those of the candidates. Errors have the `limit`. `starts` are further plans that
+    `names` are those of the candidates. By the `limit` shares of unseen inputs are told, None for
+    none. `starts` are further plans that
     may hold, such as the margin. What was `refuted` is not proposed again. Plans of a variant
     stand beside those of the file, which are `beside` them, else None.
     """
@@ -191,7 +193,9 @@ def at_batch(
     return many, {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
 
 
-def rivals_of_form(given: Prepared, fused: Prepared, of_file: Rivals) -> Rivals:
+def rivals_of_form(
+    given: Prepared, fused: Prepared, of_file: Rivals, estimates: Estimates
+) -> Rivals:
     """Return what is known of plans of the fused form: by names, what is known of the file's.
 
     An operator put together rounds what the last of its pieces does.
@@ -218,7 +222,7 @@ def rivals_of_form(given: Prepared, fused: Prepared, of_file: Rivals) -> Rivals:
         answer=renumbered(of_file.answer),
         outcome=of_file.outcome,
         starts=[renumbered(plan) for plan in of_file.starts],
-        estimates=estimates_of(fused),
+        estimates=estimates,
         beside=of_file,
     )
 
@@ -266,7 +270,9 @@ def fastest(
         answer = yield from check.judge(rivals.answer, "the answer, in TF32", phase=Phase.SPEED)
     outcomes = {rivals.answer: answer}
     aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
-    costs, plans = _deciding(rivals, aim, objective, case)
+    # Where every layer low holds, and is not safe, only plans of less error are worth a trial.
+    unsafe = not rivals.answer and answer.passed and overshoot(answer, limit) > 1
+    costs, plans = _deciding(rivals, aim, objective, case, known=unsafe)
 
     def judge(plans: Sequence[Plan], most: int) -> Search[float]:
         """Judge plans until there are `most`; return the factor by which the law has missed."""
@@ -292,13 +298,21 @@ def fastest(
         roomier = [with_room(costs, rivals.errors, best, most_ms)]
         yield from judge(_no_slower(rivals, roomier, costs, case), JUDGED)
         best = _best(outcomes, costs, limit)
-    if best is not None and not as_safe(unseen_share(outcomes[best], limit), None):
+    for _ in range(SAFER):
+        if best is None or as_safe(unseen_share(outcomes[best], limit), None):
+            break
         # Whatever is faster than every layer high, which is safe.
-        less = aim / overshoot(outcomes[best], limit)
+        less = safer_aim(outcomes, limit, floor) / law_factor(rivals.errors, outcomes, floor)
         safer = _candidates(rivals, costs, less, case, safer=True)
-        yield from judge(safer, len(outcomes) - 1 + SAFER)
+        yield from judge(safer, len(outcomes))
         best = _best(outcomes, costs, limit)
     return None if best is None else rivals.deployable(best, outcomes[best], case=case)
+
+
+def safer_aim(outcomes: Mapping[Plan, Outcome], limit: float, floor: float) -> float:
+    """Return what low layers may add to the `floor` for a plan to be safe, by these outcomes."""
+    safe = max(safe_error(outcome, limit) for outcome in outcomes.values() if outcome.passed)
+    return math.sqrt(max(0.0, safe**2 - floor**2))
 
 
 def _best(outcomes: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> Plan | None:
@@ -307,22 +321,27 @@ def _best(outcomes: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> P
 
 
 def _deciding(
-    rivals: Rivals, aim: float, objective: Objective, case: CaseName
+    rivals: Rivals, aim: float, objective: Objective, case: CaseName, *, known: bool
 ) -> tuple[CostGraph, Sequence[Plan]]:
     """Return the costs that decide, and the plans that may be as fast by them.
 
-    They are those of the samples' batch if a plan beats every layer high there.
+    They are those of the samples' batch if a plan beats every layer high there. There are none
+    beside the answer if that is `known` to be what is as fast.
     """
+
+    def candidates(costs: CostGraph) -> Sequence[Plan]:
+        return () if known else _candidates(rivals, costs, aim, case)
+
     if objective in rivals.estimates.instead:
         costs = rivals.estimates.instead[objective]
-        return costs, _candidates(rivals, costs, aim, case)
+        return costs, candidates(costs)
     costs, full_batch = rivals.estimates.of(case)
     slowest = (1 - AS_FAST) * costs.time(range(costs.size))
     if least_time(costs) <= slowest:
-        plans = _candidates(rivals, costs, aim, case)
+        plans = candidates(costs)
         if any(costs.time(plan.kept) <= slowest for plan in (rivals.answer, *plans)):
             return costs, plans
-    return full_batch, _candidates(rivals, full_batch, aim, case)
+    return full_batch, candidates(full_batch)
 
 
 def _candidates(

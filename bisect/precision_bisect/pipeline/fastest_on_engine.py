@@ -27,9 +27,10 @@ from precision_bisect.pipeline.fastest import (
     LEARNT,
     Rivals,
     chosen,
+    safer_aim,
 )
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.pipeline.risk import ROOM, overshoot, unseen_share
+from precision_bisect.pipeline.risk import ROOM, overshoot, telling_limit, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.protocols import Search
@@ -130,7 +131,8 @@ def beside_fp32(
 ) -> Deployable:
     """Return a plan, its time beside that of FP32: with TF32 where FP32 holds so, else without."""
     fp32, record = driver.recorded(fp32_in_tf32(prepared, samples)), deployable.record
-    share = None if fp32 is None else unseen_share(fp32, prepared.problem.tolerance)
+    limit = telling_limit(prepared.case.model, prepared.problem.tolerance)
+    share = None if fp32 is None else unseen_share(fp32, limit)
     rivals = fp32 is not None and fp32.passed and as_safe(share, record.unseen_share)
     baseline = fp32.evidence.latency if fp32 is not None and rivals else None
     if record.tf32 and baseline and not record.fused:
@@ -233,17 +235,19 @@ def fastest_on_engine(
         answer = yield from contest.judge(rivals.answer, "the answer, as deployed")
     if answer.verdict is not None and speedup_of(answer) is None:
         return None
-    outcomes, costs = {rivals.answer: answer}, contest.costs
-    room = math.sqrt((ROOM * limit) ** 2 - contest.floor**2)
+    outcomes, costs, floor = {rivals.answer: answer}, contest.costs, contest.floor
+    aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
+    if not rivals.answer and answer.passed:
+        # Nothing has to be kept but for safety.
+        aim = safer_aim(outcomes, limit, floor)
     # The answer stands: whatever ends this early costs only further plans.
     with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
         tried: list[Outcome] = []
-        over = 1.0
         for most in (TRIED - LEARNT, TRIED):
             plans = contenders(
                 costs,
                 rivals.errors,
-                room / over / law_factor(rivals.errors, outcomes, contest.floor),
+                aim / law_factor(rivals.errors, outcomes, floor),
                 [rivals.answer, *rivals.starts],
                 full_batch=rivals.estimates.of(contest.trial.case)[1],
                 multiplying=contest.multiplying,
@@ -257,8 +261,8 @@ def fastest_on_engine(
                 break
             costs = _corrected(contest.costs, outcomes)
             # Where none is safe on unseen inputs, the last have to have less error.
-            unsafe = [overshoot(each, limit) for each in outcomes.values() if each.passed]
-            over = max(1.0, min(unsafe, default=1.0))
+            if any(outcome.passed for outcome in outcomes.values()):
+                aim = safer_aim(outcomes, limit, floor)
     passing = {plan: outcome for plan, outcome in outcomes.items() if outcome.passed}
     times = _times(passing)
     if objective in rivals.estimates.instead:

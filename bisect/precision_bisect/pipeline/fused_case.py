@@ -20,7 +20,9 @@ from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_t
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
+    Estimates,
     Rivals,
+    estimates_of,
     fastest,
     rivals_of_form,
 )
@@ -64,7 +66,7 @@ class FusedCase:
     prepared: Prepared | None = None
     best: tuple[Plan, Outcome] | None = None
     _made: bool = False
-    _own: Rivals | None = None
+    _estimates: Estimates | None = None
     _at_work: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
@@ -102,7 +104,8 @@ class FusedCase:
         if fused is None or (deploy is None and not by_time):
             return ()
         of_file = rivals.fastest_of_any if deploy is None else deploy.record
-        own = self._own = self._own or rivals_of_form(self.given, fused, rivals)
+        self._estimates = self._estimates or estimates_of(fused)
+        own = rivals_of_form(self.given, fused, rivals, self._estimates)
         if deploy is None:
             (low,) = yield (replace(self._all_low(samples), phase=Phase.SPEED),)
             lowest = own.deployable(Plan.of(()), low, case=self.case).record
@@ -117,6 +120,8 @@ class FusedCase:
         own = replace(own, answer=best[0], outcome=best[1], refuted=failed)
         deployable = own.deployable(*best, case=self.case, latency=best[1].evidence.latency)
         if best[0] or not as_safe(deployable.record.unseen_share, None):
+            if deploy is None:
+                return ()
             # TF32's own error takes part of the limit before any layer is low.
             floor = (yield from error_of_fp32(self.given, samples)) if self._in_tf32 else 0.0
             if fused.backend.emulated:

@@ -6,6 +6,7 @@ each where samples are few. Where a network selects, or errors are of two kinds,
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist, fmean, stdev, variance
@@ -14,10 +15,11 @@ from typing import NamedTuple
 from precision_bisect.graphs.load import Model
 from precision_bisect.pipeline.stability import StabilityCheck, one
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Search
+from precision_bisect.protocols import Problem, Search
 from precision_bisect.runs.results.unseen import CONFIDENCE, SAFE, Estimate, share_at_most
+from precision_bisect.search.combinators import mapped
 from precision_bisect.search.rounding_law import Law, jitter, worst
-from precision_bisect.search.sensitivity import rank
+from precision_bisect.search.sensitivity import NEGLIGIBLE, rank
 from precision_bisect.trial import Kind, OneByOne, Outcome, Phase, SampleSet, Trial
 
 SELECTING = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "NonZero"))
@@ -109,6 +111,30 @@ def overshoot(outcome: Outcome, limit: float) -> float:
     return over if spread is None else max(over, spread.error(SAFE) / limit)
 
 
+def safe_error(outcome: Outcome, limit: float) -> float:
+    """Return the largest error of a plan that is safe to deploy, if its errors spread alike."""
+    error = worst(outcome)
+    return 0.0 if not error else min(ROOM * limit, error / overshoot(outcome, limit))
+
+
+def law_of_unsafe(problem: Problem, low: Outcome) -> Search[Law]:
+    """Rank the layers where every layer low holds, and is not safe on unseen inputs.
+
+    The sample of the largest error ranks them. Blocks that may stay low together are not looked
+    into.
+    """
+    limit, single, hardest = problem.tolerance, low.evidence.one_by_one, SampleSet.RANKING
+    if single is not None:
+        errors = zip(single.errors, single.numbers, strict=True)
+        _, number = max((-1.0 if error is None else error, number) for error, number in errors)
+        hardest = SampleSet.chosen([number])
+    # `NEGLIGIBLE` of this is half of what low layers may add.
+    enough = None if limit is None else safe_error(low, limit) / (2 * NEGLIGIBLE)
+    search = rank(replace(problem, tolerance=enough))
+    ranking = yield from mapped(search, ask=lambda proposal: replace(proposal, samples=hardest))
+    return Law.of(ranking.scores, Plan.of(()))
+
+
 def _finite(error: float | None) -> bool:
     return error is not None and math.isfinite(error)
 
@@ -146,6 +172,11 @@ def factor(samples: int, risk: float) -> float:
 def selecting(model: Model) -> Sequence[str]:
     """Return the operators of a model that select, each once."""
     return sorted({node.op_type for node in model.proto.graph.node} & SELECTING)
+
+
+def telling_limit(model: Model, limit: float | None) -> float | None:
+    """Return the limit by which shares of unseen inputs are told; None where a model selects."""
+    return None if selecting(model) else limit
 
 
 def safer(plan: Plan, holding: StabilityCheck, risk: float) -> Search[Plan]:

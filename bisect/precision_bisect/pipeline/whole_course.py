@@ -40,7 +40,9 @@ from precision_bisect.pipeline.risk import (
     ROOM,
     Spread,
     judged_by_pool,
+    law_of_unsafe,
     selecting,
+    telling_limit,
     unseen_share,
 )
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -55,7 +57,7 @@ from precision_bisect.search.combinators import answered, mapped
 from precision_bisect.search.driver import CrashLoop, Driver
 from precision_bisect.search.precision_curve import Curve
 from precision_bisect.search.rounding_law import Law
-from precision_bisect.search.sensitivity import LARGE, rank
+from precision_bisect.search.sensitivity import LARGE
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, SampleSet
 
@@ -129,15 +131,17 @@ def _with_fastest(
     curve = retraced(prepared, driver, ending)
     if outcome is None or curve.problem.large:
         return ending
-    law = curve.law
-    if ending.status is Status.NOTHING_TO_KEEP:
-        law = yield from _law_of_unsafe(prepared, driver, outcome)
-    if law is None:
+    limit, law = prepared.problem.tolerance, curve.law
+    lowest = ending.status is Status.NOTHING_TO_KEEP
+    unsafe = lowest and prepared.loaded.runs and not as_safe(unseen_share(outcome, limit), None)
+    # An engine has timed every layer low beside FP32, which may be as fast.
+    alone = lowest and not unsafe and not prepared.backend.emulated
+    if law is None and not unsafe and not alone:
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
-        limit=prepared.problem.tolerance,
-        law=law,
+        limit=telling_limit(prepared.case.model, limit),
+        law=law or Law([], []),
         answer=answer,
         outcome=outcome,
         starts=[] if curve.margin is None else [curve.margin],
@@ -145,6 +149,9 @@ def _with_fastest(
         # What a plan to deploy has failed at before is not known to a run that is not resumed.
         refuted=driver.refuted_before(Phase.SPEED),
     )
+    if not prepared.backend.emulated:
+        # Whatever ends this early: by what was timed FP32 may be as fast as the answer.
+        ending = replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
     # The answer stands, as in `_charted`.
     with driver.standing():
         if prepared.backend.emulated:
@@ -154,7 +161,13 @@ def _with_fastest(
             ahead = yield from _with_form(prepared, driver, ending, rivals, fused)
             if ahead.deploy is not None:
                 return ahead
+        if unsafe:
+            law = yield from law_of_unsafe(prepared.problem, outcome)
+            rivals = replace(rivals, law=law)
+        if prepared.backend.emulated:
             deployable = yield from _by_estimate(prepared, rivals, samples)
+        elif alone:
+            deployable = ending.deploy
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
         if deployable is not None:
@@ -162,22 +175,9 @@ def _with_fastest(
             deployable = yield from _first_that_holds(prepared, ending, candidates)
             deployable = deployable or answer_to_deploy(prepared, driver, rivals, samples)
         ending = replace(ending, deploy=deployable)
-        ending = yield from _with_form(prepared, driver, ending, rivals, fused)
+        if not alone:
+            ending = yield from _with_form(prepared, driver, ending, rivals, fused)
     return ending
-
-
-def _law_of_unsafe(prepared: Prepared, driver: Driver, low: Outcome) -> Search[Law | None]:
-    """Rank the layers where every layer low holds, and is not safe on unseen inputs.
-
-    None where it is, where a build of an engine would stand for each forecast, and where the time
-    ends before.
-    """
-    if not prepared.loaded.runs or as_safe(unseen_share(low, prepared.problem.tolerance), None):
-        return None
-    with driver.standing():
-        ranking = yield from rank(prepared.problem)
-        return Law.of(ranking.scores, Plan.of(()))
-    return None
 
 
 def _with_form(

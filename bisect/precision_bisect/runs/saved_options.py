@@ -98,6 +98,12 @@ def code_of_builds(content: object) -> dict[str, Sequence[str]]:
     }
 
 
+def time_batch_of(content: Mapping[str, Any]) -> object:
+    """Return the batch that the options of a result time, None for the samples' own."""
+    engine = content.get("engine")
+    return engine.get("time_batch") if isinstance(engine, Mapping) else None
+
+
 def _values(settings: type, content: object) -> dict[str, Any]:
     """Return the values of a dataclass by field. Raises ValueError, naming the field."""
     settings_by_name = {setting.name: setting for setting in fields(settings)}

@@ -57,7 +57,7 @@ class WithTf32:
     None for what was not evaluated, and `message` says why. A `forecast` of the answer is far over
     the limit, and was not built. By the spread of its errors FP32 may be over on `fp32_unseen`
     of unseen inputs (a share; None where that says nothing). On an engine it takes `fp32_ms`, and
-    the answer is `speedup` times as fast, both with TF32 and in turns.
+    the answer is `speedup` times as fast, both with TF32, and in turns if they are of one model.
     """
 
     fp32_passed: bool | None = None
