@@ -240,7 +240,7 @@ def _rows(result: Result) -> Iterator[Row]:
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
     if words := fused_form(result):
-        yield Row("fused", words, ALWAYS if result.deploys_fused else EVIDENCE)
+        yield Row("fused", words, NEWS if result.deploys_fused else EVIDENCE)
     if point := exported(result):
         yield Row("exports", point)
     if result.deploy is not None:
