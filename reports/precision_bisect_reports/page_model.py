@@ -245,7 +245,7 @@ def _rows(result: Result) -> Iterator[Row]:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
         yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
     yield from _engine(result)
-    yield Row("fused", fused_form(result), ALWAYS if result.deploys_fused else EVIDENCE)
+    yield Row("fused", fused_form(result), NEWS if result.deploys_fused else EVIDENCE)
     yield Row("exports", exported(result))
     if result.deploy is not None:
         yield Row("how fast", how_fast(result), MORE)

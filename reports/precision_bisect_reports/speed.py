@@ -132,7 +132,8 @@ def with_tf32(result: Result) -> str:
         "" if error is None else f" (error {error:.2g})"
         for error in (judged.fp32_error, judged.error)
     )
-    fp32 += may_be_over(judged.fp32_unseen)
+    if judged.fp32_passed:
+        fp32 += may_be_over(judged.fp32_unseen)
     default = "with TF32, the libraries' default"
     leaves_fewest = result.promises_of == "fewest" or result.deploys_fewest
     plan = "the answer" if leaves_fewest else deployed_as(result)

@@ -25,7 +25,8 @@ from precision_bisect_reports.rows import ALWAYS, DETAIL, FULL, NEWS, Form
 WIDTH = 80
 MOST_LINES = 25
 _MOST_PROSE = 3
-"""Lines of one fact on a screen that is cut: the report and -v have the rest."""
+"""Lines of one fact on a screen that is cut, one more of what is always due: the report and -v
+have the rest."""
 _MOST_HEADLINE = 6
 _MOST_KEPT = (7, 5, 3, 2)
 """Lines of kept layers, the first that leaves room for what is always due and for the steps."""
@@ -130,7 +131,8 @@ def _facts(
                 yield _Block(level, lines)
         else:
             for line in lines:
-                fact = list(_first_of(folded(line, width, 14), _MOST_PROSE, cut=cut))
+                most = _MOST_PROSE + (level == ALWAYS)
+                fact = list(_first_of(folded(line, width, 14), most, cut=cut))
                 yield _Block(level, fact)
 
 

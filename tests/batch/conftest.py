@@ -123,13 +123,14 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(scope="session")
 def gated(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
-    """Return how a batch ended whose first job fails a gate, for all to read.
+    """Return how a batch ended whose first job fails a gate, and whose second one has none yet.
 
     It was moved since: the last of `args` is where it is.
     """
     folder = tmp_path_factory.mktemp("gated")
     filled(folder)(
-        '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n[[job]]\nmodel = "b.onnx"\n'
+        '[[job]]\nname = "gated"\nmodel = "a.onnx"\nmax-kept = 1\n'
+        '[[job]]\nmodel = "b.onnx"\nbaseline = "later.json"\n'
     )
     ran = ended(folder)
     ran.args = [str((folder / "out").rename(folder / "moved"))]

@@ -29,7 +29,10 @@ HOSTILE = "a | b <script>\x00`*_[x](y)$z$\ud800&amp;"
 
 
 def test_a_failed_gate_says_why(gated: Ran) -> None:
-    """In the lines, in batch.json, in both summaries, and by the exit code."""
+    """In the lines, in batch.json, in both summaries, and by the exit code.
+
+    A job without a baseline passes, and tells of it there, too: its path may be a slip.
+    """
     ran = gated
     assert 1 == ran.returncode, ran.stderr
     why = "the answer keeps 4 layers, --max-kept is 1"
@@ -39,12 +42,13 @@ def test_a_failed_gate_says_why(gated: Ran) -> None:
     assert ("found", 1, why, 4) == tuple(
         first[key] for key in ("status", "exit_code", "message", "kept")
     )
-    assert ("found", 0, "") == tuple(second[key] for key in ("status", "exit_code", "message"))
+    new = "there is no baseline later.json: the answer is new"
+    assert ("found", 0, new) == tuple(second[key] for key in ("status", "exit_code", "message"))
     head, _, row, other = (out / SUMMARY).read_text().splitlines()
     assert "| job | ended | FP32 layers | time | why |" == head
     assert "| gated | found | 4 of 20 |" == row[:27]
     assert "the answer keeps 4 layers" in row
-    assert other.startswith("| b | found | 4 of 20 |")
+    assert other.startswith("| b | found | 4 of 20 |") and other.endswith(f"| {new} |")
     suite = ElementTree.parse(out / JUNIT).getroot()
     assert ("2", "1", "0") == tuple(suite.get(key) for key in ("tests", "failures", "errors"))
     failed, held = suite
@@ -91,11 +95,12 @@ def test_github_is_told_of_each_job(
     """What failed comes first, for few annotations are shown; the step's summary is the table."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     jobs = [job("good", "found", 0), job("late", JobState.WAITING, None)]
+    jobs.append(job("new", "found", 0, "no baseline"))
     jobs.append(job("bad", JobState.FAILED, 2, "no such file\n::warning::x"))
     tell_github_of_jobs(Batch(jobs_file="jobs.toml", started="", jobs=jobs))
     lines = capsys.readouterr().err.splitlines()
     levels = [line.partition(" title=precision-bisect::")[0] for line in lines]
-    assert ["::error", "::warning", "::notice"] == levels
+    assert ["::error", "::warning", "::warning", "::notice"] == levels
     assert "::bad: failed: no such file" in lines[0]
     assert (
         markdown(Batch(jobs_file="", started="", jobs=jobs))

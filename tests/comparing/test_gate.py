@@ -88,11 +88,12 @@ def test_bad_limits_end_before_the_search(
 def test_a_model_without_a_baseline_is_new(
     found: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One warning; there is nothing yet that it could break."""
-    assert 0 == again(found, "--baseline", "nowhere.json")
-    assert "warning: there is no baseline nowhere.json: the answer is new" in (
-        capsys.readouterr().err
-    )
+    """One warning, for GitHub, too; there is nothing yet that it could break."""
+    assert 0 == again(found, "--baseline", "nowhere.json", "--github")
+    out, err = capsys.readouterr()
+    new = "there is no baseline nowhere.json: the answer is new"
+    assert f"warning: {new}" in err
+    assert f"::warning title=precision-bisect::{new}" in out + err
 
 
 def test_services_are_told_of_a_single_run(

@@ -19,8 +19,6 @@ _HEAD = 512
 """Bytes in which a JUnit file names its suite."""
 _MOST_ANNOTATED = 10
 """GitHub shows so many annotations of a step."""
-_LEVELS = {ExitCode.OK: "notice", ExitCode.BUDGET: "warning"}
-"""How grave an annotation is, by the exit code; all others are errors."""
 
 
 def check_junit(path: Path, run: Path) -> None:
@@ -65,7 +63,7 @@ def report_to_services(
     junit_file: Path | None,
     github: bool,
 ) -> None:
-    """Write JUnit's file, and what GitHub reads; `remarks` say why the code is not 0.
+    """Write JUnit's file, and what GitHub reads; `remarks` say why the code is not 0, or warn.
 
     A file that cannot be written is a warning.
     """
@@ -88,7 +86,7 @@ def report_to_services(
     if junit_file is not None:
         _write(junit_file, junit(batch), "w")
     if github:
-        level = "notice" if code == ExitCode.OK else "error"
+        level = _level(job) if code == ExitCode.OK else "error"
         layers = () if result is None else result.kept
         _tell_github([(level, remark) for remark in remarks or [str(job)]], batch, layers)
 
@@ -97,9 +95,15 @@ def tell_github_of_jobs(batch: Batch) -> None:
     """Tell GitHub how each job of a batch ended: what failed first, as few are shown."""
     by_level: dict[str, list[str]] = {"error": [], "warning": [], "notice": []}
     for job in batch.jobs:
-        level = _LEVELS.get(job.verdict, "error")
-        by_level[level].append(str(job))
+        by_level[_level(job)].append(str(job))
     _tell_github([(level, line) for level, lines in by_level.items() for line in lines], batch)
+
+
+def _level(job: Job) -> str:
+    """Return how grave a job's annotation is: one that ended well with a remark is a warning."""
+    if job.verdict == ExitCode.OK:
+        return "warning" if job.message else "notice"
+    return "warning" if job.verdict == ExitCode.BUDGET else "error"
 
 
 def _tell_github(

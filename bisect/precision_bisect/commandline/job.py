@@ -81,8 +81,8 @@ def search(parsed: Namespace, options: Options) -> int:
     gate = read_gate(options, parsed.max_kept, parsed.baseline)
     if parsed.junit is not None:
         check_junit(parsed.junit, options.folder)
-    if gate.missing is not None:
-        complain(f"warning: there is no baseline {gate.missing}: the answer is new")
+    if gate.remark:
+        complain(f"warning: {gate.remark}")
     tell_services = partial(
         report_to_services, options, junit_file=parsed.junit, github=parsed.github
     )
@@ -105,7 +105,8 @@ def search(parsed: Namespace, options: Options) -> int:
     code, objections = _held_against(gate, result)
     for objection in objections:
         complain(objection)
-    tell_services(result, code, objections)
+    remarks = [*objections, gate.remark] if gate.remark else objections
+    tell_services(result, code, remarks)
     if code == ExitCode.OK:
         from precision_bisect.runs.results.chosen_point import kept_at
 

@@ -292,7 +292,8 @@ def compare_batches(before: Path, after: Path) -> BatchComparison | None:
         return None
     if None in batches:
         folder = before if batches[0] is None else after
-        raise RunFolderError(f"{folder} holds no {BATCH}", "compare two batches, or two runs")
+        lacks = f"holds no {BATCH}" if folder.exists() else "does not exist"
+        raise RunFolderError(f"{folder} {lacks}", "compare two batches, or two runs")
     first, second = (
         _sides(folder, batch) for folder, batch in zip((before, after), batches, strict=True)
     )

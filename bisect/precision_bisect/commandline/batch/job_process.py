@@ -22,6 +22,7 @@ from typing import IO, Any
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
 from precision_bisect.machine.stopping import AnswersSignals, kill_group, signal_name
+from precision_bisect.runs.comparing.changes import NO_BASELINE
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import RESULT
@@ -74,6 +75,8 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
         return replace(job, status=JobState.FAILED, exit_code=ExitCode.USAGE, message=message)
     cut_short = _attend(child, left_s, stop)
     ended = _outcome(job, child.returncode, fresh=_stamp(job) != former)
+    if ended.finished and not ended.message:
+        ended = replace(ended, message=_lacking_baseline(job, base))
     seconds = round(job.seconds + time.monotonic() - begun, 3)
     return replace(ended, cut_short=cut_short or ended.cut_short, seconds=seconds)
 
@@ -199,6 +202,14 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
     if code == ExitCode.INTERRUPTED:
         return replace(record, status=Status.INTERRUPTED)
     return replace(record, status=JobState.FAILED, message=_why(_printed(job), code))
+
+
+def _lacking_baseline(job: Job, base: Path) -> str:
+    """Return what is to be known of a job with a baseline that is not there; "" of others."""
+    words = (word.partition("=") for word in job.command)
+    named = [value for flag, _, value in words if flag == "--baseline"]
+    missing = [path for path in named if not os.path.lexists(base / path)]
+    return NO_BASELINE.format(missing[0]) if missing else ""
 
 
 def _why(output: bytes, code: int) -> str:

@@ -161,6 +161,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change
 
 
 _MOST_NAMED = 20
+NO_BASELINE = "there is no baseline {}: the answer is new"
 """Most layers that the line names; the result and the baseline have all."""
 
 
@@ -174,6 +175,11 @@ class Gate:
     max_kept: int | None = None
     baseline: frozenset[str] | None = None
     missing: Path | None = None
+
+    @property
+    def remark(self) -> str:
+        """What whoever reads the outcome should know of the gate itself; "" where it is whole."""
+        return "" if self.missing is None else NO_BASELINE.format(self.missing)
 
     def objections(self, result: Result) -> Iterator[str]:
         """Yield one line for each way in which the answer keeps more than it may."""
