@@ -35,7 +35,8 @@ import fused_models
 import ladder_model
 import tiny
 from faults.subject import left_over
-from loopback import Boards, boards, lacks, until
+from loopback import Boards, boards, lacks
+from patience import comes
 
 COMMAND = (sys.executable, "-m", "precision_bisect")
 QUICK = ("--inputs", "inputs.npz", "--threads", "1", "--tol", "1e-2", "--out", "run")
@@ -183,7 +184,7 @@ def disturbed(
         starts = "import the site module" in said  # Python itself, before it knows of a program
         if not starts and (code not in ends or ("Traceback" in said and kind != "API")):
             faults.append(f"exit code {code}: {said[-400:]}")
-        faults += [f"left by {number and number.name}: {text}" for text in left_over(folder, 60)]
+        faults += [f"left by {number and number.name}: {text}" for text in left_over(folder)]
         if kind == "target" and (folder / "board" / "points.json").exists():
             code = 0  # the signal came when all was written
         if number is None or (code == 0):
@@ -226,7 +227,7 @@ def study(
                 more, wrong, said = disturbed(kind, words, folder, draw, took_s)
                 ended = {**results(folder), "said": said if kind == "explain" else ""}
                 wrong += differences(wanted, ended)
-                if hosts is not None and not until(hosts.clear, 60):
+                if hosts is not None and not comes(hosts.clear):
                     wrong.append(f"a host is not clear: {hosts.left()}")
                 runs, met, faults = runs + 1, met + more, [*faults, *wrong]
                 for line in wrong:

@@ -108,13 +108,14 @@ def test_a_run_without_an_end_is_interrupted(folder: Path) -> None:
         "try: pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
         "except KeyboardInterrupt: raise SystemExit('late')"
     )
-    for limit_s in (1, 20, PATIENCE_S):
-        words = ["-c", program, str(begun)]
-        ended = gpu_job.run(words, folder / "endless", tool=ROOT, limit_s=limit_s)
-        assert ended.timed_out
-        if begun.exists():  # Python had started by then
-            break
-    assert (1, "late") == (ended.code, ended.said)
+    words = ["-c", program, str(begun)]
+    tried = (
+        gpu_job.run(words, folder / "endless", tool=ROOT, limit_s=limit_s)
+        for limit_s in (1, 20, PATIENCE_S)
+    )
+    # On a busy machine Python may not have started within a second.
+    ended = next(each for each in tried if begun.exists())
+    assert (True, 1, "late") == (ended.timed_out, ended.code, ended.said)
 
 
 def test_a_torn_log_is_read_to_its_last_whole_line(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
@@ -18,6 +19,7 @@ import pytest
 
 from patience import PATIENCE_S, wait_until
 from precision_bisect.commandline.batch import job_process
+from precision_bisect.machine.threads import awaited
 from precision_bisect.plan import Plan
 from precision_bisect.search.in_flight import InFlight
 from precision_bisect.search.workers import still_working
@@ -74,6 +76,15 @@ def test_a_driver_that_waits_for_trials_answers(tmp_path: Path) -> None:
             driver.consider_all([Proposal(plan=Plan.of([n])) for n in range(2)])
         assert still_working()
     held.set()
+
+
+def test_calls_side_by_side_answer() -> None:
+    """So do a batch that waits for its jobs, and one that has them read."""
+    held = threading.Event()
+    with ThreadPoolExecutor(2) as pool, interrupted_elsewhere(awaited):
+        with pytest.raises(KeyboardInterrupt):
+            [*awaited(pool, held.wait, (LONG_S, LONG_S))]
+        held.set()
 
 
 @pytest.mark.parametrize("left_s", [None, LONG_S])

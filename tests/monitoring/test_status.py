@@ -306,7 +306,8 @@ def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
     """A thousand events in a second cost few writes, and every read sees valid JSON."""
     live = LiveStatus(tmp_path / STATUS, PROCESS)
     live(STARTED)
-    seen, begun, number = set(), time.monotonic(), 0
+    seen: set[str] = set()
+    begun, number = time.monotonic(), 0
     while number < 1000 or len(seen) < 2:
         proposal = Proposal(plan=Plan.of(range(number % 20)), reason=f"number {number}")
         live(TrialStarted(proposal=proposal))

@@ -1,7 +1,7 @@
 """How many threads ONNX Runtime gets where nobody says, and calls side by side in threads."""
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import TypeVar
 
@@ -16,9 +16,30 @@ def side_by_side(call: Callable[[T], U], items: Iterable[T], count: int) -> Iter
     """
     remaining = iter(items)
     with ThreadPoolExecutor(max(1, count)) as pool:
-        # Not one `map` over all: the caller may stop, and the pool would have started the others.
+        # Not all at once: the caller may stop, and the pool would have started the others.
         while few := list(islice(remaining, max(1, count))):
-            yield from map(call, few) if len(few) == 1 else pool.map(call, few)
+            yield from map(call, few) if len(few) == 1 else awaited(pool, call, few)
+
+
+_TICK_S = 0.5
+"""Seconds between two looks for a signal: a limit on the delay of Ctrl-C."""
+
+
+def awaited(pool: Executor, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+    """Yield what `pool.map` does; signals are answered meanwhile.
+
+    Python answers them in the main thread, between its instructions. One that another thread
+    receives, or that comes just before a wait, does not interrupt that wait.
+    """
+    futures = [pool.submit(call, item) for item in items]
+    try:
+        for future in futures:
+            while not wait([future], _TICK_S).done:
+                continue
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 MOST_OF_ONE_SESSION = 8

@@ -32,7 +32,7 @@ from precision_bisect.commandline.batch.job_process import Stop, check_job, run_
 from precision_bisect.commandline.batch.jobs import read_jobs
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.plain_files import remove_debris
-from precision_bisect.machine.threads import side_by_side
+from precision_bisect.machine.threads import awaited, side_by_side
 from precision_bisect.runs.belonging import RUN, Claim, has_keys, is_run
 from precision_bisect.runs.locking import RunLock, now
 from precision_bisect.runs.runfolder import RESULT, RunFolder
@@ -145,7 +145,7 @@ def _run_all(
             show(str(batch.jobs[number]))
 
     with ThreadPoolExecutor(len(places)) as pool:
-        for _ in pool.map(attend, range(len(batch.jobs))):
+        for _ in awaited(pool, attend, range(len(batch.jobs))):
             pass
     batch.interrupted, batch.ended = stop.asked, now()
     _save(batch, folder, say)
