@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,7 +100,6 @@ class Parser(argparse.ArgumentParser):
         self._briefs: dict[str, str] = {}
         self._short = (short_usage, short_epilog)
         self._everyday = everyday
-        self._late: list[tuple[argparse.Action, Callable[[], str]]] = []
         if short_usage:
             self.add_argument("-h", "--help", action=_ShortHelp, help="show the everyday flags")
         text = "show all flags and exit codes" if short_usage else argparse.SUPPRESS
@@ -131,9 +129,7 @@ class Parser(argparse.ArgumentParser):
                 about: dict[str, Any] = {"dest": field.name}
                 about["default"] = argparse.SUPPRESS if spare else default
                 taken = _taken(field, flag)
-                added = place.add_argument(*filter(None, (flag.short,)), name, **about, **taken)
-                if callable(flag.help):
-                    self._late.append((added, partial(_text, field, flag)))
+                place.add_argument(*filter(None, (flag.short,)), name, **about, **taken)
                 if taken.get("action") == "store_true":
                     # Against a configuration file, which may turn it on: not worth a line of help.
                     opposite = f"--no-{name.removeprefix('--')}"
@@ -143,12 +139,6 @@ class Parser(argparse.ArgumentParser):
     def _titled(self, title: str) -> argparse._ArgumentGroup:
         groups = (group for group in self._action_groups if group.title == title)
         return next(groups, None) or self.add_argument_group(title)
-
-    def format_help(self) -> str:
-        """Return the help, with texts that take plug-ins to be loaded."""
-        for action, text in self._late:
-            action.help = text()
-        return super().format_help()
 
     def format_short_help(self) -> str:
         """Return a line for each everyday argument."""
@@ -241,18 +231,13 @@ class _ShortHelp(argparse.Action):
         parser.exit()
 
 
-def _text(field: Field[Any], flag: Flag) -> str:
-    """Return a flag's text for argparse, with its default."""
-    text = flag.help() if callable(flag.help) else flag.help
+def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
+    """Return what argparse is told of a flag: its text, and what it takes."""
+    text = flag.help if isinstance(flag.help, str) else flag.help()
     if "{}" in text and field.default is not MISSING:
         text = text.replace("{}", str(field.default))
     # argparse formats help texts with %.
-    return text.replace("%", "%%")
-
-
-def _taken(field: Field[Any], flag: Flag) -> dict[str, Any]:
-    """Return what argparse is told of a flag: its text, and what it takes."""
-    keywords: dict[str, Any] = {"help": "" if callable(flag.help) else _text(field, flag)}
+    keywords: dict[str, Any] = {"help": text.replace("%", "%%")}
     kind, *_ = kinds(field)
     if flag.const is not None:
         return {**keywords, "action": "store_const", "const": flag.const}
