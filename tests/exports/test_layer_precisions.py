@@ -1,12 +1,23 @@
 """The `--layerPrecisions` string selects exactly the kept layers, or there is none."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from effort import examples
+from exports_models import chain, export_of
+from models import save
 from precision_bisect.exports.export import NotWritable
-from precision_bisect.exports.trtexec_names import LONGEST_ARGUMENT, write_layer_precisions
+from precision_bisect.exports.trtexec_names import (
+    LONGEST_ARGUMENT,
+    layer_precisions,
+    trtexec_nodes,
+    write_layer_precisions,
+)
+from precision_bisect.layer_table import LayerName
 from trtexec_oracle import NAMES, trtexec_parse, trtexec_selects
 
 
@@ -75,3 +86,13 @@ def test_bytes_count_not_characters() -> None:
     """Names outside ASCII count by their encoded length."""
     with pytest.raises(NotWritable, match="128 KiB"):
         write_layer_precisions({"层" * (LONGEST_ARGUMENT // 3): "fp32"}, [])
+
+
+def test_what_exporters_share_is_of_one_plan(tmp_path: Path) -> None:
+    """It is computed once for an export; what outlived a change would export another plan."""
+    export = export_of(save(chain(["a", "b", "c"]), tmp_path), ["a"])
+    other = replace(export, kept=[LayerName("b")])
+    for _ in range(2):
+        assert ["a:fp32", "b:fp32"] == [layer_precisions(each) for each in (export, other)]
+        assert ["a"] == [*export.high] and ["b"] == [*other.high]
+    assert trtexec_nodes(export) is trtexec_nodes(export)
