@@ -17,17 +17,22 @@ from effort import examples
 from models import load_text, normal, save
 from precision_bisect.backends.emulation import segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
+from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure, Sample
+from precision_bisect.search.speed.cheapest import cheapest
+from precision_bisect.search.speed.costs import cost_graph
+from precision_bisect.search.speed.least_time import least_time
 from random_graphs import SIZE, random_models
 from wider_graphs import WIDER_KINDS, WiderMaker
 
@@ -79,15 +84,16 @@ def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
     proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
     pair=st.sampled_from(PAIRS),
     factors=st.booleans(),
+    tf32=st.booleans(),
     choose=st.randoms(use_true_random=False),
 )
 def test_any_graph_in_any_state(
-    proto: onnx.ModelProto, pair: Pair, factors: bool, choose: random.Random
+    proto: onnx.ModelProto, pair: Pair, factors: bool, tf32: bool, choose: random.Random
 ) -> None:
     """Whatever the graph, the types and the switches, segments give the bits of one session."""
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(save(proto, Path(folder)))
-    graph = switch(model, pair, Scales(), factors=factors)
+    graph = switch(model, pair, Scales(), factors=factors, tf32=tf32)
     if not list(cut(graph, model)):
         return
     found = opened(graph, model)
@@ -104,12 +110,22 @@ def test_any_graph_in_any_state(
 
 
 def test_opening_ends_with_the_time(tmp_path: Path) -> None:
-    """Graphs of thousands of layers take minutes to open: each step of it looks at the clock."""
+    """Each step on the way to a trial, and to a fast plan, looks at the clock.
+
+    With 20,000 layers on a busy machine each takes longer than `--max-time` may be exceeded.
+    """
     model = chain(tmp_path)
     graph = switch(model, FP16, Scales())
     parts = deque(cut(graph, model))
+    low = np.ones(len(model.table.candidates), bool)
+    costs = cost_graph(model, {"x": (4,)})
     for step in (
+        lambda: TypedWriter(model, FP16),
+        lambda: cost_graph(model, {"x": (4,)}),
+        lambda: least_time(costs),
+        lambda: cheapest(costs, [0.0] * costs.size, 1.0, [Plan.of(())]),
         lambda: switch(model, FP16, Scales()),
+        lambda: for_plan(graph, model, low),
         lambda: list(cut(graph, model)),
         lambda: Segmented(parts, ["y"], 1),
     ):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_without_a_float_input_each_layer_has_a_factor() -> None:
 
 
 def judged(
-    errors: list[float], proposal: Proposal, allowed: int = 0, samples: int = 1
+    errors: list[float], proposal: Proposal, allowed: int = 0, samples: int = 1, **fields: Any
 ) -> tuple[Verdict | None, float | None, Stability | None]:
     """Return verdict, error and stability of a plan with these errors, the samples' first."""
     told = iter(errors)
@@ -147,7 +148,11 @@ def judged(
         samples=sets,
         keep=Path(),
         copies=Copies(
-            samples=sets, count=4, allowed=allowed, refer=lambda feed: {"y": np.zeros(1)}
+            samples=sets,
+            count=4,
+            allowed=allowed,
+            refer=lambda feed: {"y": np.zeros(1)},
+            **fields,
         ),
     )
     outcome = evaluator(proposal)
@@ -155,6 +160,15 @@ def judged(
 
 
 DRAWN = Proposal(plan=Plan.of(()), draw=1, phase=Phase.SEARCH)
+
+
+def test_no_reference_waits_beside_a_ranking() -> None:
+    """A ranking makes no copies: it would hold one session of thousands of layers in vain."""
+    rested: list[Phase] = []
+    for phase in (Phase.SEARCH, Phase.RANKING):
+        note = partial(rested.append, phase)
+        judged([0.5], Proposal(plan=Plan.of(()), phase=phase), rest=note)
+    assert [Phase.RANKING] == rested
 
 
 def test_a_plan_that_holds_on_every_copy_passes() -> None:

@@ -190,6 +190,7 @@ class _Wiring:
         """Tell which nodes make constants, flags, factors and whole numbers; adds to `fixed`."""
         light = []
         for node, reads in zip(self.nodes, self.reads, strict=True):
+            look_at_clock()
             constant = reads <= fixed
             if constant:
                 fixed.update(node.output)

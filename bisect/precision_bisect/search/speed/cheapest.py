@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph
 from precision_bisect.search.speed.moves import filled
@@ -127,6 +128,7 @@ class _Annealing:
         # A cold walk stays where it is for long, and a small graph has few groups.
         changes: dict[tuple[int, ...], float] = {}
         for move in range(count):
+            look_at_clock()
             group = self._group(self.rng.choice(free))
             if self.rng.random() < SWAPS:
                 group = tuple({*group} ^ {self.rng.choice(free)})

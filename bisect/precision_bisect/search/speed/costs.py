@@ -16,6 +16,7 @@ from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import Shape, tensor_shapes
 from precision_bisect.layer_table import Exclusion
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.search.speed.roofline import (
     CONVOLUTIONS,
@@ -53,6 +54,7 @@ def cost_graph(
     nodes = {node.name: node for node in model.proto.graph.node if node.name in numbers}
 
     def time_ms(names: Sequence[str], moved: Iterable[str], *, high: bool) -> float:
+        look_at_clock()
         elements = sum(sizes.get(name, usual) for name in moved if name in floats)
         products = sum(product_ms(nodes[name], shapes, high=high, tf32=tf32) for name in names)
         low_convolutions = 0 if high else sum(nodes[n].op_type in CONVOLUTIONS for n in names)

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.plan_costs import CostGraph
 
 _ROUNDING = 1e-9
@@ -82,6 +83,7 @@ class _Cut:
         while self._low in (steps := self._steps()):
             untried = [deque(edges) for edges in self._edges]
             while path := self._path(steps, untried):
+                look_at_clock()
                 least = min(self._room[edge] for edge in path)
                 flow += least
                 for edge in path:
@@ -90,6 +92,7 @@ class _Cut:
         return flow
 
     def _node(self) -> int:
+        look_at_clock()
         self._edges.append([])
         return len(self._edges) - 1
 
