@@ -14,20 +14,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oracles
 from fused_models import ALONE, BESIDE, HEAD, NORM, TOLERANCE, samples, saved
 from precision_bisect import PrecisionBisectError, find
 from precision_bisect.commandline.export_command import export
 from precision_bisect.graphs.load import load_model
-from precision_bisect.pipeline.fused_case import is_better
+from precision_bisect.pipeline.fused_case import dropped, fewest_on_copies, is_better
 from precision_bisect.pipeline.on_target.exchange import read_subject
 from precision_bisect.pipeline.reopening import reopen
+from precision_bisect.pipeline.risk import ROOM
+from precision_bisect.pipeline.stability import one
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.runfolder import FUSED_MODEL, LEDGER, MIXED_MODEL, TRTEXEC
+from precision_bisect.search.combinators import feed
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import FUSED, TF32
-from precision_bisect.trial import Phase, Verdict
+from precision_bisect.trial import Outcome, Phase, Proposal, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +299,36 @@ def test_a_plan_is_not_told_of_before_it_was_held_against_the_file_s(tmp_path: P
     assert (None, False) == (cut.fused.kept, cut.deploy.fused)
     resumed = run(resume=True)
     assert (whole.deploy, whole.fused) == (resumed.deploy, resumed.fused)
+
+
+@given(errors=st.lists(st.floats(0.05, 0.6), min_size=8, max_size=8), further=st.floats(1.0, 1.6))
+def test_where_copies_refuse_the_fewest_a_plan_on_the_way_to_them_is_taken(
+    errors: list[float], further: float
+) -> None:
+    """Else the form would keep all that the file's answer keeps: 47 layers of a ViT, not 6."""
+
+    def answer(batch: tuple[Proposal, ...]) -> tuple[Outcome, ...]:
+        low = (
+            [error for i, error in enumerate(errors) if i not in proposal.plan.kept]
+            for proposal in batch
+        )
+        copies = [further if proposal.draw else 1.0 for proposal in batch]
+        return tuple(
+            oracles.outcome(math.hypot(*each) * factor * oracles.TOLERANCE)
+            for each, factor in zip(low, copies, strict=True)
+        )
+
+    def judge(plan: Plan) -> Search[Outcome]:
+        return one(plan, Phase.SPEED, "on copies", draw=1)
+
+    steps = feed(dropped(Plan.all_high(8), errors), answer)
+    assert steps == sorted(steps, key=lambda step: -len(step.plan))
+    most = ROOM * oracles.TOLERANCE
+    best, failed = feed(fewest_on_copies(steps, most, judge), answer)
+    assert not any(feed(judge(plan), answer).passed for plan in failed)
+    assert best is None or (best[1].passed and best[0] not in failed)
+    if any(step.error <= oracles.TOLERANCE / 2 for step in steps):
+        assert best is not None
 
 
 PLAN = PlanToDeploy(

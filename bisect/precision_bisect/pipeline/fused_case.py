@@ -8,9 +8,11 @@ that holds, else what the answer keeps beside the pieces, or less, and plans of 
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 from precision_bisect.graphs.fusing.norms import SINCE
 from precision_bisect.graphs.typed.pinning import pinned_layers
@@ -46,12 +48,15 @@ from precision_bisect.runs.results.unseen import as_safe
 from precision_bisect.search.combinators import Batch, Outcomes, mapped
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.rounding_law import worst
+from precision_bisect.search.sensitivity import figure_of
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.settings.targets import FUSED, TF32
 from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
 DROPPED = 16
 """Trials that drop what the fused form holds without, at most. A bound."""
+ON_COPIES = 3
+"""Plans on that way that are judged on copies, at most. A bound."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -223,11 +228,13 @@ class FusedCase:
                 failed |= {plan}
                 continue
             if plan and not fused.problem.builds:
-                fewer = yield from _dropped(plan, rivals.errors)
-                on_copies = yield from self._on_copies(fused, fewer)
-                if on_copies.passed:
-                    return (fewer, on_copies), failed
-                failed |= {fewer}
+                steps = yield from dropped(plan, rivals.errors)
+                most = max(ROOM * (fused.problem.tolerance or 0.0), outcome.error or 0.0)
+                judge = partial(self._on_copies, fused)
+                fewer, refuted = yield from fewest_on_copies(steps, most, judge)
+                failed |= refuted
+                if fewer is not None:
+                    return fewer, failed
             return (plan, outcome), failed
         return None, failed
 
@@ -288,14 +295,22 @@ def _time(plan: PlanToDeploy, objective: Objective) -> float:
     return plan.tf32_time if plan.tf32 and plan.tf32_time is not None else plan.time
 
 
-def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:
-    """Return the plan without what it holds without: the least sensitive first, in halving parts.
+class Step(NamedTuple):
+    """A plan that holds on the samples as given, with its error there."""
 
-    The samples as given decide.
+    plan: Plan
+    error: float
+
+
+def dropped(plan: Plan, errors: Sequence[float]) -> Search[list[Step]]:
+    """Drop what a plan holds without: the least sensitive first, in halving parts.
+
+    The samples as given decide. Each plan that holds is returned, the fewest layers last.
     """
     untried = sorted(plan.indices, key=lambda layer: errors[layer])
     # Halves, as in group testing: most layers here need not be kept.
     size = (len(untried) + 1) // 2
+    steps: list[Step] = []
     for _ in range(DROPPED):
         if not untried:
             break
@@ -304,8 +319,31 @@ def _dropped(plan: Plan, errors: Sequence[float]) -> Search[Plan]:
         outcome = yield from one(fewer, Phase.SPEED, "norms whole, fewer layers high")
         if outcome.passed:
             plan, untried = fewer, untried[size:]
+            steps.append(Step(plan, figure_of(outcome)))
         elif size > 1:
             size //= 2
         else:
             untried = untried[1:]
-    return plan
+    return steps
+
+
+def fewest_on_copies(
+    steps: Sequence[Step], most: float, judge: Callable[[Plan], Search[Outcome]]
+) -> Search[tuple[tuple[Plan, Outcome] | None, frozenset[Plan]]]:
+    """Return the last of some steps with `most` error at most that holds on copies, too.
+
+    Beside it what has failed there. Copies go further than the samples, so each that fails is
+    followed by one of less error.
+    """
+    failed: frozenset[Plan] = frozenset()
+    for _ in range(ON_COPIES):
+        within = [step for step in steps if step.error <= most]
+        if not within:
+            break
+        plan, error = within[-1]
+        outcome = yield from judge(plan)
+        if outcome.passed:
+            return (plan, outcome), failed
+        failed |= {plan}
+        most = ROOM * error
+    return None, failed
