@@ -123,13 +123,20 @@ def may_be_over(share: float | None) -> str:
     return f" (by how errors spread up to {share:.0%} of unseen inputs may be over)"
 
 
+def error_beside(limit: float | None, error: float) -> str:
+    """Return an error to two digits, to four where two are on the limit's other side."""
+    text = f"{error:.2g}"
+    hidden = limit is not None and (float(text) <= limit) != (error <= limit)
+    return f"{error:.4g}" if hidden else text
+
+
 def with_tf32(result: Result) -> str:
     """Say what TF32 makes of FP32 and of the answer; "" where nothing was evaluated."""
     judged = result.tf32
     if judged is None or judged.fp32_passed is None or judged.passed is None:
         return ""
     fp32, answer = (
-        "" if error is None else f" (error {error:.2g})"
+        "" if error is None else f" (error {error_beside(result.limit, error)})"
         for error in (judged.fp32_error, judged.error)
     )
     if judged.fp32_passed:

@@ -122,6 +122,10 @@ MOVED = np.array([[1, 0, 11, 10, 0.5]], np.float32)
         ("ctc", LINES[[4, 1, 2, 4]][:, None], LINES[[4, 1, 4, 4]][:, None], 1.0),
         # Of class 1 one of two places, of class 2 the one and another; 3 is nobody's.
         ("iou", np.array([[1, 2, 2, 3]]), np.array([[1, 1, 2, 2]]), 1 - (1 / 2 + 1 / 3) / 2),
+        # One channel says where something is: from half of a probability, from 0 of a logit.
+        *(("iou", np.array([0.9, 0.6, 0.2, 0.1]).reshape(shape) - shift,
+           np.array([0.9, 0.4, 0.2, 0.6]).reshape(shape) - shift, 1 - (1 / 3 + 1 / 3) / 2)
+          for shape in ((1, 1, 2, 2), (1, 2, 2, 1)) for shift in (0, 0.5)),
         # Half of the pixels are of another class; classes lie along the last axis, or the second.
         *(("iou", ONE_HOT[np.tile([[0, 1], [2, 2]], (2, 2))][None].transpose(order),
            ONE_HOT[np.tile([[0, 1], [0, 1]], (2, 2))][None].transpose(order), 1 / 2)

@@ -64,6 +64,11 @@ def parts(seed: int) -> Sample:
     return {"y": shares(models.normal(1, 20, 4, seed=seed), 2), "logits": detr(seed)["logits"]}
 
 
+def sigmoid(array: Array) -> Array:
+    """Return shares of one class."""
+    return np.asarray((1 + np.tanh(array / 2)) / 2, np.float32)
+
+
 def unit(seed: int, width: int = 128) -> Array:
     """Return vectors of length 1."""
     array = models.normal(2, width, seed=seed)
@@ -118,6 +123,15 @@ FOUND: Mapping[str, tuple[Head, Case]] = {
         Head.MASKS,
         (IMAGE, "y", "y = Softmax<axis = 1>(h)", of_shares(1, 6, 16, 16)),
     ),
+    "one mask": (
+        Head.MASKS,
+        (
+            IMAGE,
+            "y",
+            "y = Sigmoid(h)",
+            lambda s: sigmoid(40 * models.normal(1, 1, SIDE, SIDE, seed=s)),
+        ),
+    ),
     "enlarged": (Head.MASKS, (IMAGE, "y", "y = Resize(h)", drawn(1, 21, SIDE, SIDE))),
     "vectors": (Head.VECTORS, (VECTOR, "y", PLAIN, unit)),
     "named": (
@@ -126,6 +140,12 @@ FOUND: Mapping[str, tuple[Head, Case]] = {
     ),
 }
 ALIKE: Mapping[str, Case] = {
+    "a grey picture": (
+        IMAGE,
+        "y",
+        "y = Sigmoid(h)",
+        lambda s: sigmoid(models.normal(1, 1, SIDE, SIDE, seed=s)),
+    ),
     "features along time": (IMAGE, "y", PLAIN, drawn(1, 7, CELLS)),
     "a sequence without an image": (VECTOR, "y", PLAIN, lambda s: raw_head(seed=s)),
     "another number of places": (IMAGE, "y", PLAIN, lambda s: raw_head(count=CELLS + 5, seed=s)),

@@ -142,3 +142,14 @@ def test_a_circle_is_refused(tmp_path: Path) -> None:
     body = "(float x) => (float y) { [r] a = Relu(x) [s] b = Add(a, y) [t] y = Abs(b) }"
     with pytest.raises(ModelError, match="node 's' waits for a circle of nodes"):
         load_model(save(parse(body), tmp_path))
+
+
+def test_two_nodes_that_write_a_tensor_are_refused(tmp_path: Path) -> None:
+    """As PyTorch exports an output that is named as a tensor inside; ONNX Runtime blames the file.
+
+    The line says what to change, not that an operator is unknown.
+    """
+    nodes = "embedding = Abs(x) z = Neg(embedding) embedding = Exp(z)"
+    path = save(parse(f"(float x) => (float embedding) {{ {nodes} }}"), tmp_path)
+    with pytest.raises(ModelError, match="two nodes write a tensor 'embedding'; export the file"):
+        load_model(path)

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.nightly
 REPO = Path(__file__).parents[2]
 UV = shutil.which("uv") or ""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+VERSION = r"precision-bisect \d+\.\d+\.\d+\n"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 NETWORK = """
 (float[2, 16] x) => (float[2, 16] y) <float eps = {0.00001}> {
@@ -119,7 +120,16 @@ def test_it_starts_from_the_wheel_alone(python: str, wheel: Path, tmp_path: Path
         pytest.skip(f"there is no Python {python} here")
     words = ("--isolated", "--python", interpreter, "--from", wheel)
     said = run(UV, "tool", "run", *words, "precision-bisect", "--version", cwd=tmp_path)
-    assert re.fullmatch(r"precision-bisect \d+\.\d+\.\d+\n", said)
+    assert re.fullmatch(VERSION, said)
+
+
+@pytest.mark.skipif(not UV, reason="uv is not installed")
+def test_pipx_starts_it(wheel: Path, tmp_path: Path) -> None:
+    """`pipx run --spec WHEEL` takes what the wheel needs, and no more."""
+    words = ("tool", "run", "--quiet", "pipx", "run", "--spec", wheel, "precision-bisect")
+    homes = {name: str(tmp_path / name) for name in ("PIPX_HOME", "PIPX_BIN_DIR")}
+    said = run(UV, *words, "--version", cwd=tmp_path, env={**os.environ, **homes})
+    assert re.fullmatch(VERSION, said)
 
 
 @pytest.mark.skipif(not UV, reason="uv is not installed")

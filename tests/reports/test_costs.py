@@ -12,6 +12,7 @@ from precision_bisect.runs.results.layer_costs import Costs, IslandCost, LayerCo
 from precision_bisect.runs.runfolder import RESULT as FILE
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
+from precision_bisect_reports.speed import error_beside
 
 
 def costs(*islands: IslandCost) -> Costs:
@@ -60,3 +61,10 @@ def test_the_view_says_why_there_are_no_costs(
     shown = view(tmp_path, given)
     assert {"words": expected, "rows": []} == shown["islands"]
     assert [None, None] == [row["ms"] for row in shown["kept"]]
+
+
+def test_an_error_stands_on_its_side_of_the_limit() -> None:
+    """What fails by little does not seem to pass: `error 0.001` beside a tolerance of 0.001."""
+    assert "0.001004" == error_beside(0.001, 0.001004)
+    assert ("0.00099", "0.0012") == (error_beside(0.001, 0.00099), error_beside(0.001, 0.0012))
+    assert "0.53" == error_beside(None, 0.53)

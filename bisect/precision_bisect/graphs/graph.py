@@ -211,7 +211,7 @@ def sort_nodes(proto: onnx.ModelProto) -> None:
     ONNX asks for it, and whatever walks a graph here relies on it; engines open files without it.
     What is in order stays as it is. Else the order depends on what the nodes read, not on where
     they stand in the file: permutations of a model give the same one. Raises ModelError for nodes
-    that wait for each other.
+    that wait for each other, and for two that write the same tensor.
     """
     _sort_graph(proto.graph)
     for function in proto.functions:
@@ -235,7 +235,13 @@ def _sort(nodes: Any, ends: Iterable[str]) -> list[str]:
     makers: dict[str, int] = {}
     for place, node in enumerate(nodes):
         for name in filter(None, node.output):
-            makers.setdefault(name, place)
+            if name in makers:
+                # As torch's exporter writes where an output is given the name of a tensor inside.
+                raise ModelError(
+                    f"two nodes write a tensor {name!r}",
+                    "export the file again, with another name for an output that is called so",
+                )
+            makers[name] = place
     sources = [[makers[name] for name in names if name in makers] for names in reads]
     # Most files are in order: only others are sorted, so that nothing moves without need.
     if any(source >= place for place, some in enumerate(sources) for source in some):

@@ -79,12 +79,19 @@ def _mean_iou(name: str, pairs: list[Any]) -> Found:
     for _, want in pairs:
         if want.ndim < (3 if want.dtype.kind == "f" else 2):
             raise DoesNotFit(name, want, "has no pixels")
-    axes = [_classes(name, want, 2, labels=True) for _, want in pairs]
+    if _are_masks(pairs):
+        # What is above half of a probability, or above 0 of a logit, is of the class.
+        shares = all(want.min() >= 0 and want.max() <= 1 for _, want in pairs)
+        labels = [[x > (0.5 if shares else 0.0) for x in pair] for pair in pairs]
+    else:
+        axes = [_classes(name, want, 2, labels=True) for _, want in pairs]
+        labels = [
+            [x if x.dtype.kind != "f" else x.argmax(axis) for x in pair]
+            for pair, axis in zip(pairs, axes)  # noqa: B905 - Python 3.8
+        ]
     one, other = (
-        np.concatenate(
-            [(x if x.dtype.kind != "f" else x.argmax(a)).ravel() for x, a in zip(side, axes)]  # noqa: B905
-        )
-        for side in zip(*pairs)  # noqa: B905 - Python 3.8
+        np.concatenate([x.ravel() for x in side])
+        for side in zip(*labels)  # noqa: B905 - Python 3.8
     )
     classes = np.unique(other)
     shared, got_area, area = (
@@ -93,6 +100,14 @@ def _mean_iou(name: str, pairs: list[Any]) -> Found:
     )
     mean = float((shared / (got_area + area - shared)).mean())
     return Found(1 - mean, f"the mean IoU of {len(classes)} classes is {mean:.4g}")
+
+
+def _are_masks(pairs: list[Any]) -> bool:
+    """Tell whether all are images of one channel, which says where something is."""
+    return all(
+        want.dtype.kind == "f" and want.ndim == 4 and 1 in (want.shape[1], want.shape[3])
+        for _, want in pairs
+    )
 
 
 def _perplexity(name: str, pairs: list[Any]) -> Found:

@@ -73,6 +73,8 @@ _VOCABULARY = 5000
 _MASK_CLASSES = range(5, 201)
 """So many classes data sets of segmented scenes have: from 5 on they are no colours or flow, up to
 200 no features."""
+_UNDECIDED = 0.1
+"""A mask has at most this share of pixels that are further than this from both 0 and 1."""
 _SHORTEST_VECTOR = 64
 _ROUNDING = 1e-3
 """How far sums of shares and lengths of vectors may be from 1."""
@@ -224,6 +226,11 @@ def _masks(outputs: _Outputs) -> Head | None:
         return None
     if outputs.made_by("ArgMax") and outputs.are(lambda a: a.dtype.kind in "iu", (3, 4)):
         return Head.MASKS
+    single = outputs.are(lambda a: a.dtype.kind == "f" and a.shape[1] == 1 and _decided(a), (4,))
+    if single and outputs.made_by("Sigmoid"):
+        sized = zip(outputs.reference, sizes, strict=True)
+        same = all(a.shape[-2:] == size for sample, size in sized for a in sample.values())
+        return Head.MASKS if same else None
     classes = outputs.are(lambda a: a.dtype.kind == "f" and a.shape[1] > 1, (4,))
     if not classes:
         return None
@@ -234,6 +241,12 @@ def _masks(outputs: _Outputs) -> Head | None:
         for array in sample.values()
     )
     return Head.MASKS if shares or enlarged or outputs.named("logits") else None
+
+
+def _decided(array: NDArray[Any]) -> bool:
+    """Tell whether nearly all are near 0 or near 1, and some near either: no picture is so."""
+    low, high = (array < _UNDECIDED).mean(), (array > 1 - _UNDECIDED).mean()
+    return bool(min(low, high) > 0 and low + high >= 1 - _UNDECIDED)
 
 
 def _classes(outputs: _Outputs) -> Head | None:
