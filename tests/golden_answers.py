@@ -189,7 +189,8 @@ def of_outputs() -> Iterator[tuple[str, Result]]:
     check: dict[str, Any] = {"metric": None, "check": "metric.py:f", "tolerance": 0.1}
     yield "outputs of a check", by_output(SCORES, BOXES, **check)
     decibels = {"boxes": 40.0, "scores": 40.0}
-    yield "outputs in decibels", by_output(SCORES, BOXES, metric="psnr", atol=decibels)
+    signal = by_output(SCORES, BOXES, metric="psnr", atol=decibels)
+    yield "outputs in decibels", replace(signal, tolerance=40.0, error=20.0, error_max=40.0)
     long = [replace(SCORES, output=f"a/rather/long/name/of/output/{n}") for n in range(40)]
     yield "many outputs", by_output(*long, BOXES, **boxes)
     for atol, rtol in ((1.0, 0.0), (0.01, 0.01), (0.0, 0.01), (0.6, 0.01)):

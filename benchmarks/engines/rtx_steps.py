@@ -15,13 +15,16 @@ kernels are named. What a row means for the emulator is its word `inside`:
 * fused: the same from the parser, of which the builder makes one operation, or the epilogue of a
   product. Where it depends on the attributes, each form has its word.
 * recurrence: a loop, whose state the emulator rounds at each step (`recurrences`).
+
+`no_importer` names the operators that the parser does not know or has by plug-ins alone,
+`no_form` the values of attributes for which it refuses a node that it takes without them.
 """
 
 import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,9 @@ EXACT = frozenset(
     for name in names
 )
 """Layers whose result FP16 holds if it holds what they read."""
+SIZES = frozenset(("axis", "group", "hidden_size", "num_groups", "p", "seed", "time_axis"))
+"""Attributes that are no choice of a form."""
+PLAIN = (onnx.AttributeProto.INT, onnx.AttributeProto.STRING)
 KINDS = {
     "ELEMENTWISE": (trt.IElementWiseLayer, "op"),
     "UNARY": (trt.IUnaryLayer, "op"),
@@ -156,12 +162,81 @@ def lacks_importer(words: str) -> bool:
     return words == "false" or "lugin" in words
 
 
+def unknown() -> set[str]:
+    """Return the operators of the standard that the parser does not know in any type."""
+    builder = trt.Builder(LOG)
+    parser = trt.OnnxParser(builder.create_network(0), LOG)
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    return {name for name in names if not parser.supports_operator(name)}
+
+
+def refused_forms(cases: Mapping[str, Sequence[tuple[onnx.ModelProto, bool]]]) -> dict[str, Any]:
+    """Return values of attributes by operator and name: each alone makes the parser refuse it.
+
+    The cases of an operator are models, each with whether it is parsed.
+    """
+    forms: dict[str, dict[str, list[Any]]] = defaultdict(dict)
+    for op_type, models in sorted(cases.items()):
+        taken = [model for model, parsed in models if parsed]
+        seen = {key for model in taken for key in _settings(model, op_type)}
+        # A node without the attribute has it so.
+        attributes = onnx.defs.get_schema(op_type).attributes.items()
+        seen.update(
+            (name, _value(schema.default_value))
+            for name, schema in attributes
+            if schema.default_value.type in PLAIN
+        )
+        asked = {
+            key for model, parsed in models if not parsed for key in _settings(model, op_type)
+        }
+        for name, value in sorted(asked - seen):
+            tried = [with_setting(model, op_type, name, value) for model in taken]
+            valid = [model for model in tried if _is_valid(model)]
+            if valid and all(isinstance(parse(model), str) for model in valid):
+                forms[op_type].setdefault(name, []).append(value)
+    return forms
+
+
+def _settings(model: onnx.ModelProto, op_type: str) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that are one integer or a word, of the operator's nodes."""
+    for node in model.graph.node:
+        for attribute in node.attribute if node.op_type == op_type else ():
+            if attribute.type in PLAIN and attribute.name not in SIZES:
+                yield attribute.name, _value(attribute)
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def with_setting(model: onnx.ModelProto, op_type: str, name: str, value: Any) -> onnx.ModelProto:
+    """Return the model with an attribute set in the operator's nodes."""
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    for node in copy.graph.node:
+        if node.op_type == op_type:
+            others = [attribute for attribute in node.attribute if attribute.name != name]
+            del node.attribute[:]
+            node.attribute.extend([*others, onnx.helper.make_attribute(name, value)])
+    return copy
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception:  # onnx raises classes of its own
+        return False
+    return True
+
+
 def table() -> dict[str, Any]:
     """Return the whole table."""
     forms: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
     refused: dict[str, set[str]] = defaultdict(set)
+    cases: dict[str, list[tuple[onnx.ModelProto, bool]]] = defaultdict(list)
     for case in all_cases():
         parsed = parse(case.model)
+        cases[case.op_type].append((case.model, not isinstance(parsed, str)))
         if isinstance(parsed, str):
             refused[case.op_type].add(parsed)
             continue
@@ -184,10 +259,13 @@ def table() -> dict[str, Any]:
         },
         "not_parsed": sorted(refused.keys() - forms.keys()),
         "no_importer": sorted(
-            op_type
-            for op_type, words in refused.items()
-            if op_type not in forms and all(map(lacks_importer, words))
+            unknown().union(
+                op_type
+                for op_type, words in refused.items()
+                if op_type not in forms and all(map(lacks_importer, words))
+            )
         ),
+        "no_form": refused_forms(cases),
     }
 
 

@@ -1,5 +1,6 @@
 """The errors of the answer as a small table: each output in its own units."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from precision_bisect.trial import OutputError
 from precision_bisect_reports.rows import EVIDENCE, NEWS, Form, Row
 
 MOST_OUTPUT_ROWS = 3
+_DECIBELS = ("psnr", "snr")
 _NAME = 18
 _LIMIT = 17
 
@@ -81,6 +83,23 @@ def kind_of_limit(result: Result) -> str:
     if atol == rtol or not all(isinstance(limits, Mapping) for limits in both):
         return ""
     return "absolute" if atol else "relative"
+
+
+def in_decibels(result: Result) -> str:
+    """Return the error as the decibels that its metric counts, "" where it counts none.
+
+    A run's errors grow as outputs get worse, so that those of PSNR and SNR are no decibels.
+    """
+    limit = result.tolerance
+    if _limits(result).get("metric") not in _DECIBELS:
+        return ""
+    if not isinstance(limit, int | float) or limit <= 0 or result.error is None:
+        return ""
+    figures = [
+        f"{limit - 20 * math.log10(error / limit):.4g}" if error > 0 else "inf"
+        for error in (result.error, result.error_max or result.error)
+    ]
+    return f"{' to '.join(dict.fromkeys(figures))} dB"
 
 
 def _limits(result: Result) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from precision_bisect.runs.results.endings import CUT_SHORT, UNTRIED, WITHOUT_AN
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
-from precision_bisect_reports.by_output import by_output, kind_of_limit
+from precision_bisect_reports.by_output import by_output, in_decibels, kind_of_limit
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.promise import (
     MOST_NAMED,
@@ -271,6 +271,7 @@ def _error(result: Result) -> Iterator[Row]:
             yield Row("verdict", check, ALWAYS, Form.FIGURE)
         return
     kind, limit = kind_of_limit(result), "1 (as a multiple of the given limits)"
+    kind = kind or in_decibels(result)
     if isinstance(result.tolerance, int | float):
         limit = f"{result.tolerance:g}" + (kind and f" ({kind})")
     yield Row("error", f"{result.error_range}, tolerance {limit}", ALWAYS, Form.FIGURE)

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+import onnx
 import pytest
 
-from backends.test_parser_steps import PARSED, own_steps, rounding
+from backends.test_parser_steps import PARSED, UNKNOWN_FORMS, own_steps, rounding
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.types import in_fp32
 from precision_bisect.settings.targets import parser_steps
@@ -16,7 +17,7 @@ pytest.importorskip("tensorrt_rtx", reason="pip install tensorrt_rtx")
 from engines.operator_models import REAL_SIZES, Case, all_cases, written_cases
 
 from engines import rtx_steps
-from models import save
+from models import load_text, save
 
 
 def check(cases: Iterable[Case], folder: Path) -> set[str]:
@@ -61,6 +62,28 @@ def test_all_operators_are_as_the_parser_writes_them(tmp_path: Path) -> None:
     """Every operator of the standard that takes floats, in every case that ONNX has of it."""
     seen = check(all_cases(), tmp_path)
     assert seen == parser_steps()["operators"].keys()
+
+
+@pytest.mark.skipif(not installed(), reason="the table is of another version of tensorrt_rtx")
+def test_all_that_the_parser_does_not_know_is_in_the_table() -> None:
+    """Operators of sequences, texts and integers, too, which the emulator has no rows for."""
+    assert rtx_steps.unknown() <= {*parser_steps()["no_importer"]}
+
+
+@pytest.mark.skipif(not installed(), reason="the table is of another version of tensorrt_rtx")
+@pytest.mark.parametrize("counted", UNKNOWN_FORMS)
+def test_the_parser_refuses_the_forms_that_are_named(counted: str, tmp_path: Path) -> None:
+    """And takes them with the attribute that is blamed at its default."""
+    proto = load_text(UNKNOWN_FORMS[counted], tmp_path, opset=18).proto
+    assert isinstance(rtx_steps.parse(proto), str)
+    forms = parser_steps()["no_form"].items()
+    outer = {node.op_type for node in proto.graph.node}
+    for op_type, name in ((op_type, name) for op_type, names in forms for name in names):
+        if op_type in outer and f" {op_type} ({name} " in counted:
+            default = onnx.defs.get_schema(op_type).attributes[name].default_value
+            value = onnx.helper.get_attribute_value(default)
+            plain = rtx_steps.with_setting(proto, op_type, name, value)
+            assert not isinstance(rtx_steps.parse(plain), str)
 
 
 @pytest.mark.parametrize(("label", "word"), [("LogSoftmax", "steps"), ("Gemm", "fused")])

@@ -27,7 +27,7 @@ from onnx import helper
 from precision_bisect.backends.emulation.snippets import under_names
 from precision_bisect.backends.emulation.steps import StoredSteps
 from precision_bisect.backends.emulation.whole_kernels import WholeKernels, kernels_of_cuda
-from precision_bisect.graphs.graph import copied
+from precision_bisect.graphs.graph import all_graphs, copied
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16, LOW_TYPES, LowType
 from precision_bisect.graphs.node_views import Dims, View
@@ -315,18 +315,32 @@ def as_parsed(model: Model, pair: Pair, targets: Sequence[TargetName]) -> str:
 
 def not_imported(model: Model, _pair: Pair, targets: Sequence[TargetName]) -> str:
     """Return a sentence about operators that TensorRT-RTX builds in no type, or ""."""
-    steps = parser_steps()
-    ops = {
-        layer.name: layer.op_type
-        for layer in model.table.layers
-        if layer.op_type in steps["no_importer"]
-    }
-    if not ops or "tensorrt-rtx" not in targets:
+    if "tensorrt-rtx" not in targets:
+        return ""
+    nodes = [node for graph in all_graphs(model.proto.graph) for node in graph.node]
+    counts = Counter(form for form in map(_unknown_form, nodes) if form)
+    if not counts:
         return ""
     return (
-        f"TensorRT-RTX imports {_counted(ops, [*ops])} by a plug-in or not at all "
-        f"(tensorrt_rtx {steps['tensorrt_rtx']})"
+        f"TensorRT-RTX imports {_listed(counts)} by a plug-in or not at all "
+        f"(tensorrt_rtx {parser_steps()['tensorrt_rtx']})"
     )
+
+
+def _unknown_form(node: onnx.NodeProto) -> str:
+    """Return an operator that the parser does not import, with the attribute why, else ""."""
+    steps = parser_steps()
+    if node.domain not in ("", "ai.onnx"):
+        return ""
+    if node.op_type in steps["no_importer"]:
+        return node.op_type
+    refused = steps["no_form"].get(node.op_type, {})
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        value = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if value in refused.get(attribute.name, ()):
+            return f"{node.op_type} ({attribute.name} {value})"
+    return ""
 
 
 def in_pieces(model: Model) -> str:
@@ -367,7 +381,10 @@ def own_arithmetic(model: Model, pair: Pair, targets: Sequence[TargetName]) -> s
 
 
 def _counted(ops: Mapping[LayerName, str], names: Sequence[LayerName]) -> str:
-    counts = Counter(ops[name] for name in names)
+    return _listed(Counter(ops[name] for name in names))
+
+
+def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {op_type}" for op_type, count in counts.items())
 
 
