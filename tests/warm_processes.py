@@ -212,7 +212,10 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
             number = os.read(there, 64)
             os.read(there, 1)  # Once it has its group and its name, as after an `exec`, it ends.
             os.close(there)
-            requests.send(number)
+            try:
+                requests.send(number)
+            except OSError:  # who asked was killed meanwhile
+                os._exit(0)
             continue
         between = os.getpid()
         if child := os.fork():

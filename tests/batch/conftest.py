@@ -46,6 +46,7 @@ def holds():
     return len(pathlib.Path("calls").read_text().split()) >= int(hold.read_text())
 
 def forever(outputs, reference):
+    pathlib.Path("forever").touch()
     if not pathlib.Path("hurry").exists():
         time.sleep(600)
     return error(outputs, reference)

@@ -211,7 +211,7 @@ def test_a_build_past_its_time_ends_there_too(board: Boards, tmp_path: Path) -> 
     slow = PLANS + f"[ -e {board.home / 'slow'} ] && sleep 600;; esac"
     write_tool(board.each[0].tools, slow)
     model, feed = load_model(tiny_model(tmp_path)), {"x": np.ones((1, 8), np.float32)}
-    made = backend(board, model, tmp_path, build_timeout_s=5.0)
+    made = backend(board, model, tmp_path, build_timeout_s=20.0)
     try:
         engine = made.build(Plan.of(range(20)))
     except BackendFailure:  # on a busy machine any build may be late
