@@ -147,7 +147,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help, with texts that take plug-ins to be loaded."""
         for action, text in self._late:
-            action.help = text()
+            action.help = action.help or text()
         return super().format_help()
 
     def format_short_help(self) -> str:
