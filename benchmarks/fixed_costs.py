@@ -15,7 +15,7 @@ import json
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -32,7 +32,7 @@ class Costs:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds = defaultdict[str, float](float)
         self._inside = False
 
     def counted(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
