@@ -305,7 +305,7 @@ def test_a_plan_is_not_told_of_before_it_was_held_against_the_file_s(tmp_path: P
 def test_where_copies_refuse_the_fewest_a_plan_on_the_way_to_them_is_taken(
     errors: list[float], further: float
 ) -> None:
-    """Else the form would keep all that the file's answer keeps: 47 layers of a ViT, not 6."""
+    """Else the form would keep all that the file's answer keeps, as 47 layers of a ViT."""
 
     def answer(batch: tuple[Proposal, ...]) -> tuple[Outcome, ...]:
         low = (

@@ -55,8 +55,6 @@ from precision_bisect.trial import CaseName, Outcome, Phase, Proposal, SampleSet
 
 DROPPED = 16
 """Trials that drop what the fused form holds without, at most. A bound."""
-ON_COPIES = 3
-"""Plans on that way that are judged on copies, at most. A bound."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -330,20 +328,16 @@ def dropped(plan: Plan, errors: Sequence[float]) -> Search[list[Step]]:
 def fewest_on_copies(
     steps: Sequence[Step], most: float, judge: Callable[[Plan], Search[Outcome]]
 ) -> Search[tuple[tuple[Plan, Outcome] | None, frozenset[Plan]]]:
-    """Return the last of some steps with `most` error at most that holds on copies, too.
+    """Return a late one of some steps with `most` error at most that holds on copies, too.
 
-    Beside it what has failed there. Copies go further than the samples, so each that fails is
-    followed by one of less error.
+    Beside it what has failed there: the last, then one half-way, then the first. Copies go further
+    than the samples, and noise hides which step goes too far.
     """
     failed: frozenset[Plan] = frozenset()
-    for _ in range(ON_COPIES):
-        within = [step for step in steps if step.error <= most]
-        if not within:
-            break
-        plan, error = within[-1]
+    within = [step.plan for step in steps if step.error <= most]
+    for plan in dict.fromkeys((*within[-1:], *within[len(within) // 2 :][:1], *within[:1])):
         outcome = yield from judge(plan)
         if outcome.passed:
             return (plan, outcome), failed
         failed |= {plan}
-        most = ROOM * error
     return None, failed
