@@ -9,6 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
+from precision_bisect.machine.stopping import look_at_clock
 
 HALF_TYPES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 RANDOM = frozenset(
@@ -78,6 +79,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield the graph and every graph inside it."""
+    look_at_clock()
     yield graph
     for node in graph.node:
         for inner in subgraphs(node):

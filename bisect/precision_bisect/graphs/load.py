@@ -56,6 +56,7 @@ from precision_bisect.graphs.written_out import lacking, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.settings.engine_settings import IoTypes
 
 _HIGHEST_IR = 10
@@ -241,6 +242,7 @@ def _digest(path: Path, parts: Sequence[Part]) -> str:
 
 def _check_text(message: Any) -> None:
     """Raise ModelError for text that is not UTF-8: protobuf returns it as bytes."""
+    look_at_clock()
     for part, value in message.ListFields():
         if part.type not in (part.TYPE_MESSAGE, part.TYPE_STRING):
             continue
