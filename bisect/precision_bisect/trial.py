@@ -157,12 +157,6 @@ class OneByOne:
     failed: Sequence[int] = ()
     unjudged: Sequence[int] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.numbers) != len(self.errors):
-            raise ValueError(f"{len(self.errors)} errors of {len(self.numbers)} samples")
-        if not {*self.numbers}.issuperset((*self.failed, *self.unjudged)):
-            raise ValueError("samples failed, or were unjudged, that are none of the trial")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:

@@ -3,7 +3,7 @@
 The clock is one that each look at it advances by a second, and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,11 @@ def test_a_second_run_with_more_time_finds_the_answer(
     with pytest.raises(RunFolderError, match="no trial to go on from; begin the run again"):
         read_ledger(tmp_path / "run" / LEDGER)
     model = load_model(tmp_path / "tiny.onnx")
-    for read in (look, read_source, partial(read_finished, model=model)):
+    readers: Sequence[Callable[[Path], object]] = (
+        *(look, read_source),
+        partial(read_finished, model=model),
+    )
+    for read in readers:
         with pytest.raises(RunFolderError, match="ended before its first trial; begin it again"):
             read(tmp_path / "run")
     steps = next_steps(early, Path("tiny.onnx"))

@@ -101,3 +101,17 @@ def test_what_cannot_be_used_is_one_line(inputs: Any, said: str) -> None:
         front.find(networks.network("detector"), inputs)
     assert str(told.value).startswith(said)
     assert 1 == len(str(told.value).splitlines())
+
+
+def test_an_interrupt_that_the_exporter_falls_over_stays_one(tmp_path: Path) -> None:
+    """PyTorch imports as it exports, and cleans up by what it has not imported then."""
+
+    class Interrupted(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def forward(self, x: Any) -> Any:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise AttributeError("module has no attribute 'exc'")
+
+    with pytest.raises(KeyboardInterrupt):
+        front.find(Interrupted(), torch.ones(1, 8), tol=1e-2, folder=tmp_path)

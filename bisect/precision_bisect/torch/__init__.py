@@ -140,6 +140,8 @@ def _export(
             assert program is not None
             program.save(path)
     except Exception as error:  # PyTorch raises anything: the module's own errors, too
+        if _comes_of_interrupt(error):
+            raise KeyboardInterrupt from error
         cause = error.__cause__ or error
         first = next(iter(str(cause).splitlines()), "")
         raise ModelError(
@@ -147,6 +149,17 @@ def _export(
             "make torch.onnx.export(module, inputs, dynamo=True) work",
         ) from error
     return [str(value.name) for value in program.model.graph.inputs]
+
+
+def _comes_of_interrupt(error: BaseException) -> bool:
+    """Tell whether PyTorch fell over a Ctrl-C: it may raise something else in place of it."""
+    errors: list[BaseException | None] = [error]
+    for raised in errors:
+        if isinstance(raised, KeyboardInterrupt):
+            return True
+        if raised is not None:
+            errors += {raised.__cause__, raised.__context__}.difference(errors)
+    return False
 
 
 def _arguments(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

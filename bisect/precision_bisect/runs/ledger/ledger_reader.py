@@ -67,6 +67,12 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
     """Return the trial of one row of `ENDED`. Raises ValueError for what is none."""
     plan, samples, kind, draw, case, phase, reason, status, verdict, error, *others = row
     message, wall_s, text = others
+    evidence = typed(Evidence, plain_json.parse(text))
+    if (single := evidence.one_by_one) is not None:
+        if len(single.numbers) != len(single.errors):
+            raise ValueError(f"{len(single.errors)} errors of {len(single.numbers)} samples")
+        if not {*single.numbers}.issuperset((*single.failed, *single.unjudged)):
+            raise ValueError("samples failed, or were unjudged, that are none of the trial")
     return Trial(
         proposal=Proposal(
             plan=Plan.from_key(plan),
@@ -83,7 +89,7 @@ def trial_of(row: tuple[Any, ...]) -> Trial:
             error=error,
             message=message,
             wall_s=wall_s,
-            evidence=typed(Evidence, plain_json.parse(text)),
+            evidence=evidence,
         ),
     )
 
