@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 
+# Objects made before those in circles are looked for; by 700 that takes 4% of a short run.
 _YOUNGEST = 50_000
-"""Objects made before those in circles are looked for; by 700 that takes 4% of a short run."""
 
 
 def main() -> int:

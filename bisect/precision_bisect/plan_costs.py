@@ -16,8 +16,8 @@ from functools import cached_property
 from precision_bisect.errors import UsageError
 from precision_bisect.trial import Latency
 
+# What keeping a layer costs at least, so that of two that cost nothing the fewer are chosen.
 _LEAST_MS = 1e-4
-"""What keeping a layer costs at least, so that of two that cost nothing the fewer are chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ _KINDS = {
     COMPARATORS: "metric",
     EXECUTORS: "executor",
 }
+# What the protocols ask of what a plug-in makes.
 _MEMBERS = {
     STRATEGIES: ("name", "assumption", "minimal", "largest", "search"),
     COMPARATORS: ("tolerance", "settings", "judge"),
 }
-"""What the protocols ask of what a plug-in makes."""
 _PROTOCOL = "precision_bisect.protocols says what it must have"
 
 

@@ -17,12 +17,12 @@ QUANTIZED_NAMES: tuple[QuantizedName, ...] = get_args(QuantizedName)
 LOW_NAMES: tuple[LowName, ...] = get_args(LowName)
 HIGH_NAMES: tuple[HighName, ...] = get_args(HighName)
 _NAMES: Mapping[str, PrecisionName] = {name: name for name in get_args(PrecisionName)}
+# What others call the types.
 _OTHER_NAMES: Mapping[str, PrecisionName] = {
     **dict.fromkeys(("half", "float16", "f16"), "fp16"),
     **dict.fromkeys(("bfloat16",), "bf16"),
     **dict.fromkeys(("single", "float", "float32", "f32"), "fp32"),
 }
-"""What others call the types."""
 
 
 def type_name(text: str) -> str:

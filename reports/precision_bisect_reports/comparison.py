@@ -21,8 +21,8 @@ MOST_SHOWN = 60
 """Most layers, and most fields, that are listed; `--json` has all."""
 
 _LONGEST = 40
+# Longest values of a fingerprint that are shown, and longest words, such as hashes.
 _HASH = 12
-"""Longest values of a fingerprint that are shown, and longest words, such as hashes."""
 
 
 def write_comparison(comparison: Comparison, out: TextIO) -> None:

@@ -20,15 +20,15 @@ from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.promise import causes_in_files, kept_for_rounding
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS
 
+# What opens a page in the browser, where it is not `xdg-open`.
 _OPEN = {"darwin": "open", "win32": "start"}
-"""What opens a page in the browser, where it is not `xdg-open`."""
+# The ways of the script for trtexec, and what each builds for.
 _BUILDS: Mapping[TrtexecMode, TargetName] = {
     "strong10": "tensorrt",
     "strong11": "tensorrt",
     "rtx": "tensorrt-rtx",
     "weak": "tensorrt",
 }
-"""The ways of the script for trtexec, and what each builds for."""
 SYMPTOMS = "docs/symptoms.md"
 """The page that tells which case a user's is."""
 

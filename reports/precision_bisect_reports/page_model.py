@@ -72,13 +72,13 @@ _ENDINGS = {
     Status.ABORTED: "Aborted",
     Status.STOPPED: "Culprits only",
 }
+# What there is although the search was not over.
 _ALL_THE_SAME = {
     **dict.fromkeys(
         (Status.BUDGET_EXHAUSTED, Status.INTERRUPTED, Status.ABORTED), "; best so far"
     ),
     Status.STOPPED: "; not within the tolerance",
 }
-"""What there is although the search was not over."""
 NO_ANSWER = "No answer yet"
 
 

@@ -24,14 +24,14 @@ from precision_bisect_reports.rows import ALWAYS, DETAIL, FULL, NEWS, Form
 
 WIDTH = 80
 MOST_LINES = 25
+# Lines of one fact on a screen that is cut, one more of what is always due: the report and -v have
+# the rest.
 _MOST_PROSE = 3
-"""Lines of one fact on a screen that is cut, one more of what is always due: the report and -v
-have the rest."""
 _MOST_HEADLINE = 6
+# Lines of kept layers, the first that leaves room for what is always due and for the steps.
 _MOST_KEPT = (7, 5, 3, 2)
-"""Lines of kept layers, the first that leaves room for what is always due and for the steps."""
+# How many patterns of layers are explained, and how many more are named, until they fit.
 _PATTERNS = ((4, 3), (2, 3), (1, 3), (1, 0), (0, 3), (0, 1), (0, 0))
-"""How many patterns of layers are explained, and how many more are named, until they fit."""
 _COLOURS: Mapping[Tone, str] = {"good": "green", "open": "yellow", "bad": "red"}
 
 
@@ -197,8 +197,8 @@ def _counted(result: Result, layers: Sequence[str]) -> str:
     return f" ({causes})" if causes else ""
 
 
+# A word of a command, quoted parts and all.
 _WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
-"""A word of a command, quoted parts and all."""
 
 
 def folded(line: Text, width: int, hang: int) -> Iterator[Text]:

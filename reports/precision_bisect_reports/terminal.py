@@ -91,15 +91,15 @@ def verdict(outcome: Outcome) -> str:
 
 
 _BAR = 12
+# Columns of the step, the bar and the share, beside the figures.
 _BESIDE = 10 + 1 + _BAR + 1 + 4 + 2
-"""Columns of the step, the bar and the share, beside the figures."""
 NARROWEST = 40
 WIDEST = 120
 """Longer lines are hard to read."""
 MOST_INPUTS = 4
 """Of more inputs only these are told of."""
+# A cell's line is drawn anew at most this often: each time is a message to the browser.
 _CELL_INTERVAL_S = 0.2
-"""A cell's line is drawn anew at most this often: each time is a message to the browser."""
 PLAIN_INTERVAL_S = 10.0
 """Plain logs get a line at least this often while a phase goes on."""
 

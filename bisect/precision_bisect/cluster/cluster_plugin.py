@@ -39,8 +39,8 @@ CONNECT_S = 30.0
 """As long as Dask itself waits: a scheduler with much to do answers late."""
 WORKERS_S = 60.0
 _CLOSE_S = 5.0
+# How often is looked whether there still are workers.
 _TICK_S = 1.0
-"""How often is looked whether there still are workers."""
 
 
 class DaskPlugin:

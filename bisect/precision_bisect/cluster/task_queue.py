@@ -98,8 +98,8 @@ def receive(delivery: Delivery, proposal: Proposal, folder: Path) -> Outcome:
         return Logs(folder / LOGS).keep(Path(stream.name), proposal, delivery.outcome)
 
 
+# How long a trial is given to notice that its child was killed.
 _ENDING_S = 0.1
-"""How long a trial is given to notice that its child was killed."""
 
 
 def _unprepared() -> ExecutorError:

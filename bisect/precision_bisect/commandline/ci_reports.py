@@ -15,10 +15,10 @@ from precision_bisect.runs.locking import now
 from precision_bisect.runs.results.result import Result
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
+# Bytes in which a JUnit file names its suite.
 _HEAD = 512
-"""Bytes in which a JUnit file names its suite."""
+# GitHub shows so many annotations of a step.
 _MOST_ANNOTATED = 10
-"""GitHub shows so many annotations of a step."""
 
 
 def check_junit(path: Path, run: Path) -> None:

@@ -170,8 +170,8 @@ _SUFFIXES = (".tar.gz", ".tgz")
 _NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS)
 _PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
+# No link is followed, and nobody waited for who writes into a pipe.
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""No link is followed, and nobody waited for who writes into a pipe."""
 _HOST = re.compile(r'("host": )"[^"]*"')
 _MODEL = re.compile(r"^model=(?:\$here/)?(.+)$", re.M)
 _HINTS = {

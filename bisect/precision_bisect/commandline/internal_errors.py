@@ -35,10 +35,10 @@ def tell(line: str) -> None:
         sys.stderr.write(f"{printable(line)}\n")
 
 
+# What says that a process, or the system, may have no more files open.
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
-"""What says that a process, or the system, may have no more files open."""
+# What is wrong with the path itself, whatever is done with it.
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
-"""What is wrong with the path itself, whatever is done with it."""
 
 
 @contextmanager

@@ -89,8 +89,8 @@ def oom_kills() -> int:
     return 0
 
 
+# Seconds between two looks for the driver: a limit on how long a child outlives it.
 _WATCH_S = 0.5
-"""Seconds between two looks for the driver: a limit on how long a child outlives it."""
 _evaluator: Evaluator | None = None
 _looked: Made | None = None
 

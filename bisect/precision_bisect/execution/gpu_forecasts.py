@@ -11,8 +11,8 @@ from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 if TYPE_CHECKING:
     from precision_bisect.execution.process_evaluator import Isolated
 
+# How a build may end if the GPU has no room for it.
 _CROWDED = (TrialStatus.BUILD_FAILED, TrialStatus.RUN_FAILED, TrialStatus.CRASHED)
-"""How a build may end if the GPU has no room for it."""
 
 
 @dataclass(slots=True, kw_only=True)

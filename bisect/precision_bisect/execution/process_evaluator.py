@@ -22,12 +22,10 @@ DECISIVE_ATTEMPTS = 3
 """How often a trial is tried whose process died; trials that decide the run's ending once more.
 Limits of what the user waits: each attempt may build anew."""
 _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
+# After these the child is replaced, since its CUDA context may be beyond use. A trial in which
+# CUDA failed, or the GPU's memory was full, is tried once more in a new child: an earlier trial
+# may have broken the context, or its engine hold the memory.
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
-"""After these the child is replaced, since its CUDA context may be beyond use.
-
-A trial in which CUDA failed, or the GPU's memory was full, is tried once more in a new child: an
-earlier trial may have broken the context, or its engine hold the memory.
-"""
 TAIL_BYTES = 256 * 1024
 """Bytes of the end of a log that are kept: the last words tell most. A bound."""
 

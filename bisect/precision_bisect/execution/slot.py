@@ -34,14 +34,14 @@ R = TypeVar("R")
 LOAD_S = 3600.0
 """Seconds after which a child that has not begun is taken to hang: loading gigabytes from a slow
 disk takes minutes. A bound."""
+# Seconds between two looks at a child's memory. A bound; a child can grow beyond its limit for so
+# long.
 _TICK_S = 0.1
-"""Seconds between two looks at a child's memory. A bound; a child can grow beyond its limit for so
-long."""
+# Ticks in which the pool notices the end of a child, on a busy machine, too. If it has not, it
+# waits for the rest of half an answer, and for ever. A bound.
 _GONE_TICKS = 30
-"""Ticks in which the pool notices the end of a child, on a busy machine, too. If it has not, it
-waits for the rest of half an answer, and for ever. A bound."""
+# Bytes. Loky replaces processes that grow by 300 MB, as every engine does.
 _NO_LEAK_LIMIT = str(2**62)
-"""Bytes. Loky replaces processes that grow by 300 MB, as every engine does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

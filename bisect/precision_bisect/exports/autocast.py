@@ -17,8 +17,8 @@ from precision_bisect.graphs.typed.high_nodes import FLOATS
 from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.runs.runfolder import AUTOCAST, MIXED_MODEL
 
+# Characters that mean themselves to `re` as well as to a shell.
 _PLAIN = frozenset(f"{ascii_letters}{digits}_/:,")
-"""Characters that mean themselves to `re` as well as to a shell."""
 _MOST_NAMED = 5
 
 

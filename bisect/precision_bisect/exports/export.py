@@ -25,8 +25,8 @@ from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 
 T = TypeVar("T")
+# Operators whose layers only lead into one fused operation, or share memory.
 _WITHOUT_PRECISION = ("Attention", "TensorScatter")
-"""Operators whose layers only lead into one fused operation, or share memory."""
 
 
 class NotWritable(Exception):

@@ -37,8 +37,8 @@ from precision_bisect.runs.saved_options import code_of_builds, options_of_resul
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.export_points import DEPLOY, FEWEST
 
+# Of this pair a plan with every layer high is the model in FP32, whatever the run's types.
 _PLAIN = Pair(low="fp16", high="fp32")
-"""Of this pair a plan with every layer high is the model in FP32, whatever the run's types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from precision_bisect.runs.runfolder import (
     RunFolder,
 )
 
+# The line of the template, `run_onnxruntime.py`, that is filled in.
 _SETTINGS = "SETTINGS: dict[str, Any] = {}\n"
-"""The line of the template, `run_onnxruntime.py`, that is filled in."""
 _LOW_LAYERS, _PROVIDER_OPTIONS = "low_layers", "provider_options"
 _HALVES = ("fp16", "bf16")
 MOST_GOLDEN_SAMPLES = 16

@@ -31,8 +31,8 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
 
+# Longest text of a foreign error, in characters.
 _SHOWN = 300
-"""Longest text of a foreign error, in characters."""
 STORED = Feeds()
 """The samples that are stored beside the model."""
 
@@ -215,12 +215,12 @@ class Check:
         return recheck
 
 
+# Between two looks at the clock.
 _LOOK_S = 0.02
-"""Between two looks at the clock."""
 
 
+# The copy of this process that waits for a check, if there is one.
 _READY = list[Standby]()
-"""The copy of this process that waits for a check, if there is one."""
 
 
 @contextmanager

@@ -45,9 +45,9 @@ rounded. A bound: on 75 plans of random graphs the file so computed has the emul
 as it is, on the CPU, up to 1.5 times that."""
 _EXACT = "precision_bisect/exact"
 _GIVEN, _CAME = "rerun.pickle", "rerun.npz"
+# What ONNX Runtime says of a function's node. It writes out what it has no kernel for, and such a
+# body may not take the type: that of Clip has a Where, without BF16 before opset 16.
 _IN_FUNCTION = re.compile(r"^This is an invalid model\. Type Error: .* in node \(\) is invalid")
-"""What ONNX Runtime says of a function's node. It writes out what it has no kernel for, and such a
-body may not take the type: that of Clip has a Where, without BF16 before opset 16."""
 
 
 class NotRun(Exception):

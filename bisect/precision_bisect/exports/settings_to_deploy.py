@@ -11,13 +11,13 @@ from precision_bisect.precisions import Pair
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import TF32_BY_DEFAULT
 
+# Operators that some engine may multiply in TF32, more than were seen to be.
 _MULTIPLYING = frozenset(
     (
         *("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "DeformConv"),
         *("LSTM", "GRU", "RNN", "Attention"),
     )
 )
-"""Operators that some engine may multiply in TF32, more than were seen to be."""
 
 
 def library_decides(options: Options, backend: str) -> bool:

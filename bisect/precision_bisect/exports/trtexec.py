@@ -126,6 +126,10 @@ knows() {
 }
 """
 """A function of the shell that tells whether the tool lists an option."""
+# Operators that TensorRT 8.6 does not take, each with the first version of 10 or 11 that does. Up
+# to 10.10 the importers in onnxOpImporters.cpp (builtin_op_importers.cpp in 8.6) of
+# github.com/onnx/onnx-tensorrt, compared by release; from 10.11 on CHANGELOG.md of
+# github.com/NVIDIA/TensorRT, as of 11.1.
 _SINCE = {
     **dict.fromkeys(("CastLike", "Gelu", "Hardmax", "Mish"), (10, 0)),
     "DeformConv": (10, 1),
@@ -135,17 +139,11 @@ _SINCE = {
     **dict.fromkeys(("RMSNormalization", "RotaryEmbedding", "TensorScatter"), (10, 15)),
     "Swish": (11, 0),
 }
-"""Operators that TensorRT 8.6 does not take, each with the first version of 10 or 11 that does.
-
-Up to 10.10 the importers in onnxOpImporters.cpp (builtin_op_importers.cpp in 8.6) of
-github.com/onnx/onnx-tensorrt, compared by release; from 10.11 on CHANGELOG.md of
-github.com/NVIDIA/TensorRT, as of 11.1.
-"""
 _GROUP_NORM_OPSET = 21
+# The first version that takes GroupNormalization as of that opset (CHANGELOG.md).
 _GROUP_NORM_SINCE = (10, 9)
-"""The first version that takes GroupNormalization as of that opset (CHANGELOG.md)."""
+# The first version whose GRU may be FP16: before, one minus a gate has an FP32 one.
 _LOW_GRU_SINCE = (10, 2)
-"""The first version whose GRU may be FP16: before, one minus a gate has an FP32 one."""
 
 
 Version: TypeAlias = tuple[int, int]

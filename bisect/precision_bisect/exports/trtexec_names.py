@@ -23,10 +23,13 @@ from precision_bisect.runs.runfolder import POLYGRAPHY_SCRIPT
 
 PRECISIONS = "--layerPrecisions="
 OUTPUT_TYPES = "--layerOutputTypes="
+# Operators whose own name TensorRT's parser gives to a layer of integers, or to none.
 _NAMED_ELSEWHERE = frozenset(("EyeLike", "Hardmax", "Shrink", "Trilu", "Upsample"))
-"""Operators whose own name TensorRT's parser gives to a layer of integers, or to none."""
+# Operators that TensorRT's parser builds partly of layers with neither name nor metadata.
 _NAMELESS_INSIDE = frozenset(("GRU", "GlobalLpPool", "LSTM", "Mod", "RNN"))
-"""Operators that TensorRT's parser builds partly of layers with neither name nor metadata."""
+# Operators of which several layers compute; only one has the node's name. As tensorrt_rtx 1.7.1
+# parses them. The others have names that depend on the version: a running number behind the node's
+# name, or none of the model's.
 _SEVERAL = frozenset(
     (
         *("Celu", "GreaterOrEqual", "HardSwish", "LessOrEqual", "LogSoftmax", "LpNormalization"),
@@ -35,22 +38,17 @@ _SEVERAL = frozenset(
         *("ReduceSumSquare", "STFT", "Swish", "BlackmanWindow", "HammingWindow", "HannWindow"),
     )
 )
-"""Operators of which several layers compute; only one has the node's name.
-
-As tensorrt_rtx 1.7.1 parses them. The others have names that depend on the version: a running
-number behind the node's name, or none of the model's.
-"""
+# Those of which that is so where they have one of these attributes.
 _SEVERAL_WITH = {
     "IsInf": ("detect_negative", "detect_positive"),
     "RotaryEmbedding": ("num_heads",),
 }
-"""Those of which that is so where they have one of these attributes."""
+# Those of which that is so with more than two inputs.
 _OF_TWO = frozenset(("Max", "Min", "Sum"))
-"""Those of which that is so with more than two inputs."""
+# A name as the parser makes it up for a further layer of a node.
 _MADE_UP = re.compile(r"(.*)_\d+", re.DOTALL)
-"""A name as the parser makes it up for a further layer of a node."""
+# Nodes on whose layers a type would be an error, or that have no layer of their name.
 _NEVER_TOLD = (Exclusion.SHAPE, Exclusion.CONTROL_FLOW, Exclusion.NOT_TENSOR)
-"""Nodes on whose layers a type would be an error, or that have no layer of their name."""
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Linux' limit on a single argument, in bytes."""
 UNWRITABLE = frozenset(",'")

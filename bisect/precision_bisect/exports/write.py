@@ -42,8 +42,8 @@ LAYERS_KEY = f"{METADATA_PREFIX}.layers"
 RUN_KEY = f"{METADATA_PREFIX}.run"
 POINT_KEY = f"{METADATA_PREFIX}.point"
 _KEYS = frozenset(f"{METADATA_PREFIX}.{key}" for key in ("precision", "cause", "evidence"))
+# Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`).
 _METADATA_SINCE = 10
-"""Version of ONNX's file format from which on nodes have metadata (`NodeProto.metadata_props`)."""
 
 
 def write_mixed(folder: RunFolder, export: Export) -> TypedGraph:

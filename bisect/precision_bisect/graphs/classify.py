@@ -26,8 +26,8 @@ FOLLOWERS = frozenset(
 QUANTIZATION = frozenset(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"])
 CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _SHAPE_SOURCES = frozenset(("Shape", "Size"))
+# Operators that turn shapes into data: what follows them is no shape arithmetic.
 _LEAVES_SHAPES = frozenset(("Range", "ConstantOfShape", "EyeLike", "Expand", "Tile", "OneHot"))
-"""Operators that turn shapes into data: what follows them is no shape arithmetic."""
 
 
 def layer_table(

@@ -182,8 +182,8 @@ def not_finite(array: NDArray[np.generic]) -> str:
 _CASTS = ("Cast", "CastLike")
 _QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear")
 _ARITHMETIC = ("Abs", "Add", "Clip", "Div", "Max", "Min", "Mul", "Neg", "Sub", "Concat", "Pad")
+# Operators that move the values of their first input and change none.
 _MOVES = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-"""Operators that move the values of their first input and change none."""
 TRAINED = frozenset(("Dropout", "BatchNormalization"))
 """Operators that change from run to run in training mode alone."""
 

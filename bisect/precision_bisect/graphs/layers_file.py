@@ -9,8 +9,8 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.model_layers import ModelLayers, Row
 from precision_bisect.runs.runfolder import LAYERS, RunFolder
 
+# What feeds a follower beside the values that it moves: indices, shapes, conditions.
 _NO_VALUES = (Exclusion.CONSTANT, Exclusion.SHAPE, Exclusion.NOT_FLOAT, Exclusion.NOT_TENSOR)
-"""What feeds a follower beside the values that it moves: indices, shapes, conditions."""
 
 
 def write_layers(model: Model, folder: RunFolder) -> None:

@@ -59,19 +59,19 @@ from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.settings.engine_settings import IoTypes
 
+# The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
+# no result.
 _HIGHEST_IR = 10
-"""The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
-no result."""
+# Bytes: protobuf's limit on a message.
 _PROTOBUF_LIMIT = 2**31
-"""Bytes: protobuf's limit on a message."""
 _AGAIN = "export or copy the file again"
 _TORCH = "export it in PyTorch: torch.onnx.export(model, inputs, 'model.onnx')"
 _TENSORFLOW = "convert it: python -m tf2onnx.convert (tf2onnx has the flags for each format)"
+# What makes an ONNX model of another file, by its ending.
 _EXPORT = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _TORCH),
     **dict.fromkeys((".pb", ".h5", ".keras", ".tflite"), _TENSORFLOW),
 }
-"""What makes an ONNX model of another file, by its ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +351,8 @@ def _dtype_name(elem_type: int) -> str | None:
         return None
 
 
+# Operators whose meaning changed at opset 13, which onnx's converter does not know.
 _NOT_CONVERTED = ("Hardmax",)
-"""Operators whose meaning changed at opset 13, which onnx's converter does not know."""
 
 
 def hint_to_export(lowest: int) -> str:

@@ -23,13 +23,13 @@ _PRODUCER = "pytorch"
 _LONGEST, _DEEPEST = 10_000, 100
 """Characters of such a list, and scopes in a name, that are read: the file is untrusted."""
 _AGAIN = re.compile(r"(.+)_\d+")
+# What torch.export adds to a module's name where it is called again.
 _CALL = re.compile(r"@\d+")
-"""What torch.export adds to a module's name where it is called again."""
+# Operators that take a batch norm behind them in: they belong to what holds both modules.
 _TAKING = ("Conv", "ConvTranspose", "Gemm")
-"""Operators that take a batch norm behind them in: they belong to what holds both modules."""
 _NORM = "batch_norm"
+# Weights that were computed in the export, as those of a convolution with a batch norm are.
 _RENAMED = re.compile(r"onnx::(Conv|Gemm)")
-"""Weights that were computed in the export, as those of a convolution with a batch norm are."""
 _Scope: TypeAlias = tuple[str, ...]
 
 

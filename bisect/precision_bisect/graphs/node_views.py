@@ -248,8 +248,8 @@ def way_back(came: Mapping[str, str], end: str) -> list[str]:
     return way[::-1]
 
 
+# Sets of shapes that a model holds, the latest: samples of a hundred lengths have a hundred.
 _SHAPES_HELD = 4
-"""Sets of shapes that a model holds, the latest: samples of a hundred lengths have a hundred."""
 
 
 def tensor_shapes(model: Model, inputs: Mapping[str, Shape]) -> Mapping[str, Shape]:

@@ -39,9 +39,9 @@ DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _UNPACKED = ("session.disable_prepacking", "1")
 _PREPACK_BYTES = 2**30
+# Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
+# Limits on memory; answers are the same with half and double (`benchmarks/constants.py`).
 _PREPACK_NODES = 2**12
-"""Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
-Limits on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
 
 
 def on_cpu() -> Providers:
@@ -288,8 +288,8 @@ def open_file(
 _AT_NODE = re.compile(
     r"^Non-zero status code returned while running \S+ node\. Name:'([^']*)' Status Message: "
 )
+# A line of ONNX Runtime's sources with the signature of its function.
 _SOURCE = re.compile(r"/\S+\.(?:cc|h|cu):\d+ .*?\)(?: const)?(?: \[with [^\]]*\])? ")
-"""A line of ONNX Runtime's sources with the signature of its function."""
 
 
 def ort_message(error: Exception) -> str:

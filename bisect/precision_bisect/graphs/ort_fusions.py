@@ -32,9 +32,9 @@ CPU_ONLY = frozenset(("ConvActivationFusion", "ConvAddActivationFusion", "GemmAc
 SKIPPING = frozenset(("SkipLayerNormFusion", "BiasSkipLayerNormFusion"))
 """Optimizers that fuse a norm with the addition before it."""
 _LAYER_NORM, _LAYER_NORM_SINCE = "LayerNormalization", 17
+# Weights above which matrices are left out of what the optimizer reads and writes. A limit on
+# memory and disk.
 _WRITTEN_BYTES = 2**26
-"""Weights above which matrices are left out of what the optimizer reads and writes. A limit on
-memory and disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from precision_bisect.graphs.graph import attribute, constant_of, inferred
 
+# So often shapes that became known may make others known; inference of a large graph is slow.
 _ROUNDS = 4
-"""So often shapes that became known may make others known; inference of a large graph is slow."""
+# Tensors of more numbers are no shapes; what three of so many are spread to still is small.
 _LARGEST = 64
-"""Tensors of more numbers are no shapes; what three of so many are spread to still is small."""
 _ARITHMETIC = frozenset(
     (
         *("Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Gather", "Identity"),

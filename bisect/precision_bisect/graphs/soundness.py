@@ -15,8 +15,8 @@ MOST_NODES = 2**18
 """Nodes with all functions in place; the largest of real networks, unrolled ones, have a tenth."""
 PROTOBUF_LIMIT = 2**31
 """Bytes with all functions in place: protobuf's own limit."""
+# Levels of functions that call functions.
 _DEEPEST = 64
-"""Levels of functions that call functions."""
 _VERSIONS = range(1, 2**31)
 _AGAIN = "export or copy the file again"
 _DOMAINS = ("", "ai.onnx")

@@ -123,13 +123,13 @@ def _ask_runtime(
 
 
 _FLOAT = onnx.TensorProto.FLOAT
+# Attributes of the standard's operators that name an element type.
 _TYPE_ATTRIBUTES = frozenset(
     (
         *("to", "dtype", "output_dtype", "output_datatype"),
         *("stash_type", "precision", "softmax_precision"),
     )
 )
-"""Attributes of the standard's operators that name an element type."""
 
 
 def round_trip(source: str, out: str, low_type: int) -> list[onnx.NodeProto]:
@@ -218,12 +218,12 @@ def _widen_tensor(tensor: onnx.TensorProto) -> None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
 
 
+# Operators with the positions of inputs whose values decide shapes (TensorRT-RTX 1.7.1).
 _OF_SHAPES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "OneHot", "Split", "CumSum"), (1,)),
     **{"ConstantOfShape": (0,), "Range": (0, 1, 2), "Resize": (2, 3), "Upsample": (1,)},
     **{"Slice": (1, 2, 3, 4), "Pad": (1, 3)},
 }
-"""Operators with the positions of inputs whose values decide shapes (TensorRT-RTX 1.7.1)."""
 _FORGET_VALUES = frozenset(("Shape", "Size"))
 
 

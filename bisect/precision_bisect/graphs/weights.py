@@ -33,10 +33,10 @@ ones: INT64 shapes of up to 128 values. Answers are the same with half and doubl
 LARGE_BYTES = 2**30
 """Weights from which on what holds the model once more is left out: advice is not tried, and few
 layers beyond the range need no ranking."""
+# Bytes of a cache line, which kernels like weights to begin at.
 _ALIGNED = 64
-"""Bytes of a cache line, which kernels like weights to begin at."""
+# Bytes that are read at a time.
 _PIECE = 2**20
-"""Bytes that are read at a time."""
 STUB_LOCATION = "weights held by precision-bisect"
 _AGAIN = "export or copy the model again"
 

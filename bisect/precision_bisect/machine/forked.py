@@ -31,8 +31,8 @@ from precision_bisect.machine.stopping import signal_name, stoppable, tell_of_ca
 R = TypeVar("R")
 _PR_SET_PDEATHSIG = 1
 _BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
+# Bytes of what a library printed that are passed on, or searched for its last words.
 _PRINTED = 2**16
-"""Bytes of what a library printed that are passed on, or searched for its last words."""
 _OTHERWISE = "export the model otherwise, or try another version of onnxruntime and onnx"
 _MEMORY = "memory may have been full: give fewer or smaller samples"
 _ALLOWED = ContextVar("_ALLOWED", default=False)

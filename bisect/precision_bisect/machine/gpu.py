@@ -15,16 +15,16 @@ NVML_LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 _NAME_BYTES = 256
+# NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE.
 _VERSION_BYTES = 80
-"""NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE."""
 OUT_OF_MEMORY = "out of GPU memory: "
 """How the message of a trial begins that wants for memory."""
+# How TensorRT, CUDA, cuDNN, cuBLAS and ONNX Runtime say it.
 _FULL = re.compile(
     r"OutOfMemory|out of memory|GPU memory .*could not be allocated|insufficient memory"
     r"|memory is insufficient|failed to allocate memory|ALLOC_FAILED|BFCArena",
     re.I,
 )
-"""How TensorRT, CUDA, cuDNN, cuBLAS and ONNX Runtime say it."""
 
 
 class _NoAnswerError(Exception):

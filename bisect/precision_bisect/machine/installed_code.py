@@ -10,8 +10,8 @@ from pathlib import Path
 
 from precision_bisect.plugins import installed
 
+# Reports decide nothing.
 _OURS = ("precision_bisect", "precision_bisect_strategies")
-"""Reports decide nothing."""
 
 
 @cache

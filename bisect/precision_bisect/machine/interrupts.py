@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
+# An import that takes longer is interrupted all the same. A bound.
 _LONGEST_S = 10.0
-"""An import that takes longer is interrupted all the same. A bound."""
 _AGAIN_S = 0.02
 _held_since: float | None = None
 

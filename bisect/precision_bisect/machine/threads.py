@@ -21,8 +21,8 @@ def side_by_side(call: Callable[[T], U], items: Iterable[T], count: int) -> Iter
             yield from map(call, few) if len(few) == 1 else awaited(pool, call, few)
 
 
+# Seconds between two looks for a signal: a limit on the delay of Ctrl-C.
 _TICK_S = 0.5
-"""Seconds between two looks for a signal: a limit on the delay of Ctrl-C."""
 
 
 def awaited(pool: Executor, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
@@ -44,12 +44,12 @@ def awaited(pool: Executor, call: Callable[[T], U], items: Iterable[T]) -> Itera
 
 MOST_OF_ONE_SESSION = 8
 """More have brought nothing worth their cores in any model that was measured."""
+# A thread of its own pays from so many seconds of computation a layer on.
 _WORTH_S = 2e-5
-"""A thread of its own pays from so many seconds of computation a layer on."""
+# The same where cores could compute other samples instead, which never wait for each other.
 _WORTH_AT_ONCE_S = 5e-4
-"""The same where cores could compute other samples instead, which never wait for each other."""
+# Handing a sample to another thread pays from so many seconds of computation on.
 _WORTH_HANDING_S = 1e-3
-"""Handing a sample to another thread pays from so many seconds of computation on."""
 
 
 def usable() -> int:

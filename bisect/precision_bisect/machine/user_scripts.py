@@ -22,10 +22,10 @@ from precision_bisect.errors import UsageError, said_by
 from precision_bisect.machine.stopping import AnswersSignals, Interrupted
 
 _PACKAGE = Path(__file__).parents[1]
+# Different lines that a script may print. A bound.
 _MOST_LINES = 100
-"""Different lines that a script may print. A bound."""
+# The lines that scripts have printed since they were loaded, by their paths.
 _printed: dict[Path, set[str]] = {}
-"""The lines that scripts have printed since they were loaded, by their paths."""
 _RUNNING = threading.RLock()
 _exit = os._exit
 _may_exit = False

@@ -17,11 +17,11 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError
 
 _OPEN: set[Path] = set()
+# Guardians that nobody waits for.
 _AT_WORK: list["subprocess.Popen[bytes]"] = []
-"""Guardians that nobody waits for."""
+# So long the guardian tries at most, and it looks again for a second after the folder is gone:
+# processes that the command started may still be writing.
 _PATIENCE_S = 15.0
-"""So long the guardian tries at most, and it looks again for a second after the folder is gone:
-processes that the command started may still be writing."""
 _GUARDIAN = """
 import os, shutil, sys, time
 while os.read(0, 1):

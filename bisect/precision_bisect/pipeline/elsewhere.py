@@ -48,8 +48,8 @@ from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, Sam
 if TYPE_CHECKING:
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
+# The draw of copies that an answer is judged on; searches count theirs from 1.
 _DRAW = 10**6
-"""The draw of copies that an answer is judged on; searches count theirs from 1."""
 
 SURE = 1.1
 """Times of the limit above which a forecast of squares that add up needs no build. A margin: real

@@ -13,8 +13,8 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import LacksKernel, open_file
 from precision_bisect.settings.targets import TargetName
 
+# The domain of ONNX Runtime's own operators.
 _CONTRIB = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
 
 
 def foreign(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

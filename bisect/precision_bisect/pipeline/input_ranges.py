@@ -40,9 +40,9 @@ _ARITHMETIC = frozenset(
     ("Cast", "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sum", "Min", "Max", "Clip", "Where")
 )
 _LOOK_UP = frozenset(("Gather", "GatherElements", "GatherND"))
+# Operators that pass on how large a value is. At all others the way ends: a norm and a Softmax
+# forget it, and an embedding knows nothing of the size of an id.
 _PASSING = (FOLLOWERS - _LOOK_UP) | _ARITHMETIC | _PRODUCTS
-"""Operators that pass on how large a value is. At all others the way ends: a norm and a Softmax
-forget it, and an embedding knows nothing of the size of an id."""
 _FLOAT = onnx.TensorProto.FLOAT
 _INTEGERS = frozenset(
     onnx.TensorProto.DataType.Value(f"{sign}INT{bits}")
@@ -203,8 +203,8 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
         yield _RangedInput(name, values, some, ends, end_samples, tensors, beside)
 
 
+# The largest magnitude of a tensor in FP32 in the samples (""), or at the ends of an input.
 _Largest: TypeAlias = Mapping[tuple[str, str], float]
-"""The largest magnitude of a tensor in FP32 in the samples (""), or at the ends of an input."""
 
 
 def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:

@@ -29,8 +29,8 @@ from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.search.case import Case
 from precision_bisect.settings.targets import FUSED
 
+# What small additions keep from 0.
 _GUARDED = ("Div", "Reciprocal", "Log", "Pow")
-"""What small additions keep from 0."""
 LOOKED_AT = 2
 """Samples in which NaN and Inf are looked for inside. A bound on time."""
 

@@ -36,8 +36,8 @@ from precision_bisect.runs.results.saved import read_result, result_file
 
 MATCH_S = 10.0
 """Seconds. A bound: 100 patterns on 5,000 names take under 1."""
+# Characters of names that are compared with one that is misspelt: that takes the square of it.
 _LONGEST = 200
-"""Characters of names that are compared with one that is misspelt: that takes the square of it."""
 _LISTED = "`precision-bisect layers MODEL` lists them"
 _MATCHER = """
 import json, re, sys
@@ -144,8 +144,8 @@ def _refuse_useless(
     raise UsageError(f"{what} matches no layer", hint)
 
 
+# Bytes of a list that is read. A bound: 5,000 layers take less than a hundredth.
 _LARGEST = 2**26
-"""Bytes of a list that is read. A bound: 5,000 layers take less than a hundredth."""
 _TRTEXEC = "--layerPrecisions="
 _TYPES = frozenset(("fp32", "fp16", "bf16", "int8", "fp8"))
 _SHOWN = 3

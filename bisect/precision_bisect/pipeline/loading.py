@@ -70,8 +70,8 @@ from precision_bisect.search.sample_sets import (
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
 
+# So many reasons are told why a model has nothing to decide on, the most frequent.
 _REASONS = 3
-"""So many reasons are told why a model has nothing to decide on, the most frequent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from precision_bisect.settings.engine_settings import NOT_TOLD, EngineSettings
 from precision_bisect.settings.reading import digests, script_and_function
 from precision_bisect.settings.sample_options import given_image_flags
 
+# Of layers whose type the search or the user chooses.
 _CHOSEN = (None, Exclusion.ASKED)
-"""Of layers whose type the search or the user chooses."""
 
 
 def fingerprint(

@@ -18,8 +18,8 @@ from precision_bisect.trial import Outcome, Phase
 
 MOST_DROPPED = 16
 """Modules of which each is tried to be dropped, where that was not asked for. A bound."""
+# What stays high whatever the plan is.
 _HIGH = (*SETTLED, Exclusion.CONTROL_FLOW, Exclusion.CUSTOM, Exclusion.UNTYPED)
-"""What stays high whatever the plan is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,18 +34,18 @@ from precision_bisect.runs.runfolder import (
     refuse_links,
 )
 
+# Bytes: within them a file says what it is.
 _BEGINNING = 2**16
-"""Bytes: within them a file says what it is."""
+# As every version of the ledger has it.
 _TABLES = b"CREATE TABLE header (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
-"""As every version of the ledger has it."""
 _RESULT_KEYS = ("schema", "status", "low", "high", "kept", "layers_total", "fingerprint")
 _OWNER_KEYS = ("pid", "host", "process_started", "since")
 _MARK = b"Written by precision-bisect"
 _MARKED = (TRTEXEC, POLYGRAPHY_SCRIPT, RUN_SCRIPT, TORCH_AUTOCAST)
 _LOG = re.compile(r"\d{6}-[a-z_]+\.log")
 _ENGINE = re.compile(r"[0-9a-f]{16}")
+# So many names of strange files are told.
 _NAMED = 3
-"""So many names of strange files are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

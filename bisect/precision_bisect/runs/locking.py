@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
     from psutil import Process
 
+# How far the start of a process may seem to move: Linux tells its own in whole seconds.
 _SAME_START_S = 2.0
-"""How far the start of a process may seem to move: Linux tells its own in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,14 @@ DEEPEST = 64
 """Levels of nesting that are read; what a run writes has fewer than ten."""
 LARGEST_FILE = 2**28
 """Bytes; the largest that a run writes, of thousands of layers, are a twentieth."""
+# Of a whole number, so that it has a float.
 _MOST_DIGITS = 300
-"""Of a whole number, so that it has a float."""
 
+# DEL, C1 controls, and what has no width or turns the direction of text (category Cf).
 _HIDDEN = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-"""DEL, C1 controls, and what has no width or turns the direction of text (category Cf)."""
 
 
 def plain(value: Any) -> Any:

@@ -75,8 +75,8 @@ OWN_FILES = (
     *(f"{LEDGER}-wal", f"{LEDGER}-shm", LEDGER),
 )
 """In the order of removal: a log left beside a new ledger would be replayed into it."""
+# So many runs are named where none was.
 _NAMED = 3
-"""So many runs are named where none was."""
 LOCK = ".lock"
 OWNER = ".owner.json"
 RUNG_FOLDER = re.compile(r"rung-\d+-\w+")

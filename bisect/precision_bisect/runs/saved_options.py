@@ -19,6 +19,7 @@ from precision_bisect.settings.flags import kinds
 from precision_bisect.settings.loop_options import script_of_loop
 from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
 
+# The types of options that Python may also give as objects, which have only a name in JSON.
 _BY_NAME: Mapping[str, Any] = {
     "inputs": Path | None,
     "metric": str,
@@ -27,12 +28,11 @@ _BY_NAME: Mapping[str, Any] = {
     "strategy": str,
     "start": str | None,
 }
-"""The types of options that Python may also give as objects, which have only a name in JSON."""
+# Options that no result tells: files and machines of the user's own.
 _OWN = (
     *("model", "inputs", "reference", "start", "out", "resume", "overwrite"),
     *("gpus", "executor", "executor_address", "optuna_storage"),
 )
-"""Options that no result tells: files and machines of the user's own."""
 
 
 def options_to_json(options: Options) -> dict[str, Any]:

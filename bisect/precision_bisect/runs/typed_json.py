@@ -10,8 +10,8 @@ from precision_bisect.runs import plain_json
 
 T = TypeVar("T")
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+# Characters of a reason that are shown from either end: it quotes what a file says.
 _SHOWN = 80
-"""Characters of a reason that are shown from either end: it quotes what a file says."""
 
 
 class Text:

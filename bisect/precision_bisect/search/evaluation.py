@@ -64,8 +64,8 @@ EACH = (Phase.PREFLIGHT, Phase.CURVE, Phase.RECHECK, Phase.SPEED, Phase.EXPLANAT
 """Phases whose trials tell the error of each sample, too: those of the curve's points, and of what
 may be deployed."""
 
+# A plan, what it ran on, and its outputs.
 _Run: TypeAlias = tuple[Plan, SampleSet, Outputs]
-"""A plan, what it ran on, and its outputs."""
 
 
 def with_engine(backend: Backend, plan: Plan, use: Callable[[Engine], T]) -> T | Outcome:

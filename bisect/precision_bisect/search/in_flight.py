@@ -16,10 +16,10 @@ from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.workers import InPlace, Workers
 from precision_bisect.trial import Identity, Kind, Outcome, Proposal, Trial
 
+# Seconds between two looks for a signal. Python runs signal handlers in the main thread between
+# bytecodes, and a wait on a lock is not interrupted by a signal that came just before it. A limit
+# on the delay of Ctrl-C.
 _TICK_S = 0.5
-"""Seconds between two looks for a signal. Python runs signal handlers in the main thread between
-bytecodes, and a wait on a lock is not interrupted by a signal that came just before it. A limit on
-the delay of Ctrl-C."""
 
 
 @dataclass(slots=True)

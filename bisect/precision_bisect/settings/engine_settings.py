@@ -23,8 +23,8 @@ from precision_bisect.settings.reading import (
 ORT_OPTION = "--ort-option"
 BACKEND_OPTION = "--backend-option"
 _SWITCH = ("0", "1")
+# Any whole number.
 _ANY_NUMBER: tuple[str, ...] = ()
-"""Any whole number."""
 CUDA_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "use_tf32": _SWITCH,
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),

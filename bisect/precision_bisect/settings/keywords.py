@@ -34,10 +34,10 @@ def by_units(options: Mapping[str, Any], settings: type) -> dict[str, Any]:
     return read
 
 
+# A flag, and the word or number behind it, which may be its value.
 _FLAG = re.compile(
     r"(?<![\w-])(--[a-z][a-z0-9-]*)(?: ([a-z][\w-]*|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w/%]|[.:]\w))?"
 )
-"""A flag, and the word or number behind it, which may be its value."""
 
 
 def in_keywords(text: str, options: type) -> str:

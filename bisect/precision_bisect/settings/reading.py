@@ -171,8 +171,8 @@ PLUGINS = "--plugins"
 CUSTOM_OPS = "--ort-custom-ops"
 CONFIG_SCRIPT = "--trt-config-postprocess-script"
 _FUNCTION = "postprocess_config"
+# How the libraries of Linux, Windows and macOS begin.
 _MAGIC = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""How the libraries of Linux, Windows and macOS begin."""
 _ELF_SHARED = 3
 
 

@@ -35,13 +35,13 @@ RGB = 3
 """Channels of a picture in colour."""
 LETTERBOX_GRAY = 114
 """What Ultralytics and YOLOX put beside a picture."""
+# Mean and deviation of pixels from 0 to 1, as torchvision, timm and OpenAI's CLIP have them.
 _NORMALIZATIONS: Mapping[Normalization, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "unit": ((), ()),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "inception": ((0.5,), (0.5,)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
-"""Mean and deviation of pixels from 0 to 1, as torchvision, timm and OpenAI's CLIP have them."""
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?")
 _images = partial(flag, "images")
 

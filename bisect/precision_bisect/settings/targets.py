@@ -50,6 +50,10 @@ class Inside(StrEnum):
 STORED: Mapping[Inside, str] = {Inside.SUM: "sums of", Inside.STEPS: "each step of"}
 """What is stored, in words that a number of operators follows."""
 
+# What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
+# All were seen on an H100 or H200, too (benchmarks/operator_semantics.py). Mean has no kernel that
+# runs low there. Scatters that add or multiply, and CumSum, store each value on every target
+# (`recurrences`): 8,000 times 0.4 give 1024 there (seen on an H200, November 2026).
 _KNOWN: Mapping[str, Inside] = {
     # core/providers/cuda/reduction/reduction_ops.cc, ReduceComputeCore
     "ReduceMean": Inside.SUM,
@@ -79,10 +83,6 @@ _KNOWN: Mapping[str, Inside] = {
     "GRU": Inside.STEPS,
     "RNN": Inside.STEPS,
 }
-"""What is known of operators in ONNX Runtime on CUDA, each with its source in that engine's code.
-All were seen on an H100 or H200, too (benchmarks/operator_semantics.py). Mean has no kernel that
-runs low there. Scatters that add or multiply, and CumSum, store each value on every
-target (`recurrences`): 8,000 times 0.4 give 1024 there (seen on an H200, November 2026)."""
 OWN_ARITHMETIC = (
     *("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
     *("MeanVarianceNormalization", "LpNormalization", "Attention"),

@@ -12,13 +12,13 @@ from precision_bisect_reports.promise import proof
 from precision_bisect_reports.rows import Form
 from precision_bisect_reports.speed import to_deploy
 
+# What there is not to say.
 _BLANK: Mapping[str, Any] = {
     **dict.fromkeys(("limits", "latency", "speed", "honoured", "nodes", "tolerance")),
     **dict.fromkeys(("error", "error_max")),
     **dict.fromkeys(("message", "banner", "deploy", "limit_kind", "proof", "seen"), ""),
     **{"precisions": [], "remarks": []},
 }
-"""What there is not to say."""
 
 
 def answer_section(source: Source) -> dict[str, Any]:

@@ -158,8 +158,8 @@ def figure(value: float | None) -> float | str | None:
     return float(f"{value:.6g}") if math.isfinite(value) else "inf"
 
 
+# Errors of larger blocks say too little of one layer in them.
 _MOST_TOGETHER = 64
-"""Errors of larger blocks say too little of one layer in them."""
 
 
 def columns(trials: Sequence[Trial]) -> dict[str, Any]:

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 TIMED = "_kernel_time"
 _FUSED = re.compile(r"(.+)/\w+Fusion(?:/.*)?")
+# The types that layers are kept in, in the words of ONNX Runtime.
 _NAMES: Mapping[HighName, str] = {"fp32": "float", "fp16": "float16", "bf16": "bfloat16"}
-"""The types that layers are kept in, in the words of ONNX Runtime."""
 _FLOATS = frozenset(_NAMES.values())
 _UNNAMED = ""
+# Sessions that are opened to find layers that cannot run low, at most; each names one or more. A
+# bound.
 _MOST_ROUNDS = 100
-"""Sessions that are opened to find layers that cannot run low, at most; each names one or more. A
-bound."""
 _ON_CPU = "ONNX Runtime places it on its CPU provider, which would compute it in FP32"
+# Parts of errors that hold for every node of the operator, not only for the one named.
 _ABOUT_OPERATORS = ("Could not find an implementation", "is invalid")
-"""Parts of errors that hold for every node of the operator, not only for the one named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

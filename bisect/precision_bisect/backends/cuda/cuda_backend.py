@@ -56,11 +56,11 @@ from precision_bisect.trial import TrialStatus
 MOST_WRITTEN_BYTES = 2**29
 """Weights of an optimised graph that is written, at most; of a larger model names have to tell. A
 bound: half a gigabyte takes about a second."""
+# How ONNX Runtime begins the name of a tensor beside a Cast that it has inserted.
 _RENAMED = "InsertedPrecisionFreeCast_"
-"""How ONNX Runtime begins the name of a tensor beside a Cast that it has inserted."""
 _RUN = "model_run"
+# Nodes that are computed once for all, for any number of layers.
 _FOLDED = (Exclusion.CONSTANT, Exclusion.SHAPE)
-"""Nodes that are computed once for all, for any number of layers."""
 
 
 def times_of(
@@ -189,8 +189,8 @@ def _own(name: str) -> str:
     return name
 
 
+# Types of which a session gives arrays; numpy has no BF16.
 _SHOWN = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-"""Types of which a session gives arrays; numpy has no BF16."""
 
 
 def shown_by_session(
@@ -258,8 +258,8 @@ def _nodes(graph: onnx.GraphProto) -> Counter[tuple[str, str]]:
     return Counter((node.domain, node.op_type) for node in graph.node)
 
 
+# ONNX Runtime's severity that logs only fatal errors.
 _FATAL = 4
-"""ONNX Runtime's severity that logs only fatal errors."""
 
 
 class CudaBackend:

@@ -19,8 +19,8 @@ from precision_bisect.trial import Evidence, Latency, LatencyMethod, TrialStatus
 if TYPE_CHECKING:
     import onnxruntime
 
+# Each feed of a session has a graph of its own, as that reads where it was captured.
 _GRAPHS = count()
-"""Each feed of a session has a graph of its own, as that reads where it was captured."""
 
 
 class BoundRun:

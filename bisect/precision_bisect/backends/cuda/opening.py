@@ -53,10 +53,10 @@ FUSIONS: Mapping[str, tuple[str, ...]] = {
 
 _ALL = frozenset(name for names in FUSIONS.values() for name in names)
 _PROFILES = count()
+# The provider's option. Without it no run is captured; with it, a run says which graph it is.
 _CAPTURE = "enable_cuda_graph"
-"""The provider's option. Without it no run is captured; with it, a run says which graph it is."""
+# How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`.
 _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)\(\d+\)")
-"""How errors name an operator: `Optype (Add)`, `operator (Sin)`, `… for Add(14)`."""
 
 
 class OpeningError(Exception):

@@ -18,8 +18,8 @@ _ACTIVATIONS = {
     "RNN": ([b"Tanh"], [b"Relu"]),
 }
 _BIAS, _PEEPHOLES = 3, 7
+# Operators whose result FP16 holds if it holds what they read.
 _EXACT = ("Gather", "Neg", "Relu", "Reshape")
-"""Operators whose result FP16 holds if it holds what they read."""
 
 
 def in_cudnn(node: onnx.NodeProto) -> bool:

@@ -33,8 +33,8 @@ DROPPING: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(_SCATTERS, (0, 2)),
 }
 """The inputs in which each operator may lose a NaN, as seen of ONNX Runtime 1.32 on a CPU."""
+# The first opset that has IsNaN.
 _LOWEST_OPSET = 9
-"""The first opset that has IsNaN."""
 
 
 def watch_dropped(graph: SwitchedGraph, model: Model) -> Mapping[str, str]:

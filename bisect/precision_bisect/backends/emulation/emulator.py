@@ -45,8 +45,8 @@ from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
+# Bytes of a switched graph up to which it stays at hand. A limit on memory.
 _HELD_BYTES = 2**25
-"""Bytes of a switched graph up to which it stays at hand. A limit on memory."""
 
 
 class EmulatedBackend:
@@ -272,8 +272,8 @@ class EmulatedEngine:
         """Save nothing: there is no engine."""
 
 
+# Once a process: what its ONNX Runtime makes of round trips stays as it is.
 _tested_on_cpu = cache(self_test)
-"""Once a process: what its ONNX Runtime makes of round trips stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
 
+# Share of a GPU's memory for all processes that forecast on it; builds need the rest. A limit on
+# memory.
 _SHARE = 1 / 4
-"""Share of a GPU's memory for all processes that forecast on it; builds need the rest. A limit
-on memory."""
+# Multiples of the model's weights that a session is taken to need: those of both types, and as
+# much for values between layers.
 _COPIES = 4
-"""Multiples of the model's weights that a session is taken to need: those of both types, and as
-much for values between layers."""
 LAYER_BYTES = 5e4
 """What a session of the emulator takes for each layer beside its values: 109 MB for 2,000 layers
 of benchmarks/large_model.py."""
 LATE_BYTES = 2**27
 """Bytes from which a session opens with the first plan that needs it, and FP32 in TF32, which is
 judged before, has the memory to itself. A limit on memory."""
+# Seconds of a plain inference on all CPU cores, from which a GPU is worth its start: it takes a
+# tenth for MiniLM (`benchmarks/results/engine/forecasts.json`), so 213 forecasts save 19 s.
 _WORTH_S = 0.1
-"""Seconds of a plain inference on all CPU cores, from which a GPU is worth its start: it takes
-a tenth for MiniLM (`benchmarks/results/engine/forecasts.json`), so 213 forecasts save 19 s."""
 
 
 def choose_forecasts(options: Options, model: Model, seconds: float) -> Options:

@@ -170,8 +170,8 @@ _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 _LENGTHS, _FIRST_STATE = 4, 5
 """Positions of the inputs `sequence_lens` and `initial_h`; `initial_c` comes after these."""
 
+# The operation of each step, and what it begins with.
 _CUMULATIVE = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
-"""The operation of each step, and what it begins with."""
 _STEPS = """g (float x0) => (float y0) {{
     place = Constant<value = int64 {{0}}>()
     first = Gather<axis = {axis}>(x0, place)

@@ -61,8 +61,8 @@ WORTH_S = 5e-3
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
 """Bytes that crossing values are kept up to, and the same as a share of the free memory. Limits
 on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
+# Keys that are remembered of values computed once. A bound on memory: 16 bytes each.
 _REMEMBERED = 2**16
-"""Keys that are remembered of values computed once. A bound on memory: 16 bytes each."""
 
 _Values: TypeAlias = "Mapping[str, onnxruntime.OrtValue]"
 

@@ -25,10 +25,10 @@ Branch = tuple[list[onnx.NodeProto], list[str]]
 Condition = tuple[int, int, int, int]
 """Three candidates and a kernel: on if one of the first two runs low and neither the third does,
 nor all layers of the kernel. Each may be NO_LAYER. A kernel stands for all of its layers."""
+# Types of a loop's number and condition.
 _OF_LOOPS = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
-"""Types of a loop's number and condition."""
+# Scale of the values that probe a quantized type; no power of two, so that division rounds.
 _SCALE = 0.0123
-"""Scale of the values that probe a quantized type; no power of two, so that division rounds."""
 
 
 @dataclass(slots=True)

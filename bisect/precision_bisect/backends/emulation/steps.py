@@ -22,8 +22,8 @@ from precision_bisect.layer_table import Exclusion
 from precision_bisect.settings.targets import TargetName
 
 _FLOAT = onnx.TensorProto.FLOAT
+# The first opset whose Greater takes integers, and that has Where.
 _CONDITIONS = 9
-"""The first opset whose Greater takes integers, and that has Where."""
 _OWN = "own"
 
 
@@ -244,8 +244,8 @@ def _quick_gelu(to: Typed) -> str:
     )
 
 
+# Alpha and gamma by default.
 _FACTORS = {"Elu": (1.0, 1.0), "Selu": (1.6732632, 1.050701)}
-"""Alpha and gamma by default."""
 
 
 def _exponential(to: Typed) -> str:

@@ -54,11 +54,11 @@ from precision_bisect.settings.targets import Inside, TargetName
 
 FLAGS_INPUT = "precision_bisect/flags"
 
+# Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB: 512 of
+# this size fit. Answers are the same with half and double (`benchmarks/constants.py`).
 _LARGEST_KERNEL = 2**22
-"""Bytes; larger convolution weights stay outside the graph, which protobuf limits to 2 GiB: 512
-of this size fit. Answers are the same with half and double (`benchmarks/constants.py`)."""
+# Operators that compute the same of a constant and of a value.
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div"))
-"""Operators that compute the same of a constant and of a value."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 

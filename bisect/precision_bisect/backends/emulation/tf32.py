@@ -18,15 +18,15 @@ from precision_bisect.graphs.types import ElemTypes
 
 _NAME = "precision_bisect/tf32"
 _SPLITTER, _LOWEST, _LARGEST = f"{_NAME}/splitter", f"{_NAME}/lowest", f"{_NAME}/largest"
+# Bits of an FP32 mantissa that TF32 does not have.
 _DROPPED_BITS = 13
-"""Bits of an FP32 mantissa that TF32 does not have."""
 _FACTOR = 2.0**_DROPPED_BITS + 1
 _MOST_SCALED = 2.0**100 * _FACTOR
 _CHANNELS, _PLANES = 4, (2, 3)
 """What cuDNN asked of convolutions there: channels in multiples of this, and these dimensions."""
 OPERANDS = 2
+# The first opset whose Clip reads its limits.
 _LIMITS_READ = 11
-"""The first opset whose Clip reads its limits."""
 
 
 def initializers() -> list[onnx.TensorProto]:

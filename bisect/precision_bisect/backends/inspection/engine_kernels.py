@@ -25,12 +25,12 @@ from precision_bisect.graphs.types import infer_elem_types
 CAST = "Cast"
 _FLOATS = BELOW_FP32 | {"fp32"}
 _TRUNCATED = "Etc"
+# Kinds of engine layers that may hold any number of operations of any type.
 _FUSED_KINDS = frozenset(("kgen", "fusion", "runtime_fusion", "runtime_function", "Myelin"))
-"""Kinds of engine layers that may hold any number of operations of any type."""
+# Beginnings of the names of such layers, whatever their kind.
 _FUSED_NAMES = ("{ForeignNode[", "__myl_", "_gemm_mha")
-"""Beginnings of the names of such layers, whatever their kind."""
+# The kind whose names leave out operations: `__myl_Fc_myl2_7` is a MatMul, an Add and a GELU.
 _UNNAMED_KIND = "fusion"
-"""The kind whose names leave out operations: `__myl_Fc_myl2_7` is a MatMul, an Add and a GELU."""
 _MOVING_KINDS = frozenset(
     (
         *("Reformat", "NoOp", "Signal", "Wait", "Shuffle", "ShapeHostToDevice", "shape_call"),
@@ -38,8 +38,8 @@ _MOVING_KINDS = frozenset(
     )
 )
 MOVES = (CAST, "Conc", "Move", "Repl", "Resh", "Slic", "Tran")
+# Operations that rules ask for and that have more than three letters.
 _WORDS = (*MOVES, "Corr", "Deco", "Mean", "Sqrt")
-"""Operations that rules ask for and that have more than three letters."""
 _LONG, _SHORT = 4, 3
 """Letters that names cut operations to; many builds of TensorRT 10 cut to three (NVIDIA/TensorRT
 issue 4397)."""

@@ -46,8 +46,8 @@ _TYPES = {
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _ENTRY = re.compile(r"(?:\A|\][\x1e\x1f ]?)\[ONNX Layer: ")
 _BORDER = re.compile(r"\][\x1e\x1f ]?\[ONNX Layer: ")
+# The factors of a product's result and of what is added to it.
 _SCALE = r"__mye\d+.*_(?:alpha|beta)"
-"""The factors of a product's result and of what is added to it."""
 _CONSTANT = re.compile(
     rf"(?:{_SCALE}|__mye\d+.*(?:dconst|_const)|.*(?:_constant| filterWeights)[A-Z][A-Za-z0-9]*)"
     r"(?:_myl\d+)?",

@@ -44,8 +44,8 @@ _RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 _FUSED_ATTENTION = "_gemm_mha"
 HOLDERS = _RECURRENT | {"Attention"}
 """Operators with products inside."""
+# Positions of a recurrence's weights, of what it reads and of its state.
 _WEIGHTS = (1, 2)
-"""Positions of a recurrence's weights, of what it reads and of its state."""
 _ATTENTION_PRODUCTS = 2
 
 

@@ -34,14 +34,13 @@ _FP32 = frozenset(("fp32",))
 PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))
 PRODUCT_OPERATIONS = frozenset(("Corr", "Deco", "Fc"))
 _PRODUCT_KIND = re.compile(r"conv(?!ert)|correlation|fullyconnected|gemm|matmul|matrixmul", re.I)
+# What an inspector calls the weights of a layer's one product.
 _WEIGHTS = frozenset(("Weights", "ConvWeights"))
-"""What an inspector calls the weights of a layer's one product."""
 _TYPE = "bf16|tf32|f16|f32|i8|i32|e4m3|e5m2"
+# The types in a tactic's name: what it reads and writes, multiplies and adds in, and scales in.
 _XMMA = re.compile(
     rf"_xmma_(?:\w+_)?({_TYPE})(?:{_TYPE})_({_TYPE})(?:{_TYPE})?_(?:{_TYPE})(?=_|\Z)"
 )
-"""The types in a tactic's name: what it reads and writes, multiplies and adds in, and scales in.
-"""
 _MOVING = FOLLOWERS | {"Cast"}
 # fmt: off
 _AS_WRITTEN = FOLLOWERS | frozenset((
@@ -59,6 +58,8 @@ _AS_WRITTEN = FOLLOWERS | frozenset((
 """Operators that bring no conversions of their own; seen in FP16 and BF16 on TensorRT-RTX 1.7."""
 
 _HALVES = {"Mean": 1, "Sqrt": 1}
+# Operators that bring conversions when low on TensorRT-RTX 1.7, by each operation they become.
+# Some are split over two kernels. A Pow with a small whole exponent becomes products, with none.
 _OWN = {
     "Erf": {"Erf": 2},
     "Gelu": {"Erf": 2},
@@ -69,14 +70,10 @@ _OWN = {
     "ReduceL2": {"Sum": 1, "Sqrt": 1},
     "ReduceLogSum": {"Sum": 1, "Log": 1},
 }
-"""Operators that bring conversions when low on TensorRT-RTX 1.7, by each operation they become.
-
-Some are split over two kernels. A Pow with a small whole exponent becomes products, with none.
-"""
+# An FP16 division by a square root becomes a product with the FP32 reciprocal; these are the
+# conversions that it brings. The shorter form occurs if something else needs the numerator in
+# FP32.
 _DIVISIONS = {(CAST, "Div", CAST, "Mul", CAST): 3, (CAST, "Div", "Mul", CAST): 2}
-"""An FP16 division by a square root becomes a product with the FP32 reciprocal; these are the
-conversions that it brings. The shorter form occurs if something else needs the numerator in FP32.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

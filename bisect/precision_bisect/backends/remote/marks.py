@@ -11,8 +11,8 @@ BEGUN = "precision-bisect: begun"
 """The line that a call prints when all is there and the tool begins."""
 MARK = "precision-bisect: called"
 """The line before the answer of a script."""
+# Bytes that a shell may print as it starts.
 _LONGEST_START = 2**16
-"""Bytes that a shell may print as it starts."""
 
 
 def chunks(stream: IO[bytes], limit_s: float | None) -> Iterator[bytes]:

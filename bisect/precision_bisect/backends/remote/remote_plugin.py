@@ -19,8 +19,8 @@ from precision_bisect.settings.engine_settings import EngineSettings
 NAME = "remote"
 _HOST = re.compile(r"(?!-)[\w.@:%/\[\]-]{1,255}")
 _TOOL = re.compile(r"[\w.+-]+|/.+", re.S)
+# Settings that only a library in this process could obey.
 _LOCAL = ("plugins", "config_script", "compute_capability")
-"""Settings that only a library in this process could obey."""
 
 
 class RemotePlugin:

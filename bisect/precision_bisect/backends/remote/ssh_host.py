@@ -27,28 +27,29 @@ from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
 from precision_bisect.runs.plain_json import LARGEST_FILE
 
+# What a user's own ssh_config cannot change: no question is asked, every host key is checked, and
+# nothing but our connection is made.
 _OPTIONS = (
     *("BatchMode=yes", "StrictHostKeyChecking=yes", "PasswordAuthentication=no"),
     *("ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=3"),
     *("ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "LogLevel=ERROR"),
     *("PermitLocalCommand=no", "RemoteCommand=none", "ControlPersist=no"),
 )
-"""What a user's own ssh_config cannot change: no question is asked, every host key is checked, and
-nothing but our connection is made."""
+# Seconds between two signs of life; the host waits for four times as long.
 _BEAT_S = 15.0
-"""Seconds between two signs of life; the host waits for four times as long."""
+# Seconds after which a host that does not answer counts as lost. A bound.
 _OPENING_S = 60.0
-"""Seconds after which a host that does not answer counts as lost. A bound."""
+# Bytes a second that a link takes at the least. A bound.
 _SLOWEST = 10_000
-"""Bytes a second that a link takes at the least. A bound."""
 _BESIDE, _MOST_FILES = 2**20, 2**12
 """Bytes that come beside the largest file, and how many files are looked at."""
+# A file of ours, or of a tensor as trtexec calls it.
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}|\d{4,9}_[A-Za-z0-9._,-]{1,180}\.npy", re.ASCII)
-"""A file of ours, or of a tensor as trtexec calls it."""
 _PREFIX = "precision-bisect"
 WEIGHTS_PART, LOG = "weights.part", "log"
 """What is sent to go behind the weights there, and what comes back of the tool's own words."""
 
+# Holds the folder as long as signs of life come, after it has removed those that nobody holds.
 _HOLD = f"""\
 umask 077
 command -v "$1" > /dev/null 2>&1 || exit 84
@@ -70,8 +71,8 @@ while $limit sh -c 'read beat'; do :; done
 tries=0
 until rm -rf "$here" 2> /dev/null || [ $tries -gt 60 ]; do tries=$((tries + 1)); sleep 1; done
 """
-"""Holds the folder as long as signs of life come, after it has removed those that nobody holds."""
 
+# Unpacks what is sent and calls the tool, nothing beside it on the host; sends `out` back.
 _CALL = f"""\
 umask 077
 cd "$1" || exit 81
@@ -117,9 +118,8 @@ done
 printf '\\n%s\\n' '{MARK}'
 exec tar cf - .
 """
-"""Unpacks what is sent and calls the tool, nothing beside it on the host; sends `out` back."""
+# An end of the scripts; `Host._fail` has the others, but for 81, a folder that is gone.
 _BUSY = 82
-"""An end of the scripts; `Host._fail` has the others, but for 81, a folder that is gone."""
 
 
 class LostConnectionError(Exception):

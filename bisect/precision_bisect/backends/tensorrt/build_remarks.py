@@ -31,6 +31,7 @@ _OLD_WEIGHT = re.compile(
 )
 _CLAMPED = re.compile(r"One or more weights outside the range of \w+ was clamped")
 _NORMS = re.compile(r"(Detected layernorm nodes in \w+): (.*)")
+# Remarks worth quoting as they are, as far as the pattern reaches.
 _QUOTED = tuple(
     re.compile(pattern)
     for pattern in (
@@ -42,7 +43,6 @@ _QUOTED = tuple(
         r"No low-precision conv kernel available for this strongly-typed .*",
     )
 )
-"""Remarks worth quoting as they are, as far as the pattern reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from precision_bisect.protocols import Sample
 
+# By TensorRT's names. Of other types nothing is rounded.
 _TYPES = {
     "FLOAT": np.dtype(np.float32),
     "HALF": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
-"""By TensorRT's names. Of other types nothing is rounded."""
 
 
 class DebugTensorError(Exception):

@@ -30,8 +30,8 @@ FP8_CAPABILITY = "8.9"
 WITHOUT_KERNEL = {"int8": "ConvTranspose", "fp8": "ConvTranspose", "bf16": "ConvTranspose"}
 """Operators that TensorRT-RTX 1.7.1 parses in a type, and does not build or builds in another."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
+# The position of a recurrence's `sequence_lens`.
 _LENGTHS = 4
-"""The position of a recurrence's `sequence_lens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

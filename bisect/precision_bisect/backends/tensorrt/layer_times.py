@@ -23,15 +23,15 @@ from precision_bisect.runs.results.verification import EngineFacts
 from precision_bisect.search.speed.kernel_times import KernelTimes, TimedKernel
 
 _FLOATS = frozenset(("fp32", "fp16", "bf16"))
+# Between the names of the nodes that a layer's own name lists.
 _JOINED = " + "
-"""Between the names of the nodes that a layer's own name lists."""
+# What tells a profile's values: the second in TensorRT 8.6.
 _PROFILE_VALUES = ("get_tensor_profile_values", "get_profile_shape_input")
-"""What tells a profile's values: the second in TensorRT 8.6."""
 
+# Kinds of layers that compute nothing.
 _REFORMATS = ("Reformat", "Cast")
-"""Kinds of layers that compute nothing."""
+# How the names of such layers begin where their kind says nothing.
 _CONVERTS = re.compile(r"Reformatting CopyNode|__myl_(?:Cast|Move)+(?:_|\Z)")
-"""How the names of such layers begin where their kind says nothing."""
 _CASTS = re.compile(r"__myl_[A-Za-z]*Cast")
 
 

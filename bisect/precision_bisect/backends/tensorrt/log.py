@@ -38,33 +38,31 @@ NOTHING_MADE = "factory function returned nullptr"
 """What the bindings say if TensorRT made no builder or runtime."""
 LOUD = ("INTERNAL_ERROR", "ERROR", "WARNING")
 """The severities that are always kept; names come with lower ones."""
+# A warning on every single value that is clamped; one on all of them follows.
 _EACH_VALUE = "is out of range. Clamping to: "
-"""A warning on every single value that is clamped; one on all of them follows."""
+# Characters of a line, at most; a bound for readers.
 _LONGEST = 300
-"""Characters of a line, at most; a bound for readers."""
+# Lines around an error that are none: the importer's frame, and the lack of a driver.
 _SCAFFOLD = re.compile(r"--- (?:Begin|End) node ---|While parsing node number|cudaError 35\b")
-"""Lines around an error that are none: the importer's frame, and the lack of a driver."""
+# An error after which a build goes on, so a later one says why it failed.
 _SKIPPED = re.compile(r"Skipping tactic")
-"""An error after which a build goes on, so a later one says why it failed."""
 _API_ERROR = re.compile(r"Error Code \d+: [\w ]+ \((.*)\)\s*$", re.S)
 _PLACE = re.compile(r"\s*In \w+ at \S+:\d+")
 _IMPORTER = re.compile(r"In function (\w+):\s*\[\d+\]\s*(.*)", re.S)
 _CONDITION = re.compile(r"Assertion failed: .*?: (?=\S)")
+# Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver.
+# Myelin is a compiler: what it refuses is none, unless it says so.
 _CUDA = re.compile(
     r"Error Code:? \d+: (?:Cuda|Cask|Cublas|Cudnn)\b(?!.*cudaError 35\b)"
     r"|Platform \(Cuda\) error|CUDA error (?!35\b)\d",
     re.S,
 )
-"""Errors of CUDA, or of a library that runs kernels in a build, other than a lack of a driver.
-
-Myelin is a compiler: what it refuses is none, unless it says so.
-"""
+# What a build ends with after each of a layer's tactics was skipped, as warnings say.
 _NO_TACTIC = re.compile(r"Could not find any implementation")
-"""What a build ends with after each of a layer's tactics was skipped, as warnings say."""
+# The importer's frame names the node, or at least its operator and output.
 _PARSED = re.compile(
     r"^(?:Node name: (.+)|name: \"(.+)\")|While parsing node number \d+ (\[.*\])", re.M
 )
-"""The importer's frame names the node, or at least its operator and output."""
 
 
 @contextmanager

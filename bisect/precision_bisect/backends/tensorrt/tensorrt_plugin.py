@@ -25,10 +25,10 @@ from precision_bisect.settings.engine_settings import EngineSettings
 
 DEFAULT_CAPABILITY = "8.6"
 """Compute capability to build for if no GPU can run the engine and none was asked for."""
+# Seconds; loading all libraries from a slow disk takes a minute. A bound.
 _LIMIT_S = 180.0
-"""Seconds; loading all libraries from a slow disk takes a minute. A bound."""
+# What the answer follows: a library, or Python's own start, may print before it.
 _ANSWER = "precision-bisect hears: "
-"""What the answer follows: a library, or Python's own start, may print before it."""
 
 
 @cache

@@ -27,8 +27,8 @@ LAYER_INFO, OUTPUT, TIMES = "layers.json", "output-{}.json", "times-{}.json"
 MARK_UNFUSED = "--markUnfusedTensorsAsDebugTensors"
 SHOW_ONCE = ("--saveAllDebugTensors=numpy", "--iterations=1", "--duration=0", "--warmUp=0")
 """Flags of trtexec 10.13 and later: of a build, and of a run that writes its tensors to files."""
+# A name that trtexec reads, and writes into its JSON, as it is.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
-"""A name that trtexec reads, and writes into its JSON, as it is."""
 
 
 def plainly_called(model: Model) -> dict[str, str]:

@@ -25,16 +25,16 @@ from precision_bisect.protocols import Sample
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.on_target import UNKNOWN, BuildTrouble, FailedBuild
 
+# What C++ prints where JSON has no word; in quotes it is a name.
 _NOT_FINITE = re.compile(r"(?<=[\[,\s])(-?)(nan|inf)(?=[\],\s])")
-"""What C++ prints where JSON has no word; in quotes it is a name."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._,-]", re.ASCII)
+# What trtexec calls the file of a tensor; types that numpy lacks it writes as FP32.
 _SHOWN = re.compile(r"\d{4,9}_(.*?)(?:_to_float)?\.npy", re.ASCII)
-"""What trtexec calls the file of a tensor; types that numpy lacks it writes as FP32."""
 DIGITS = re.compile(r"\s*\d{1,15}\s*", re.ASCII)
 LOG_END = 2**16
 """Bytes at either end of a log that are read: facts stand at the beginning, errors anywhere."""
+# The beginning of a message, with its severity and whether the library says it, not the tool.
 _RECORD = re.compile(r"^(?:(?:\[[\d/:-]{1,30}\] )?\[([A-Z])\] *(\[TRT\])?|&&&& )", re.M)
-"""The beginning of a message, with its severity and whether the library says it, not the tool."""
 FACTS = {
     "trtexec": re.compile(r"\[TensorRT v(\d+)\]"),
     "device": re.compile(r"Selected Device: *(.+)"),
@@ -43,13 +43,13 @@ FACTS = {
 """What a log tells that results depend on."""
 
 
+# What a log says in such a case, the most telling first; versions agree on these words.
 _TROUBLES = {
     BuildTrouble.NOT_OBEYED: re.compile(r"obeys the requested constraints"),
     BuildTrouble.UNKNOWN_OPTION: re.compile(r"\[E\] Unknown option: "),
     BuildTrouble.NOT_PARSED: re.compile(r"\[E\].*(?:While parsing node|Failed to parse)"),
     BuildTrouble.NO_KERNEL: re.compile(r"Could not find any implementation"),
 }
-"""What a log says in such a case, the most telling first; versions agree on these words."""
 _ENDED = re.compile(r"^&&&& (?:PASSED|FAILED)|\[E\]", re.M)
 
 

@@ -7,6 +7,7 @@ from precision_bisect.options import DEFAULT_LOW
 from precision_bisect.precisions import LOW_NAMES, type_name
 
 _TRT = "--trt-"
+# What is written here for flags of others, by what is written.
 _ANSWERS: Mapping[str, str] = {
     "the model without a flag": "--onnx --onnx_path --model --model_path --model_name_or_path "
     "--input_model --source_model_path",
@@ -69,7 +70,7 @@ _ANSWERS: Mapping[str, str] = {
     "-q": "--silent",
     "--help-all": "--help_all --helpAll",
 }
-"""What is written here for flags of others, by what is written."""
+# Flags of others that have none here, by the reason.
 _NEEDLESS: Mapping[str, str] = {
     "each run folder has a timing cache of its own": "--timingCacheFile --timing-cache "
     "--load-timing-cache --save-timing-cache --save-tactics --load-tactics --tactic-replay",
@@ -93,7 +94,6 @@ _NEEDLESS: Mapping[str, str] = {
     "from 2 GiB on weights lie beside the file": "--use-external-data-format "
     "--use_external_data_format --save_as_external_data",
 }
-"""Flags of others that have none here, by the reason."""
 _OURS = {flag: answer for answer, flags in _ANSWERS.items() for flag in flags.split()}
 _LEFT_OUT = {flag: reason for reason, flags in _NEEDLESS.items() for flag in flags.split()}
 

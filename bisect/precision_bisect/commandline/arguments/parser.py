@@ -71,8 +71,8 @@ def close_matches(word: str, choices: Iterable[str]) -> list[str]:
     return begun or get_close_matches(word, every, 1, NEAR)
 
 
+# Where the texts of everyday flags begin.
 _BRIEF_COLUMN = 28
-"""Where the texts of everyday flags begin."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -16,10 +16,11 @@ from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
 CONFIG, PYPROJECT = "precision-bisect.toml", "pyproject.toml"
 NO_CONFIG = "none"
 _TOOL = "precision-bisect"
+# Letters of a key that a longer, unknown one may begin with.
 _SHORT = 3
-"""Letters of a key that a longer, unknown one may begin with."""
+# Options that say what is written over.
 _WRITING = ("out", "overwrite", "junit")
-"""Options that say what is written over."""
+# Options that exclude each other: given on the command line, one takes the place of others.
 _INSTEAD_OF = {
     "check": ("metric",),
     "metric": ("check",),
@@ -31,7 +32,6 @@ _INSTEAD_OF = {
     "low": ("ladder",),
     "high": ("ladder",),
 }
-"""Options that exclude each other: given on the command line, one takes the place of others."""
 _OF_THE_COMMAND_LINE = ("config", "help", "help-all", "version")
 
 

@@ -144,6 +144,7 @@ def read_batch(folder: Path) -> Batch | None:
 
 SUMMARY, JUNIT = "summary.md", "junit.xml"
 _MARKUP = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]()#+!|~$"})
+# What JUnit calls the endings; a job that ended well is none of them.
 _ELEMENTS = {
     ExitCode.BAD_EXPORT: "failure",
     ExitCode.NO_PLAN: "failure",
@@ -152,7 +153,6 @@ _ELEMENTS = {
     ExitCode.USAGE: "error",
     ExitCode.INTERNAL: "error",
 }
-"""What JUnit calls the endings; a job that ended well is none of them."""
 
 
 def markdown(batch: Batch) -> str:

@@ -30,10 +30,10 @@ from precision_bisect.runs.runfolder import RESULT
 _PR_SET_PDEATHSIG = 1
 JOB_GRACE_S = 60.0
 """How long a job may take to end after each request, before the next, harder one."""
+# With a limit `Popen.wait` looks up now and then, so that no signal goes unnoticed.
 _NO_LIMIT_S = 1e9
-"""With a limit `Popen.wait` looks up now and then, so that no signal goes unnoticed."""
+# Bytes of a log in which its last line is looked for.
 _TAIL = 4096
-"""Bytes of a log in which its last line is looked for."""
 _PROMPT = "$ precision-bisect "
 _CHECK = "precision_bisect.commandline.batch.job_check"
 OTHER_MODEL = 10

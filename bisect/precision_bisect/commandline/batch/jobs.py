@@ -27,10 +27,10 @@ from precision_bisect.settings.check_words import read_check
 from precision_bisect.settings.loop_options import script_of_loop
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 
+# Flags that the batch gives itself, or that run no search.
 _RESERVED = frozenset(
     {"out", "resume", "overwrite", "json", "version", "help", "help-all", "config"}
 )
-"""Flags that the batch gives itself, or that run no search."""
 _TABLES = ("defaults", "job")
 
 

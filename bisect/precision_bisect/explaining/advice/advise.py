@@ -36,11 +36,11 @@ from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Tried
 
 _MASKING = frozenset(("Add", "Sub", "Mul", "Where", "Cast", "Max", "Min", "Clip"))
+# A softmax, what has one inside, or its piece that makes what is masked 0.
 _ENDS = frozenset(("Softmax", "LogSoftmax", "Attention", "Exp"))
-"""A softmax, what has one inside, or its piece that makes what is masked 0."""
 _MASK = 10000.0
+# So many nodes may lie between a mask and its softmax, followers among them.
 _MOST_HOPS = 8
-"""So many nodes may lie between a mask and its softmax, followers among them."""
 _GUARDED = frozenset(("Sqrt", "Div", "Log", "Reciprocal", "Pow"))
 _BETWEEN = frozenset(("Cast", "CastLike", "Clip", "Max"))
 

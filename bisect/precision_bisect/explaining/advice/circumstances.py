@@ -248,8 +248,8 @@ def _names(text: str, name: str) -> bool:
     return re.search(rf"(?<![\w./]){re.escape(name)}(?![\w./])", text) is not None
 
 
+# Coordinates that are no shares of the image's size, and no probabilities, reach this.
 _PIXELS = 8
-"""Coordinates that are no shares of the image's size, and no probabilities, reach this."""
 
 
 class _Fitting(NamedTuple):

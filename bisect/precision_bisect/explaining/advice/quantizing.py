@@ -23,8 +23,8 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import EVERYWHERE, Tried
 
+# What is tried: the entropy method takes more than a second for each tensor.
 _METHODS: tuple[CalibrationName, ...] = ("minmax", "percentile")
-"""What is tried: the entropy method takes more than a second for each tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

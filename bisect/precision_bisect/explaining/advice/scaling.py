@@ -29,8 +29,8 @@ from precision_bisect.search.case import single_runs
 
 _REDUCING = frozenset(("ReduceMean", "ReduceSum", "ReduceMax", "GlobalAveragePool", "Cast"))
 _ROOT = 0.5
+# Squares are to stay below the low type's largest value by this factor.
 _HEADROOM = 2.0
-"""Squares are to stay below the low type's largest value by this factor."""
 
 
 def in_pieces(net: DiagnosedModel) -> Advising:

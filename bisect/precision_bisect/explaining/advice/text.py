@@ -15,8 +15,8 @@ _WIDTH = 80
 _MOST_SPREAD = 5
 _MOST_NAMED = 4
 _MOST_LAYERS = 5
+# So many times an error must grow in one node for it to be named.
 _TOLD_GROWTH = 2.0
-"""So many times an error must grow in one node for it to be named."""
 
 
 def advice_text(findings: Findings, *, verbose: bool = False) -> str:

@@ -22,15 +22,15 @@ NEAR = 1e-3
 1e4 and more, scores tens."""
 LOWEST = (1 - NEAR) * float(np.finfo(np.float32).min)
 """What hides a place from a softmax, by its own size; -inf does, too."""
+# Tensors of FP32 that are held at a time in a search for the first that is not finite.
 _AT_ONCE = 64
-"""Tensors of FP32 that are held at a time in a search for the first that is not finite."""
 _LARGEST, _ROW = "precision_bisect/largest", "precision_bisect/row"
 _FLOAT = onnx.TensorProto.FLOAT
 _AXIS_MEANS_ONE, _AXES_ARE_INPUTS = 13, 18
 """The opsets from which Softmax works along one axis, and ReduceMax reads its axes."""
 _PAST = 4
+# The input whose rows become weights: scores, or their mask.
 _ROWS = {"Softmax": 0, "Attention": 3}
-"""The input whose rows become weights: scores, or their mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

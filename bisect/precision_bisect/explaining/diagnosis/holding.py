@@ -21,8 +21,8 @@ from precision_bisect.precisions import Pair
 
 LOWEST_EXPONENT = -150
 """Least floor(log2|x|) of a float32, rounded down: the smallest positive one is 2^-149."""
+# Beyond a float32's largest exponent, 127, since values are counted in multiples of a scale.
 _HIGHEST_EXPONENT = 150
-"""Beyond a float32's largest exponent, 127, since values are counted in multiples of a scale."""
 _FP32 = np.finfo(np.float32)
 
 
@@ -197,24 +197,23 @@ class Magnitudes:
 
 
 _FLOAT = onnx.TensorProto.FLOAT
+# The axis of the first operand along which products are summed. Channels along it share a scale.
 _CHANNELS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
-"""The axis of the first operand along which products are summed. Channels along it share a scale.
-"""
 
+# Arithmetic of indices, as exporters write `//` and `%` in floats, and of positions.
 _COUNTING = frozenset(
     ("Abs", "Add", "Ceil", "Div", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "Round", "Sub")
 ) | {"CumSum", "Range", "ReduceSum", "Where"}
-"""Arithmetic of indices, as exporters write `//` and `%` in floats, and of positions."""
+# Operators whose result is large, or far from right, where this operand is small.
 _MAGNIFYING = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
-"""Operators whose result is large, or far from right, where this operand is small."""
 _LIMITING = frozenset(("Abs", "Clip", "Max", "Neg"))
 _CASTS = frozenset(("Cast", "CastLike"))
+# Without those of 8 bits, which images have: they lose no digits.
 _INTEGERS = frozenset(
     onnx.TensorProto.DataType.Value(f"{sign}INT{bits}")
     for sign in ("", "U")
     for bits in (16, 32, 64)
 )
-"""Without those of 8 bits, which images have: they lose no digits."""
 
 
 def read_low(node: onnx.NodeProto, pair: Pair) -> list[str]:

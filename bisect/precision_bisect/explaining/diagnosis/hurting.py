@@ -22,8 +22,8 @@ from precision_bisect.protocols import Sample
 MOST_FOLLOWED = 64
 """Layers whose error is followed through the model, at most, in network order. A limit on the
 time after the search: all values are held, and compared, for each."""
+# Operators that add: an operand's error counts by its size, not relative to the operand.
 _ADDING = frozenset(("Add", "Sub", "Sum", "Mean", "Concat"))
-"""Operators that add: an operand's error counts by its size, not relative to the operand."""
 _FLOAT = onnx.TensorProto.FLOAT
 
 

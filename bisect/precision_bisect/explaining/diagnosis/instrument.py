@@ -40,13 +40,13 @@ AT_ONCE_BYTES = 2**27
 """Bytes of one sample's FP32 values that are held at a time, estimated by shapes; emulated ones
 take as much again. A limit on memory: findings are the same with half and double
 (`benchmarks/constants.py`)."""
+# Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`.
 _UNKNOWN_BYTES = 2**22
-"""Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`."""
 
+# The largest magnitude that every 16-bit type holds.
 _HELD_BY_ALL = min(low.largest for low in LOW_TYPES.values())
-"""The largest magnitude that every 16-bit type holds."""
+# Bytes of weights up to which the latest sessions stay open. A limit on memory.
 _HELD_BYTES = 2**25
-"""Bytes of weights up to which the latest sessions stay open. A limit on memory."""
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -22,6 +22,7 @@ from precision_bisect.graphs.node_views import UNSEEN, View
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
 
+# Operators that choose among values, with the outputs that tell what they have chosen.
 _CHOICES: Mapping[str, Sequence[int]] = {
     "NonMaxSuppression": (0,),
     "TopK": (1,),
@@ -30,7 +31,6 @@ _CHOICES: Mapping[str, Sequence[int]] = {
     "NonZero": (0,),
     "Unique": (0, 1, 2, 3),
 }
-"""Operators that choose among values, with the outputs that tell what they have chosen."""
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
 
 

@@ -72,10 +72,10 @@ class Decomposed:
         return scope_of(self.members[-1])
 
 
+# Relative difference of a constant from the exact one: exporters write three to eight digits.
 _CLOSE = 1e-3
-"""Relative difference of a constant from the exact one: exporters write three to eight digits."""
+# The cubic coefficient of Gelu's approximation by tanh.
 _CUBIC = 0.044715
-"""The cubic coefficient of Gelu's approximation by tanh."""
 
 
 def find_decomposed(model: Model) -> list[Decomposed]:

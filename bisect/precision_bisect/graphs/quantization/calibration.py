@@ -82,14 +82,14 @@ def weight_axis(node: onnx.NodeProto, position: int, rank: int) -> int | None:
     return 0 if transposed is not None and transposed.i else rank - 1
 
 
+# Tensors in one inference, at most: their values are held in memory. A bound.
 _AT_ONCE = 32
-"""Tensors in one inference, at most: their values are held in memory. A bound."""
 _BINS = 2048
+# Bins of the histogram and of the quantized distribution, as in Migacz's talk.
 _QUANTIZED_BINS = 128
-"""Bins of the histogram and of the quantized distribution, as in Migacz's talk."""
+# Percent of the values that the threshold covers. Half and double change nothing in
+# benchmarks/constants.py.
 _PERCENTILE = 99.99
-"""Percent of the values that the threshold covers. Half and double change nothing in
-benchmarks/constants.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

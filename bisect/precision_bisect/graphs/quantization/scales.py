@@ -25,8 +25,8 @@ from precision_bisect.runs import plain_json
 from precision_bisect.runs.runfolder import SCALES, RunFolder
 from precision_bisect.runs.typed_json import Count, read_typed
 
+# Larger ones are no FP32.
 _Scale: TypeAlias = Annotated[float, Meta(gt=0, lt=1e39)]
-"""Larger ones are no FP32."""
 _AGAIN = "run the search again, which calibrates again"
 
 

@@ -39,11 +39,11 @@ from precision_bisect.settings.targets import parser_conditions
 Assignment: TypeAlias = Mapping[LayerName, Form]
 """The form of each layer; one that is not there computes in FP32."""
 
+# Operators that look at no value, so they read a tensor in whatever type it has.
 _ANY_TYPE = frozenset(("Shape", "Size"))
-"""Operators that look at no value, so they read a tensor in whatever type it has."""
 _FLOAT = onnx.TensorProto.FLOAT
+# Operators whose ONNX definition adds an FP32 constant to what they read.
 _FP32_INSIDE = frozenset(("MeanVarianceNormalization",))
-"""Operators whose ONNX definition adds an FP32 constant to what they read."""
 NOT_PARSED: Mapping[str, Sequence[str]] = parser_conditions()["refused"]
 """By type the operators that ONNX has in it and TensorRT's parser refuses in it.
 

@@ -30,12 +30,12 @@ from precision_bisect.machine.plain_files import ROOM, whole, written
 from precision_bisect.machine.threads import side_by_side
 
 _WEIGHTS = "weights.bin"
+# Bytes: the size of a page, so that readers can map each weight by itself.
 _ALIGNMENT = 4096
-"""Bytes: the size of a page, so that readers can map each weight by itself."""
+# Bytes: protobuf's limit on a message.
 _LARGEST_FILE = 2**31 - 1
-"""Bytes: protobuf's limit on a message."""
+# The wire type of bytes, text and messages: a length, then that many bytes.
 _LENGTH_DELIMITED = 2
-"""The wire type of bytes, text and messages: a length, then that many bytes."""
 
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:

@@ -29,12 +29,12 @@ from precision_bisect.layer_table import LayerName, forms_of
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Form, Pair
 
+# The first opset at which convolutions, pooling and the like take bfloat16.
 _BF16_OPSET = 22
-"""The first opset at which convolutions, pooling and the like take bfloat16."""
+# The first opset whose DequantizeLinear takes a scale per channel.
 _PER_CHANNEL_OPSET = 13
-"""The first opset whose DequantizeLinear takes a scale per channel."""
+# The first opset whose DequantizeLinear gives 16-bit floats.
 _HALF_SCALES_OPSET = 19
-"""The first opset whose DequantizeLinear gives 16-bit floats."""
 
 
 class TypedWriter:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from precision_bisect.graphs.lowtypes import QuantizedType
 from precision_bisect.graphs.quantization.scales import WeightScale
 
+# Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is.
 _CHUNK = 2**20
-"""Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is."""
 THREADS = min(4, os.cpu_count() or 1)
 """Pieces at a time: one thread rounds 1.5 GB/s to FP16, and a disk takes little more from four."""
 

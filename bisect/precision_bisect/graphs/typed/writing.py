@@ -21,8 +21,9 @@ from precision_bisect.precisions import HighName
 
 _DEMOTED = frozenset(("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"))
 _NOT_BUILT = frozenset(("LSTM", "GRU", "RNN"))
+# Query, key and value of an Attention: each that comes from low layers needs a guard.
 _ATTENDED = frozenset((0, 1, 2))
-"""Query, key and value of an Attention: each that comes from low layers needs a guard."""
+# Operators that builders remove for certain constants or shapes, as a product with one.
 _MAY_BE_IDENTITY = frozenset(
     (
         *("Mul", "Div", "Pow", "Sum", "Mean", "Max", "Min", "AveragePool", "LpPool", "MaxPool"),
@@ -37,12 +38,11 @@ _MAY_BE_IDENTITY = frozenset(
         ),
     )
 )
-"""Operators that builders remove for certain constants or shapes, as a product with one."""
+# Positions of the initial states.
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
-"""Positions of the initial states."""
 _BIAS = 2
+# The axis of a recurrence's input.
 _BATCH = 1
-"""The axis of a recurrence's input."""
 
 
 def islands(

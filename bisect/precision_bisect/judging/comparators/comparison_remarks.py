@@ -14,8 +14,8 @@ from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, WIDE, Li
 from precision_bisect.trial import Kind, Trial, Verdict
 
 _DIFFERENCES = [name for name, metric in METRICS.items() if metric.has_relative]
+# Metrics with a limit in the unit of the outputs.
 _ABSOLUTE = [*_DIFFERENCES, "l2"]
-"""Metrics with a limit in the unit of the outputs."""
 _OTHERWISE = "give inputs that reach larger values, or judge relatively by"
 
 

@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# What panoptic quality calls a match.
 _LEAST_IOU = 0.5
-"""What panoptic quality calls a match."""
+# Where more boxes than this share would end before they begin, they are (x, y, width, height).
 _CENTRED = 0.1
-"""Where more boxes than this share would end before they begin, they are (x, y, width, height)."""
+# Share of the largest number: rows that are as near to 0, or to -1, are padding. A low type may
+# leave noise in them.
 _PADDING = 1e-3
-"""Share of the largest number: rows that are as near to 0, or to -1, are padding. A low type may
-leave noise in them."""
+# Boxes by image, those of the highest scores: a raw head has thousands, most of them near 0.
 _MOST = 1000
-"""Boxes by image, those of the highest scores: a raw head has thousands, most of them near 0."""
+# What the columns of rows may be, by their number: b of the box, s the score, l whole numbers.
 _LAYOUTS = {
     5: ("bbbbs", "bbbbl"),
     6: ("bbbbsl", "bbbbls", "lsbbbb"),
     7: ("lbbbbls", "lbbbbsl", "llsbbbb"),
 }
-"""What the columns of rows may be, by their number: b of the box, s the score, l whole numbers."""
 
 
 class DoesNotFit(Exception):

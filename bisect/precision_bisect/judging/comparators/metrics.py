@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# What stands for a reference of zero in relative errors, as in Polygraphy.
 _EPSILON = 2.220446049250313e-16
-"""What stands for a reference of zero in relative errors, as in Polygraphy."""
+# Integers below this in magnitude can be subtracted in 64 bits.
 _SAFE = 2**62
-"""Integers below this in magnitude can be subtracted in 64 bits."""
 _ABOVE = 1.0 + 2.0**-52
 
 

@@ -117,10 +117,10 @@ def tolerance_of(comparator: Comparator) -> float | Mapping[str, Any] | None:
 
 _Pair: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
+# Stands for the error of finite outputs where the metric itself overflows.
 _LARGEST = 1e300
-"""Stands for the error of finite outputs where the metric itself overflows."""
+# The limit of an output that must be exact, in elements: none passes, one is twice too many.
 _HALF = 0.5
-"""The limit of an output that must be exact, in elements: none passes, one is twice too many."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ import numpy as np
 from precision_bisect.judging.comparators.matched_boxes import DoesNotFit, Found, matched_boxes
 
 _FIRST = 5
+# Stands for a probability of zero: the least number of FP16.
 _LEAST = 2.0**-24
-"""Stands for a probability of zero: the least number of FP16."""
+# Share of an image's largest value up to which it is of one colour: a step of FP16.
 _CONTRAST = 2.0**-10
-"""Share of an image's largest value up to which it is of one colour: a step of FP16."""
+# Channels of an image in colours.
 _COLOURS = (1, 3, 4)
-"""Channels of an image in colours."""
 _WINDOW, _SIGMA = 11, 1.5
 """SSIM's Gaussian window, as Wang et al. (2004) have it."""
 
@@ -282,6 +282,7 @@ def _reshaped(got: Any, want: Any) -> Found:
     return Found(math.inf, f"the shape is {list(got.shape)} instead of {list(want.shape)}")
 
 
+# By the name that --check has for it: an output of all samples, as pairs with the reference.
 _BY_OUTPUT: dict[str, Callable[[str, list[Any]], Found]] = {
     "ctc": _ctc,
     "embeddings": _embeddings,
@@ -291,4 +292,3 @@ _BY_OUTPUT: dict[str, Callable[[str, list[Any]], Found]] = {
     "top1": _top1,
     "top5": _top5,
 }
-"""By the name that --check has for it: an output of all samples, as pairs with the reference."""

@@ -60,24 +60,24 @@ _CHECKS: Mapping[Head, str] = {
 }
 _STRIDES = (4, 8, 16, 32, 64, 128)
 _MOST_ANCHORS = 3
+# Boxes that reach further are in pixels, not in shares of the image.
 _PIXELS = 2.0
-"""Boxes that reach further are in pixels, not in shares of the image."""
 _SELECTING = frozenset(
     ("NonMaxSuppression", "EfficientNMS_TRT", "EfficientNMSLandmark_TRT", "BatchedNMS_TRT")
 )
 _PASSING = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+# How many classes ImageNet has, and with background or all of it.
 _IMAGENET = (1000, 1001, 21841, 21843)
-"""How many classes ImageNet has, and with background or all of it."""
+# From so many classes of a token on they are the tokens of a language.
 _VOCABULARY = 5000
-"""From so many classes of a token on they are the tokens of a language."""
+# So many classes data sets of segmented scenes have: from 5 on they are no colours or flow, up to
+# 200 no features.
 _MASK_CLASSES = range(5, 201)
-"""So many classes data sets of segmented scenes have: from 5 on they are no colours or flow, up to
-200 no features."""
+# A mask has at most this share of pixels that are further than this from both 0 and 1.
 _UNDECIDED = 0.1
-"""A mask has at most this share of pixels that are further than this from both 0 and 1."""
 _SHORTEST_VECTOR = 64
+# How far sums of shares and lengths of vectors may be from 1.
 _ROUNDING = 1e-3
-"""How far sums of shares and lengths of vectors may be from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

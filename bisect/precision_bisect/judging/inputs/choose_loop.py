@@ -25,8 +25,8 @@ from precision_bisect.options import Options
 from precision_bisect.plugins import name_of
 from precision_bisect.settings.loop_options import script_of_loop
 
+# How an input is fed what it was itself.
 _OWN = ("append", "next")
-"""How an input is fed what it was itself."""
 _HOWS = ("argmax", *_OWN)
 _SCRIPT = "or write the steps yourself: --loop script.py:function"
 

@@ -28,12 +28,12 @@ from precision_bisect.trial import SampleSet
 
 CHANGE = 1e-5
 """The standard deviation of the relative change of each element of a float input."""
+# From this share of values on an input counts as exact in the low type.
 _MOSTLY_EXACT = 0.9
-"""From this share of values on an input counts as exact in the low type."""
 FACTOR_CHANGE = 1e-6
 """The same of a layer's factor: about what the order of FP32 sums changes."""
+# Bytes of a draw's copies up to which they are held for further plans. A bound on memory.
 _MOST_HELD = 2**26
-"""Bytes of a draw's copies up to which they are held for further plans. A bound on memory."""
 FACTORS = "precision_bisect/factors"
 """The emulator's input of one factor per layer, shape (layers,), where there is no float input."""
 

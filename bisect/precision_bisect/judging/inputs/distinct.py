@@ -20,10 +20,10 @@ NEAR = 2.0**-9
 """Share of an input's norm within which two samples are one. The copies that judge rounding luck
 change what FP16 holds exactly by 2**-10 (`copies.py`): two of them are 1.4 * 2**-10 apart."""
 _REPEATS = "what is equal, or nearer than FP16's steps, counts once and tells no more; give others"
+# Sums of a sketch. A prime, so that neighbours in no image share a sum row by row.
 _WIDTH = 251
-"""Sums of a sketch. A prime, so that neighbours in no image share a sum row by row."""
+# Rows that are summed at a time: a bound on memory.
 _ROWS = 4096
-"""Rows that are summed at a time: a bound on memory."""
 
 
 class Distinct(NamedTuple):

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+# One thread at a time opens images, for what Python warns of is the process's.
 _OPENING = threading.RLock()
-"""One thread at a time opens images, for what Python warns of is the process's."""
+# What Pillow may take a file for: its other readers are never run on what others give.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
-"""What Pillow may take a file for: its other readers are never run on what others give."""
+# How Pillow's modes begin whose values have more than 8 bits.
 _DEEP = ("I", "F")
-"""How Pillow's modes begin whose values have more than 8 bits."""
 _TRANSPARENT = ("LA", "La", "PA", "RGBA", "RGBa")
 _PLAIN = ("1", "L", "P", "RGB")
 _EXIF_ROTATION = 0x0112
+# Values of it that swap width and height.
 _ON_THE_SIDE = (5, 6, 7, 8)
-"""Values of it that swap width and height."""
+# Ratios of width to height this near are one: sizes are whole numbers.
 _SAME_RATIO = 0.02
-"""Ratios of width to height this near are one: sizes are whole numbers."""
+# The axis of the channels.
 _LAYOUTS: dict[Layout, int] = {"nchw": -3, "nhwc": -1}
-"""The axis of the channels."""
 _FLOATS = ("float16", "float32", "float64")
 
 

@@ -148,22 +148,22 @@ def _check_array(
 
 MOST_LOOKED_AT = 64
 """Samples whose values are looked at, at most: a bound, as reading them takes time."""
+# Images of pixels from 0 to 255 reach more, scaled or normalised ones do not: normalised by mean
+# and deviation of ImageNet they reach 2.64.
 _BRIGHT = 32.0
-"""Images of pixels from 0 to 255 reach more, scaled or normalised ones do not:
-normalised by mean and deviation of ImageNet they reach 2.64."""
+# Normalised pixels are within this distance of 0: (1 - 0.406) / 0.225 is 2.6.
 _NORMALISED = 10.0
-"""Normalised pixels are within this distance of 0: (1 - 0.406) / 0.225 is 2.6."""
 _WHITE = 255.0
 _MEAN, _DIVISOR = 20.0, 20.0
 """Means of pixels are about 104 to 124, their standard deviations 57 to 58, and white is 255; of
 pixels from 0 to 1 all are below 1."""
+# Operators that change no pixel's scale.
 _PASSING = frozenset(
     (
         *("Cast", "Identity", "Transpose", "Unsqueeze", "Squeeze", "Reshape"),
         *("Slice", "Gather", "Split", "Concat", "Pad", "Resize"),
     )
 )
-"""Operators that change no pixel's scale."""
 
 
 def figures(

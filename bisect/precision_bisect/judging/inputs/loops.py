@@ -21,8 +21,8 @@ from precision_bisect.machine.user_scripts import (
 )
 from precision_bisect.protocols import Run, Sample, dropping
 
+# Kinds of numpy's types that may stand for each.
 _ALIKE = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
-"""Kinds of numpy's types that may stand for each."""
 LOOKED_AT = 32
 """Feeds of steps that calibrate, and that ranges and causes are found by. A bound."""
 

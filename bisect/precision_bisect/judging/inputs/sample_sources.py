@@ -251,5 +251,5 @@ def _refuse_shapes(options: Options, path: Path) -> None:
 
 
 _ARRAYS = (".npz", ".npy", ".json", RAW)
+# Files that are read where they are named, and not as part of a folder.
 _ALONE = (".py",)
-"""Files that are read where they are named, and not as part of a folder."""

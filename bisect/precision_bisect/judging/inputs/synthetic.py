@@ -14,8 +14,8 @@ from precision_bisect.judging.inputs.input_shapes import Shapes, concrete_shape
 from precision_bisect.protocols import Sample
 
 _FALLBACK_IDS = 100
+# Of all samples together.
 _MOST_BYTES = 2**31
-"""Of all samples together."""
 _PASSING = frozenset(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
 
 

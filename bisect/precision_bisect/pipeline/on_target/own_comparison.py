@@ -12,8 +12,8 @@ from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyCom
 from precision_bisect.pipeline.on_target.exchange import Subject
 from precision_bisect.protocols import Comparator
 
+# The share of elements from which on it fails: below any tensor's one element.
 _SHARE = "1e-12"
-"""The share of elements from which on it fails: below any tensor's one element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

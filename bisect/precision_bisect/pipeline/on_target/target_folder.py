@@ -50,8 +50,8 @@ from precision_bisect.runs.runfolder import TARGET, RunFolder, folder_errors
 from precision_bisect.trial import LayerHonour, Verdict
 
 _NO_LOG = "no log says why"
+# A file that is there as long as the folder is not whole.
 _HALF = ".half-written"
-"""A file that is there as long as the folder is not whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,8 @@ from precision_bisect.settings.engine_settings import EngineSettings
 BUILD_TIMEOUT_S = 1800.0
 MEMORY_SHARE = 0.75
 """What a build may take unless it is told: half an hour, this share of the memory that is free."""
+# A build that does not end itself this long after its limit, the loading included, is ended.
 _GRACE_S = 60.0
-"""A build that does not end itself this long after its limit, the loading included, is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

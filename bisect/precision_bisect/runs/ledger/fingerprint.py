@@ -49,9 +49,10 @@ def _fields(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 
 MOST_TOLD = 3
+# Longest value that a difference quotes.
 _SHOWN = 60
-"""Longest value that a difference quotes."""
 _INPUTS = {"inputs", "samples", "shapes"}
+# What is said of fields whose values tell nobody anything, by the first part of their keys.
 _OTHER = {
     **dict.fromkeys(("model", "layers"), "another model"),
     **dict.fromkeys(_INPUTS, "other inputs"),
@@ -61,17 +62,16 @@ _OTHER = {
     "start": "another --start",
     "fixed": "another answer of the rungs before",
 }
-"""What is said of fields whose values tell nobody anything, by the first part of their keys."""
+# The flags of settings that are called otherwise.
 _FLAGS = {
     "workspace_mib": "workspace",
     "optimization_level": "builder-optimization-level",
     "ort_options": "ort-option",
     "script": "script of --loop",
 }
-"""The flags of settings that are called otherwise."""
 _COPIES = ("--copies", "--copies-failing")
+# The options of what judges, which are told as they were given.
 _JUDGING = ("tol", "atol", "rtol", "metric", "quantile", "check")
-"""The options of what judges, which are told as they were given."""
 _JUDGED_BY = {*_JUDGING, "classes", "tolerance", "outputs"}
 _HASH = re.compile(r"[0-9a-f]{64}")
 

@@ -37,8 +37,8 @@ SYNC_S = 1.0
 """A machine that stops may cost the trials of so many seconds, and predictions."""
 MOST_STARTS = 3
 """How often a trial may be started before it counts as crashed."""
+# Selects the trial of an identity.
 _THIS = "plan = ? AND samples = ? AND kind = ? AND draw = ? AND case_name = ?"
-"""Selects the trial of an identity."""
 _ANEW = "choose another --out, or replace it with --overwrite"
 
 

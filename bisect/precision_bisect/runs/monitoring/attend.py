@@ -39,8 +39,8 @@ INTERVAL_S = 0.5
 """The file is written no more often than this."""
 HEARTBEAT_S = 10.0
 """And no less often, so that other machines see that the run goes on."""
+# A disk that hangs may not keep the run from its end for longer.
 _PATIENCE_S = 30.0
-"""A disk that hangs may not keep the run from its end for longer."""
 
 
 class LiveStatus:
@@ -133,10 +133,10 @@ class LiveStatus:
             )
 
 
+# More bytes than any line has.
 _TAIL = 1 << 20
-"""More bytes than any line has."""
+# No link is followed, and nobody waited for who reads a pipe.
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""No link is followed, and nobody waited for who reads a pipe."""
 
 
 class EventLog:

@@ -45,10 +45,10 @@ TRIALS_SHARE = 0.8
 STEPS = ("Preflight", "Ranking", "Search", "Checks", "Explaining")
 _STEP_OF = {Phase.PREFLIGHT: 0, Phase.SEARCH: 2, Phase.SPEED: 2, Phase.CERTIFICATE: 2}
 _AT_FIRST = 0.75
+# Phases come again, and few know how long they are: the rest of their share is crept through.
 _CREEP = 0.03
-"""Phases come again, and few know how long they are: the rest of their share is crept through."""
+# From this share of a run on its time so far tells how long the rest takes.
 _LEAST_KNOWN = 0.1
-"""From this share of a run on its time so far tells how long the rest takes."""
 
 
 @dataclass(slots=True)

@@ -91,8 +91,8 @@ def _state(status: RunStatus, owner: Owner | None) -> str:
     return status.state
 
 
+# After so long without a word a run on another host may have ended.
 _SILENT_S = 60.0
-"""After so long without a word a run on another host may have ended."""
 
 
 def status_text(run_state: RunState) -> str:

@@ -8,8 +8,8 @@ from precision_bisect.errors import counted
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
+# Steps whose errors are said, beside the last ones.
 _SHOWN = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-"""Steps whose errors are said, beside the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from precision_bisect.runs.results.run_status import told_of
 from precision_bisect.runs.runfolder import LEDGER, LOCK, RESULT, RUNG_FOLDER, STATUS, runs_here
 from precision_bisect.runs.typed_json import typed
 
+# Longest value that an error quotes, in characters.
 _SHOWN = 60
-"""Longest value that an error quotes, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

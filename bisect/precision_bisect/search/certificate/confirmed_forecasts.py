@@ -32,8 +32,8 @@ LEAST_FAR = 1.5
 FLOOR = 0.1
 """Share of the tolerance that smaller errors count as: they may be the engine's own. Half and
 double change nothing in benchmarks/constants.py."""
+# ln of a factor that only infinite errors reach.
 _MOST = 100.0
-"""ln of a factor that only infinite errors reach."""
 
 
 class Confirmed(NamedTuple):

@@ -32,8 +32,8 @@ LARGEST_GROUP = 24
 MATTERS = 0.01
 """Share of the low layers' squared error from which a layer is worth keeping for room alone. A
 bound: at most a hundred are looked at."""
+# What costs less costs nothing.
 _FREE_MS = 1e-9
-"""What costs less costs nothing."""
 
 
 def cheapest(

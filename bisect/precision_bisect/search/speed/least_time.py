@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.plan_costs import CostGraph
 
+# Share of the time that sums in another order may differ by, and more.
 _ROUNDING = 1e-9
-"""Share of the time that sums in another order may differ by, and more."""
 
 
 def least_time(graph: CostGraph) -> float:

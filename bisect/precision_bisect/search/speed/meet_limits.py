@@ -33,9 +33,9 @@ MOST_OF_LITTLE_COST = 5
 """Plans of little cost that are built where steps do not reach the limits. A bound on builds."""
 MOST_AFRESH = 3
 """Plans that hold both limits in one build and are built afresh, at most. A bound on builds."""
+# Kept layers above which single drops are not forecast: what costs most goes first then. A bound
+# on forecasts.
 _FORECAST_UP_TO = 256
-"""Kept layers above which single drops are not forecast: what costs most goes first then. A bound
-on forecasts."""
 
 
 def given(plan: Plan) -> Search[Plan]:

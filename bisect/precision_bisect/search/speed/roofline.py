@@ -14,20 +14,20 @@ import onnx
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.node_views import Shape
 
+# Bytes a millisecond: 1.5 TB/s.
 _BYTES_PER_MS = 1.5e9
-"""Bytes a millisecond: 1.5 TB/s."""
+# FP32 operations a millisecond: 20 TFLOP/s, the A100's without TF32.
 _HIGH_PER_MS = 2e10
-"""FP32 operations a millisecond: 20 TFLOP/s, the A100's without TF32."""
+# The same of products with TF32, on tensor cores: 150 TFLOP/s.
 _TF32_PER_MS = 1.5e11
-"""The same of products with TF32, on tensor cores: 150 TFLOP/s."""
+# FP16 operations a millisecond: 300 TFLOP/s on tensor cores.
 _LOW_PER_MS = 3e11
-"""FP16 operations a millisecond: 300 TFLOP/s on tensor cores."""
+# Results of a product from which on all multiprocessors have work. A round figure.
 _FILLING = 1.5e5
-"""Results of a product from which on all multiprocessors have work. A round figure."""
+# Channels, read and written, below which a convolution leaves tensor cores idle.
 _TILE = 32
-"""Channels, read and written, below which a convolution leaves tensor cores idle."""
+# Channels come in multiples of it where tensor cores multiply at all (cuDNN's guide).
 _MULTIPLE = 8
-"""Channels come in multiples of it where tensor cores multiply at all (cuDNN's guide)."""
 LAYOUT_KERNELS = 2
 """Kernels beside a low convolution, which bring its values into the layout of tensor cores and
 back. `_FILLING`, `_TILE` and this were chosen by the plans in benchmarks/results/gpu_fronts.json,

@@ -16,11 +16,12 @@ from precision_bisect.precisions import Pair
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.search.speed.roofline import macs
 
+# What computes, or holds, floats that no plan changes.
 _FIXED = (
     *(Exclusion.DOUBLE, Exclusion.CONTROL_FLOW, Exclusion.RANDOM),
     *(Exclusion.CUSTOM, Exclusion.NOT_TENSOR, Exclusion.UNTYPED),
 )
-"""What computes, or holds, floats that no plan changes."""
+# Operators that multiply as another one does, and the place of their second operand.
 _ALIKE: Mapping[str, tuple[str, int]] = {
     "FusedMatMul": ("MatMul", 1),
     "FusedGemm": ("Gemm", 1),
@@ -30,7 +31,6 @@ _ALIKE: Mapping[str, tuple[str, int]] = {
     "QLinearMatMul": ("MatMul", 3),
     "QLinearConv": ("Conv", 3),
 }
-"""Operators that multiply as another one does, and the place of their second operand."""
 _ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 
 
