@@ -70,7 +70,9 @@ def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) ->
             ending = yield from searched_in(prepared, part=False, fused=fused)
             ending = yield from _charted(prepared, driver, ending)
             ending = yield from _by_modules(prepared, driver, ending)
-            ending = yield from _with_fastest(prepared, driver, ending, fused)
+            # The answer stands, as in `_charted`: estimates alone take minutes of large models.
+            with driver.standing():
+                ending = yield from _with_fastest(prepared, driver, ending, fused)
         if ending.deploy is not None and selecting(prepared.case.model):
             # How errors spread has chosen it, the safer way; it tells no share all the same.
             return replace(ending, deploy=ending.deploy.without_share())
