@@ -3,11 +3,10 @@
 Opening a session, work in a copy of the process and the check of files end by it, too.
 """
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,9 @@ from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
-from precision_bisect.runs.monitoring.events import Event, TrialFinished, ignore
-from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.runfolder import RunFolder
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
-from precision_bisect.trial import Phase, Proposal
 
 
 @dataclass
@@ -90,47 +86,6 @@ def test_no_phase_goes_on_past_the_time(
     with monkeypatch.context() as patch:
         seconds = took(tmp_path / "cut", patch, most_s)
     assert seconds <= (1 + OVERTIME) * most_s + OVERTIME_S + 1
-
-
-@dataclass
-class JumpingClock:
-    """A clock that stands still, and is far ahead once so many trials have ended."""
-
-    most: float = math.inf
-    proposals: list[Proposal] = field(default_factory=list)
-
-    def __call__(self) -> float:
-        return 0.0 if len(self.proposals) < self.most else 1e6
-
-    def note(self, event: Event, /) -> None:
-        """Observe a run."""
-        if isinstance(event, TrialFinished):
-            self.proposals.append(event.proposal)
-
-
-def test_an_answer_stands_if_the_time_ends_before_what_is_deployed_is_looked_for(
-    tmp_path: Path,
-) -> None:
-    """Estimates of what plans cost look at the clock, too, outside of any trial."""
-
-    def search(name: str, clock: JumpingClock) -> Result:
-        rng = np.random.default_rng(3)
-        feeds = [{"x": rng.normal(1, 0.3, (1, 8)).astype(np.float32)} for _ in range(6)]
-        work, folder = tmp_path / f"{name}-work", RunFolder(tmp_path / name)
-        work.mkdir()
-        path = tiny.write_model(tmp_path / "tiny.onnx")
-        options = Options(
-            model=path, inputs=feeds, tol=1e-2, out=folder.path, threads=1, max_time_s=100.0
-        )
-        budget = Budget(max_time_s=100.0, clock=clock)
-        return run_prepared(prepare(options, ignore, work), clock.note, budget, folder)
-
-    whole = JumpingClock()
-    expected = search("whole", whole)
-    phases = [proposal.phase for proposal in whole.proposals]
-    cut = search("cut", JumpingClock(most=phases.index(Phase.EXPLANATION)))
-    assert (Status.FOUND, Status.FOUND) == (expected.status, cut.status)
-    assert expected.kept == cut.kept
 
 
 @contextmanager
