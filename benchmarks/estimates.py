@@ -21,7 +21,7 @@ from gpu_fronts import NETWORKS, PLAIN_FP32, RANDOM, SEED
 
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort_fusions import fused_groups
-from precision_bisect.pipeline.fastest import FULL, at_batch
+from precision_bisect.pipeline.plan_estimates import FULL, at_batch
 from precision_bisect.search.speed.costs import cost_graph
 from zoo.networks import SkippedError, prepare
 

@@ -21,7 +21,7 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.elsewhere import has_tf32, in_tf32
 from precision_bisect.pipeline.evaluators import evaluator
-from precision_bisect.pipeline.fastest import estimates_of
+from precision_bisect.pipeline.plan_estimates import estimates_of
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search, T

@@ -66,19 +66,25 @@ def test_it_is_deployed_and_the_diagnosis_is_of_the_file(result: Result, model: 
     assert stability is not None and (16, 0) == (stability.copies, stability.failed)
 
 
-def test_with_every_layer_low_and_unsafe_it_competes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("selects", [False, True])
+def test_with_every_layer_low_and_unsafe_it_competes(tmp_path: Path, *, selects: bool) -> None:
     """A step of 0.25 rounds by up to 0.125, so that a limit of 0.2 leaves unseen inputs no room.
 
-    Plans of the form with less error are judged then, as where it has to keep layers.
+    Plans of the form with less error are judged then, as where it has to keep layers; where the
+    network selects, too, though no share of unseen inputs is told.
     """
     far = f"{HEAD} [in] a = MatMul(x, w0) {NORM} [out] c = MatMul(b, w1) "
-    path = saved(f"{far} [up] e = Add(c, far) [down] y = Sub(e, far) }}", tmp_path)
+    text = f"{far} [up] e = Add(c, far) [down] y = Sub(e, far) }}"
+    if selects:
+        text = text.replace(" y)", " y, float[8, 1] z)").replace("<", "<int64[1] k = {1}, ", 1)
+        text = text.replace("[in]", "[top] z, i = TopK(x, k) [in]")
     engine = EngineSettings(time_batch=2**16)
     out = tmp_path / "run"
-    run = find(path, tol=0.2, inputs=samples(), out=out, threads=1, engine=engine)
+    run = find(saved(text, tmp_path), tol=0.2, inputs=samples(), out=out, threads=1, engine=engine)
     assert run.fused is not None and (run.fused.all_low or math.inf) < 0.2
     plans = [t.proposal.plan for t in read_ledger(out / LEDGER).trials if FUSED in t.proposal.case]
     assert any(plan.kept for plan in plans)
+    assert not selects or (run.deploy is not None and run.deploy.unseen_share is None)
 
 
 def test_fp32_beside_it_is_the_file_as_it_was_given(model: Path, tmp_path: Path) -> None:

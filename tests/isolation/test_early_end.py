@@ -1,8 +1,10 @@
-"""A run whose time ends before its first trial has a result, whatever it was at then.
+"""A run whose time ends outside of its trials has a result, whatever it was at then.
 
-The clock is one that each look at it advances by a second, and nothing else.
+The clock is one that each look at it advances by a second, and nothing else, or one that an event
+moves far ahead.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +26,7 @@ from precision_bisect.pipeline.ladder import climb
 from precision_bisect.precisions import PrecisionName
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.locking import RunLock
-from precision_bisect.runs.monitoring.events import Event, RunStarted
+from precision_bisect.runs.monitoring.events import Event, RunStarted, TrialsEnded
 from precision_bisect.runs.monitoring.run_watch import look
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
@@ -56,6 +58,21 @@ class Looks:
             self.begun.append(self.seconds)
 
 
+@dataclass
+class Events(Looks):
+    """A clock that stands still until so many events, and then is far ahead."""
+
+    most: float = math.inf
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return 0.0 if len(self.events) < self.most else 1e6
+
+    def note(self, event: Event, /) -> None:
+        """Observe a run."""
+        self.events.append(event)
+
+
 def search(
     folder: Path,
     patch: pytest.MonkeyPatch,
@@ -63,8 +80,9 @@ def search(
     ladder: Sequence[PrecisionName] = (),
     *,
     resume: bool = False,
+    clock: Looks | None = None,
 ) -> tuple[Result, Looks]:
-    """Search the small model within so many looks."""
+    """Search the small model within so many looks, or by another clock."""
     folder.mkdir(exist_ok=True)
     work = folder / f"work-{most_s:g}"
     work.mkdir()
@@ -80,7 +98,7 @@ def search(
         ladder=tuple(ladder),
         resume=resume,
     )
-    looks = Looks()
+    looks = clock or Looks()
     with patch.context() as patched, RunLock(given.folder) as lock:
         for module in (run, climb):
             patched.setattr(module, "Budget", partial(Budget, clock=looks))
@@ -105,6 +123,24 @@ def test_wherever_the_time_ends_there_is_a_result(
     saved = read_result(tmp_path / "cut" / "run" / RESULT, "")
     assert (saved.status, saved.kept, saved.layers_total) == (result.status, [], False)
     assert not (tmp_path / "cut" / "run" / LEDGER).exists()
+
+
+@pytest.mark.parametrize(
+    ("ladder", "after"), [((), 0), (LADDER, 1), *nightly(((), 1), (LADDER, 0))]
+)
+def test_an_answer_stands_wherever_the_time_ends_after_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ladder: Sequence[PrecisionName],
+    after: int,
+) -> None:
+    """Estimates of plans and what targets store look at the clock, too, outside of any trial."""
+    whole = Events()
+    expected, _ = search(tmp_path / "whole", monkeypatch, 1e3, ladder, clock=whole)
+    ended = [type(event) for event in whole.events].index(TrialsEnded)
+    clock = Events(most=ended + after)
+    cut, _ = search(tmp_path / "cut", monkeypatch, 1e3, ladder, clock=clock)
+    assert expected.kept and (expected.status, expected.kept) == (cut.status, cut.kept)
 
 
 def test_each_layer_is_a_look_at_the_clock(

@@ -100,6 +100,23 @@ COMMON: list[tuple[str, dict[str, object], list[object]]] = [
 ]
 
 
+@pytest.mark.parametrize(("start", "end"), [(-9, -9), (-9, 0), (-4, -5), (9, -9), (1, 9)])
+def test_a_slice_backwards_begins_within_the_tensor(start: int, end: int) -> None:
+    """Python has nothing left of what begins before the first element, ONNX that element."""
+    names, bounds = ["x", "start", "end", "axis", "step"], [[start], [end], [0], [-1]]
+    node = onnx.helper.make_node("Slice", names, ["y"])
+    arrays = [np.arange(4), *(np.array(bound, np.int64) for bound in bounds)]
+    value_info = onnx.helper.make_tensor_value_info
+    inputs = [value_info(name, onnx.TensorProto.INT64, None) for name in names]
+    outputs = [value_info("y", onnx.TensorProto.INT64, None)]
+    graph = onnx.helper.make_graph([node], "slice", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = session.run(None, dict(zip(names, arrays, strict=True)))
+    np.testing.assert_array_equal(by_numpy(node, arrays), expected, strict=True)
+
+
 @pytest.mark.parametrize(("op_type", "settings", "read"), COMMON)
 def test_common_arithmetic_comes_to_what_onnx_says(
     op_type: str, settings: dict[str, Any], read: list[object]

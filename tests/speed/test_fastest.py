@@ -18,7 +18,6 @@ from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
     JUDGED,
     SAFER,
-    Estimates,
     Rivals,
     fastest,
 )
@@ -29,6 +28,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
     Contest,
     fastest_on_engine,
 )
+from precision_bisect.pipeline.plan_estimates import Estimates
 from precision_bisect.pipeline.risk import ROOM, unseen_share
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Fusion, Value

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from effort import examples
 from precision_bisect.layer_table import LayerName
-from precision_bisect.pipeline.fastest import Estimates, Rivals
+from precision_bisect.pipeline.fastest import Rivals
 from precision_bisect.pipeline.fused_case import is_better
+from precision_bisect.pipeline.plan_estimates import Estimates
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Fusion, Value
 from precision_bisect.search.rounding_law import Law

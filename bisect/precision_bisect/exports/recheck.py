@@ -215,7 +215,7 @@ class Check:
         return recheck
 
 
-# Between two looks at the clock.
+# Seconds between two looks at the clock.
 _LOOK_S = 0.02
 
 

@@ -116,7 +116,7 @@ def by_numpy(node: onnx.NodeProto, read: Sequence[Any]) -> Any:
     axis, axes = attribute(node, "axis"), attribute(node, "axes")
     if first is None or axes is not None:
         return None
-    if kind in _ELEMENTWISE:
+    if kind in _ELEMENTWISE and not node.attribute:  # before opset 7 some say how they broadcast
         return _ELEMENTWISE[kind](first, *others)
     if kind == "Concat" and axis is not None:
         return np.concatenate(read, axis.i)
@@ -135,8 +135,10 @@ def by_numpy(node: onnx.NodeProto, read: Sequence[Any]) -> Any:
         places = [slice(None)] * first.ndim
         along = range(len(starts)) if not more or more[0] is None else more[0]
         steps = [1] * len(starts) if len(more) < 2 or more[1] is None else more[1]
-        for place, *bounds in zip(along, starts, ends, steps, strict=True):
-            places[place] = slice(*map(int, bounds))
+        for place, start, end, step in zip(along, starts, ends, steps, strict=True):
+            # Backwards, too, ONNX begins at the first element where a start lies before it.
+            start = max(int(start), -first.shape[place])
+            places[place] = slice(start, int(end), int(step))
         return first[tuple(places)]
     return None
 

@@ -24,8 +24,8 @@ from precision_bisect.layer_table import LayerName
 from precision_bisect.options import Options
 from precision_bisect.pipeline.chart import outcome_of_answer
 from precision_bisect.pipeline.evaluators import evaluator, evaluators
-from precision_bisect.pipeline.fastest import cost_graphs
 from precision_bisect.pipeline.input_ranges import input_ranges
+from precision_bisect.pipeline.plan_estimates import cost_graphs
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import telling_limit, unseen_share
 from precision_bisect.plan import Plan
@@ -230,7 +230,7 @@ def in_tf32(prepared: Prepared, cases: Cases) -> Iterator[None]:
         def on_engine() -> Evaluate:
             work = Path(stack.enter_context(TemporaryDirectory(dir=prepared.work)))
             engine = replace(prepared.case.options.engine, tf32="on")
-            # Times of several GPUs would not be of one machine.
+            # Times on different GPUs do not compare.
             first = prepared.case.options.gpus[:1]
             options = replace(prepared.case.options, engine=engine, workers=1, gpus=first)
             here = prepared.here and _made(prepared, options)

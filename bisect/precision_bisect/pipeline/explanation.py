@@ -321,8 +321,8 @@ def with_advice(
                 ),
             )
             return (yield from advised(diagnosed))
-    # Sessions of changed models take memory that the exports need.
     finally:
+        # The run's own sessions, which advice asks, take memory that the exports need.
         prepared.rest()
 
 

@@ -9,16 +9,11 @@ emulator.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from precision_bisect.graphs.batching import CannotBatchError, rebatched
-from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.node_views import Shape
-from precision_bisect.graphs.ort_fusions import fused_groups
 from precision_bisect.layer_table import LayerName
 from precision_bisect.options import DEFAULT_STRATEGY, Objective
+from precision_bisect.pipeline.plan_estimates import Estimates
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import ROOM, overshoot, safe_error, unseen_share
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -32,7 +27,6 @@ from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.search.rounding_law import Law, worst
 from precision_bisect.search.speed.cheapest import cheapest, with_room
 from precision_bisect.search.speed.contenders import law_factor
-from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.least_time import least_time
 from precision_bisect.search.speed.moves import filled
 from precision_bisect.settings.targets import TF32
@@ -42,8 +36,6 @@ JUDGED = 5
 """Plans that are judged beside those known to hold, at most. A bound on builds."""
 LEARNT = 2
 """Of these, how many are proposed after the law's factor was learnt from the first."""
-FULL = 32
-"""Times the samples' batch that a full one is, whose products fill a device. A round figure."""
 SAFER = 2
 """Plans of less error that are judged where none so far is safe on unseen inputs. A bound."""
 FIRST_DRAW = CURVE_DRAW + 4096
@@ -51,30 +43,13 @@ FIRST_DRAW = CURVE_DRAW + 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimates:
-    """What plans cost for the samples' batch, and for a batch so large that launches of kernels do
-    not count, the same under TF32; and `instead` of time for the objectives that say so."""
-
-    plain: CostGraph
-    full_batch: CostGraph
-    tf32: CostGraph
-    full_batch_tf32: CostGraph
-    instead: Mapping[Objective, CostGraph]
-
-    def of(self, case: CaseName) -> tuple[CostGraph, CostGraph]:
-        """Return the costs for the samples' batch and a full one, as a case computes."""
-        in_tf32 = case.startswith(TF32)
-        return (self.tf32, self.full_batch_tf32) if in_tf32 else (self.plain, self.full_batch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rivals:
     """What is known before: the answer, its outcome on copies, the law's errors, and estimates.
 
-    `names` are those of the candidates. By the `limit` shares of unseen inputs are told, None for
-    none. `starts` are further plans that
-    may hold, such as the margin. What was `refuted` is not proposed again. Plans of a variant
-    stand beside those of the file, which are `beside` them, else None.
+    `names` are those of the candidates. By the `limit` records have shares of unseen inputs.
+    `starts` are further plans that may hold, such as the margin. What was `refuted` is not
+    proposed again. Plans of a variant stand beside those of the file, which are `beside` them,
+    else None.
     """
 
     names: Sequence[LayerName]
@@ -147,50 +122,6 @@ class Rivals:
             fused=self.beside is not None,
         )
         return Deployable(plan=plan, outcome=outcome, case=case, record=record)
-
-
-def cost_graphs(prepared: Prepared) -> "partial[CostGraph]":
-    """Return what makes cost graphs by the first sample's shapes, or at the batch that is timed.
-
-    Operators that ONNX Runtime fuses count as one kernel, whatever the target.
-    """
-    case = prepared.case
-    model, shapes, batch = case.model, case.shapes, case.options.engine.time_batch
-    fused = fused_groups(model)
-    if batch is not None:
-        model, shapes = at_batch(model, shapes, batch)
-    return partial(cost_graph, model, shapes, fused=fused)
-
-
-def estimates_of(prepared: Prepared) -> Estimates:
-    """Return what plans cost as `cost_graphs` has it, and in a full batch.
-
-    Where a graph has no other batch, launches alone do not count in a full one.
-    """
-    case, graph = prepared.case, cost_graphs(prepared)
-    in_tf32, (model, shapes) = case.options.engine.in_tf32, graph.args
-    # Inputs with different first dimensions have no batch in common.
-    own = {shape[0] for shape in shapes.values() if shape}
-    full = partial(graph, kernel_ms=0.0)
-    if len(own) == 1:
-        with suppress(CannotBatchError):
-            many, at = at_batch(model, shapes, FULL * own.pop())
-            full = partial(cost_graph, many, at, **graph.keywords, kernel_ms=0.0)
-    return Estimates(
-        plain=graph(tf32=in_tf32),
-        full_batch=full(tf32=in_tf32),
-        tf32=graph(tf32=True),
-        full_batch_tf32=full(tf32=True),
-        instead={"smallest": weight_graph(case.model)},
-    )
-
-
-def at_batch(
-    model: Model, shapes: Mapping[str, Shape], batch: int
-) -> tuple[Model, Mapping[str, Shape]]:
-    """Return a model for another batch, and the shapes of its inputs. Raises CannotBatchError."""
-    many = replace(model, proto=rebatched(model.proto, batch))
-    return many, {name: (batch, *shape[1:]) if shape else shape for name, shape in shapes.items()}
 
 
 def rivals_of_form(
@@ -272,7 +203,7 @@ def fastest(
     aim = math.sqrt((ROOM * limit) ** 2 - floor**2)
     # Where every layer low holds, and is not safe, only plans of less error are worth a trial.
     unsafe = not rivals.answer and answer.passed and overshoot(answer, limit) > 1
-    costs, plans = _deciding(rivals, aim, objective, case, known=unsafe)
+    costs, plans = _deciding(rivals, aim, objective, case, alone=unsafe)
 
     def judge(plans: Sequence[Plan], most: int) -> Search[float]:
         """Judge plans until there are `most`; return the factor by which the law has missed."""
@@ -321,16 +252,16 @@ def _best(outcomes: Mapping[Plan, Outcome], costs: CostGraph, limit: float) -> P
 
 
 def _deciding(
-    rivals: Rivals, aim: float, objective: Objective, case: CaseName, *, known: bool
+    rivals: Rivals, aim: float, objective: Objective, case: CaseName, *, alone: bool
 ) -> tuple[CostGraph, Sequence[Plan]]:
     """Return the costs that decide, and the plans that may be as fast by them.
 
-    They are those of the samples' batch if a plan beats every layer high there. There are none
-    beside the answer if that is `known` to be what is as fast.
+    They are those of the samples' batch if a plan beats every layer high there. Where the answer
+    stands `alone`, as every layer low does, there are no such plans.
     """
 
     def candidates(costs: CostGraph) -> Sequence[Plan]:
-        return () if known else _candidates(rivals, costs, aim, case)
+        return () if alone else _candidates(rivals, costs, aim, case)
 
     if objective in rivals.estimates.instead:
         costs = rivals.estimates.instead[objective]

@@ -22,9 +22,7 @@ from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_t
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.fastest import (
     FIRST_DRAW,
-    Estimates,
     Rivals,
-    estimates_of,
     fastest,
     rivals_of_form,
 )
@@ -36,6 +34,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
     with_tf32_first,
 )
 from precision_bisect.pipeline.fused_run import is_tried, over_fused_form
+from precision_bisect.pipeline.plan_estimates import Estimates, estimates_of
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import ROOM
 from precision_bisect.pipeline.stability import StabilityCheck, one
@@ -328,10 +327,11 @@ def dropped(plan: Plan, errors: Sequence[float]) -> Search[list[Step]]:
 def fewest_on_copies(
     steps: Sequence[Step], most: float, judge: Callable[[Plan], Search[Outcome]]
 ) -> Search[tuple[tuple[Plan, Outcome] | None, frozenset[Plan]]]:
-    """Return a late one of some steps with `most` error at most that holds on copies, too.
+    """Return one of some steps with `most` error at most that holds on copies, too, or None.
 
-    Beside it what has failed there: the last, then one half-way, then the first. Copies go further
-    than the samples, and noise hides which step goes too far.
+    The last is judged, then one half-way, then the first, as the last one has the fewest layers.
+    Copies go further than the samples, and noise hides which step goes too far. Beside it stand
+    the plans that have failed there.
     """
     failed: frozenset[Plan] = frozenset()
     within = [step.plan for step in steps if step.error <= most]

@@ -23,7 +23,6 @@ from precision_bisect.pipeline.elsewhere import (
 )
 from precision_bisect.pipeline.fastest import (
     Rivals,
-    estimates_of,
     fastest,
     seeks_fastest,
 )
@@ -35,6 +34,7 @@ from precision_bisect.pipeline.fastest_on_engine import (
 )
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.inside_layers import reference_trouble
+from precision_bisect.pipeline.plan_estimates import estimates_of
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import (
     ROOM,
@@ -42,7 +42,6 @@ from precision_bisect.pipeline.risk import (
     judged_by_pool,
     law_of_unsafe,
     selecting,
-    telling_limit,
     unseen_share,
 )
 from precision_bisect.pipeline.stability import StabilityCheck
@@ -71,7 +70,12 @@ def whole_course(prepared: Prepared, driver: Driver, fused: FusedCase | None) ->
             ending = yield from searched_in(prepared, part=False, fused=fused)
             ending = yield from _charted(prepared, driver, ending)
             ending = yield from _by_modules(prepared, driver, ending)
-            ending = yield from _with_fastest(prepared, driver, ending, fused)
+            # The answer stands, as in `_charted`: estimates alone take minutes of large models.
+            with driver.standing():
+                ending = yield from _with_fastest(prepared, driver, ending, fused)
+        if ending.deploy is not None and selecting(prepared.case.model):
+            # How errors spread has chosen it, the safer way; it tells no share all the same.
+            return replace(ending, deploy=ending.deploy.without_share())
         return ending
 
 
@@ -140,7 +144,7 @@ def _with_fastest(
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
-        limit=telling_limit(prepared.case.model, limit),
+        limit=limit,
         law=law or Law([], []),
         answer=answer,
         outcome=outcome,
@@ -150,7 +154,7 @@ def _with_fastest(
         refuted=driver.refuted_before(Phase.SPEED),
     )
     if not prepared.backend.emulated:
-        # Whatever ends this early: by what was timed FP32 may be as fast as the answer.
+        # Whatever ends this early, the result has the answer's time beside that of FP32.
         ending = replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
     # The answer stands, as in `_charted`.
     with driver.standing():

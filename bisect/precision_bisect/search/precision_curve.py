@@ -52,8 +52,8 @@ SPREAD_SHARE = 0.125
 `SPREAD` layers and `SPREAD_SHARE` of all. On PP-OCRv4 det and rec such sets are partly arbitrary:
 several of that size pass. So no search follows."""
 SHARES_IN_HAND = (1 / 2, 1 / 8)
-"""Shares of the tolerance that the law leaves to plans of whole blocks: two trials at most. Where
-a network selects, errors jump far beyond the law's."""
+"""Shares of the tolerance that the law leaves to plans of the worst blocks: two trials at most.
+The second is for networks that select, whose errors jump far beyond the law's."""
 MOST_JOINT = 64
 """Layers beyond the range among which those that act together are looked for, at most: a forecast
 for each. A bound."""
@@ -294,7 +294,7 @@ def _joint(curve: Curve, law: Law, tolerance: float, low: float | None) -> Searc
     within = curve.tried[plan]
     if not within.passed:
         return None
-    # Where the plan itself is above the tolerance, as good as it is enough.
+    # What is within the tolerance is enough, and what may be mere rounding beside the plan itself.
     limit = max(tolerance, LAWFUL * (typical(within) or 0.0))
     for layer in [layer for layer in reversed(law.order) if layer in plan.kept]:
         error = (yield from _forecast(plan.without((layer,)))).error

@@ -96,11 +96,11 @@ class Law:
         if (
             tolerance is None
             or error is None
-            or error <= 0  # of a script's own, or a plan that failed only on copies
             or not self.tells(outcome)
             or not 0 < rest < math.inf
         ):
-            # Without a figure there is nothing to learn: go on in steps that double.
+            # Without a figure, or by one that is not above 0, as a script's own may be, there is
+            # nothing to learn: go on in steps that double.
             return min(self.steps, max(least, 2 * added))
         # Factors learnt from root sums of squares mean nothing for sums: start to learn again.
         if error > IN_STEP * rest and not self._in_step:

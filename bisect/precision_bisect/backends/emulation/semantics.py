@@ -335,10 +335,10 @@ def _unknown_form(node: onnx.NodeProto) -> str:
     if node.op_type in steps["no_importer"]:
         return node.op_type
     refused = steps["no_form"].get(node.op_type, {})
-    for attribute in node.attribute:
+    for attribute in [setting for setting in node.attribute if setting.name in refused]:
         value = helper.get_attribute_value(attribute)
         value = value.decode(errors="replace") if isinstance(value, bytes) else value
-        if value in refused.get(attribute.name, ()):
+        if value in refused[attribute.name]:
             return f"{node.op_type} ({attribute.name} {value})"
     return ""
 

@@ -102,7 +102,7 @@ def _rows(model: Model) -> Iterator[_Rows]:
         tensor, axis = node.input[place], attribute(node, "axis")
         kind = model.elem_types.get(tensor)
         boolean = kind == onnx.TensorProto.BOOL and node.op_type == "Attention"
-        # Other masks are added as numbers, and are seen where the softmax reads them.
+        # Rows of FP32 are looked at, and masks of Attention that say yes or no.
         if kind != _FLOAT and not boolean:
             continue
         axes = [-1 if axis is None or node.op_type == "Attention" else axis.i]

@@ -124,11 +124,13 @@ class TypedWriter:
 
         Nodes that only move values or read them are among them, layers of other types are not.
         """
-        if plan not in self._high:
+        nodes = self._high.get(plan)
+        if nodes is None:
             placement = self._layout.place(self._assignment(plan))
-            # Every export of a plan asks for them.
-            self._high = {plan: high_nodes(self._converted, self.pair, self._layout, placement)}
-        return self._high[plan]
+            nodes = high_nodes(self._converted, self.pair, self._layout, placement)
+            # Every export of a plan asks for them; of earlier plans nothing is held.
+            self._high = {plan: nodes}
+        return nodes
 
     def _assignment(self, plan: Plan) -> Assignment:
         table = self._converted.table

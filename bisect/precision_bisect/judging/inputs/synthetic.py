@@ -14,7 +14,7 @@ from precision_bisect.judging.inputs.input_shapes import Shapes, concrete_shape
 from precision_bisect.protocols import Sample
 
 _FALLBACK_IDS = 100
-# Of all samples together.
+# Bytes of all samples together, at most.
 _MOST_BYTES = 2**31
 _PASSING = frozenset(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"))
 

@@ -10,7 +10,7 @@ from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Si
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.layer_table import LayerName, assigned
-from precision_bisect.machine.stopping import until
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.evaluators import reopened
@@ -141,11 +141,11 @@ class Climbed:
 
     @contextmanager
     def noting(self, driver: Driver | None = None) -> Iterator[None]:
-        """Note an interrupt, also one that a driver has noted; the block ends early then."""
+        """Note an interrupt, also a driver's; it ends the block, as the end of the time does."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.cut_short = True
+        except (KeyboardInterrupt, Stopped) as end:
+            self.cut_short |= isinstance(end, KeyboardInterrupt)
         self.cut_short |= driver is not None and driver.interrupted
 
     def proof_of(self, rung: int) -> RungSearch | None:

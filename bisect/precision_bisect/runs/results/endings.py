@@ -80,6 +80,10 @@ class Deployable:
         estimated = latency is None
         return replace(self, record=replace(self.record, latency=latency, estimated=estimated))
 
+    def without_share(self) -> "Deployable":
+        """Return it with no share of unseen inputs told."""
+        return replace(self, record=replace(self.record, unseen_share=None))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
