@@ -21,9 +21,8 @@ EVERYWHERE = frozenset(("-h", "--help-all", "--json", "--version"))
 _HEAD = """\
 # Reference
 
-What `--help-all` says of each flag: how it is typed, its default, its meaning. Flags of the search
-that another command takes, too, are named there, by groups. All take `--help`, `--help-all`, and
-`--json`, to print JSON instead of text. `python docs/make_reference.py` writes this page.
+What `--help-all` says of each flag: how it is typed, its default, its meaning. Of flags that are
+the search's, too, other commands name the groups. All take `--help`, `--help-all` and `--json`.
 
 ## `precision-bisect MODEL`
 """

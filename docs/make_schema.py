@@ -1,11 +1,9 @@
 """Make the schemas of `result.json` and `diagnosis.json` from what they are written from.
 
-python docs/make_schema.py, which lists the keys of a result's objects in result.md, too.
+python docs/make_schema.py
 """
 
 import json
-import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,6 @@ from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.runs.results.result import KEYS, Result
 
 DOCS = Path(__file__).parent
-TEXT = DOCS / "result.md"
-OBJECTS = """\
-## Objects
-
-Each object, where it stands, and its keys. [The schema](result.schema.json) explains them.
-
-"""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROMISE = (
     "Within a version no key is renamed or removed, and all are always there; new ones may come."
@@ -62,33 +53,10 @@ def _as_written(part: dict[str, Any]) -> None:
 def pages() -> dict[str, str]:
     """Return the files beside this one by their names."""
     files = {"result": Result, "diagnosis": Findings}
-    schemas = {name: schema(written, f"{name}.json") for name, written in files.items()}
     return {
-        TEXT.name: text(schemas["result"]),
-        **{
-            f"{name}.schema.json": f"{json.dumps(made, indent=1)}\n"
-            for name, made in schemas.items()
-        },
+        f"{name}.schema.json": f"{json.dumps(schema(written, f'{name}.json'), indent=1)}\n"
+        for name, written in files.items()
     }
-
-
-def text(whole: Mapping[str, Any]) -> str:
-    """Return result.md with the keys of each object at its end."""
-    head, _, _ = TEXT.read_text(encoding="utf-8").partition("## Objects")
-    owners = {"": whole, **whole["$defs"]}
-    rows = []
-    for name, part in whole["$defs"].items():
-        reference = json.dumps(f"#/$defs/{name}")
-        places = [
-            f"{owner}.{key}".removeprefix(".")
-            for owner, about in owners.items()
-            for key, value in about.get("properties", {}).items()
-            if reference in json.dumps(value)
-        ]
-        keys = ", ".join(f"`{key}`" for key in part.get("properties", ()))
-        rows += [f"- {name} ({', '.join(places)}): {keys}"] * bool(keys)
-    lines = (textwrap.fill(row, 120, subsequent_indent="  ") for row in rows)
-    return f"{head}{OBJECTS}{chr(10).join(lines)}\n"
 
 
 if __name__ == "__main__":

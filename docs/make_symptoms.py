@@ -264,8 +264,8 @@ NonMaxSuppression chooses otherwise. `boxes` [matches them](comparators.md#ready
         case=of_field(clipped_norm),
         prints=(KEPT, BETTER),
         words="""\
-First suspects: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported at opset 13, keeps
-47 of 272 layers at `--atol 3e-4`, and its [fused form](advice.md#the-fused-form) 14 of 144.""",
+First suspects: F.normalize's epsilon, and LayerNorm in pieces, with its
+[fused form](advice.md#the-fused-form).""",
     ),
     Recipe(
         network="U-Net, VAE",
@@ -273,8 +273,7 @@ First suspects: F.normalize's epsilon, and LayerNorm in pieces. MiniLM, exported
         case=lambda: (parse(group_norm()), large()),
         prints=(KEPT, BETTER),
         words="""\
-First suspect: the square in a norm. The NAFNet example keeps Pow and ReduceMean of seven norms, 14
-of 300 layers, and none with them put together.""",
+First suspect: the square in a norm, as in the [tutorial](tutorial.md).""",
     ),
     Recipe(
         network="LLM",
@@ -282,8 +281,8 @@ of 300 layers, and none with them put together.""",
         case=attention,
         prints=(KEPT, BETTER),
         words="""\
-First suspects: the mask's constant, RMSNorm, and outlier channels. Two layers with such channels
-made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge the logits.""",
+First suspects: the mask's constant, RMSNorm, and outlier channels. Where tokens are chosen, judge
+the logits.""",
     ),
     Recipe(
         network="ASR",
@@ -295,8 +294,7 @@ made a decoder of 1.36B parameters keep 4 of 895. Where tokens are chosen, judge
             "Tried, and does not hold: Raise epsilon to what the low type can hold",
         ),
         words="""\
-First suspect: features that the graph computes, here a logarithm with a floor of 1e-10. Of two
-networks' features 10 of 20 and 8 of 14 layers stay FP32 at 1e-2.""",
+First suspect: features that the graph computes, here a logarithm with a floor of 1e-10.""",
     ),
 )
 
@@ -304,7 +302,7 @@ HEAD = """\
 # My FP16 model is wrong: which case is mine?
 
 What is printed, and what helps, are lines of the search or of `explain`, of small models that have
-the problem. `python docs/make_symptoms.py` runs them on the emulator, for TensorRT.
+the problem, on the emulator, for TensorRT.
 
 ## NaN or Inf: three steps
 
@@ -326,7 +324,7 @@ More: [causes](diagnosis.md#causes), [advice](advice.md).
 RECIPES_HEAD = """
 ## Recipes
 
-The screens are of small models, the figures below them of whole networks.
+The screens are of small models; [measured](../benchmarks/README.md) are whole networks, too.
 """
 
 

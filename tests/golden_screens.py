@@ -206,7 +206,9 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     of_form = replace(PLAN, kept=["Erf"], error=0.0005, time=0.5, fused=True)
     yield "the fused form is deployed", replace(faster, deploy=of_form, fused=form)
     yield "the fused form is slower", replace(faster, fused=form)
-    yield "the fused form does not hold", replace(faster, fused=replace(form, kept=None))
+    unheld = replace(faster, fused=replace(form, kept=None))
+    yield "the fused form does not hold", unheld
+    yield "the fused form was not judged in time", replace(unheld, status=Status.INTERRUPTED)
     slower = replace(PLAN, time=1.02, answer_time=1.1, fp32_tf32_time=0.8)
     yield "FP32 with TF32 is faster", replace(faster, deploy=slower)
     yield "FP32 is faster, without TF32", replace(faster, deploy=slower, tf32=tf32(True, False))

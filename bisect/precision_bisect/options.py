@@ -75,12 +75,12 @@ class Options(WorkerOptions, SampleOptions):
     fuse_norms: bool | None = _search(
         None,
         "search the fused form, each LayerNorm, RMSNorm, GroupNorm, Softmax and Gelu as one "
-        "operator; left out, it is tried beside the file, and deployed if better",
+        "operator; left out, both are tried, and the better is deployed",
     )
     take_branches: bool = _search(
         False,
-        "search the model with the branches that every sample takes in place of their Ifs; "
-        "done by itself where no layer is outside",
+        "search with the branches that every sample takes in place of their Ifs; done by "
+        "itself where no layer is outside",
     )
     low: LowName = _search(
         DEFAULT_LOW, "the low type ({})", read=type_name, brief="fp16, bf16, int8 or fp8 (fp16)"
@@ -120,7 +120,7 @@ class Options(WorkerOptions, SampleOptions):
     calibration: CalibrationName = _search(DEFAULT_CALIBRATION, "how INT8 scales are found ({})")
     backend: str = _search(
         "auto",
-        "what judges plans; auto: TensorRT where it can run, else ONNX Runtime on CUDA, else "
+        "what judges plans; auto: the first that can run of TensorRT, ONNX Runtime on CUDA and "
         "the emulator ({})",
         choices=lambda: ("auto", *installed(BACKENDS)),
         brief="what judges: emulated, onnxruntime, tensorrt, …",
@@ -139,8 +139,8 @@ class Options(WorkerOptions, SampleOptions):
     objective: Objective = _search(
         "fastest",
         "what to deploy, with room below the limit: the fastest plan, that of fewest bytes of"
-        " weights, or the fewest layers, as also with a strategy by name, --by module, --risk"
-        " or speed limits ({})",
+        " weights, or the fewest layers, as with another --strategy, --by module, --risk or"
+        " speed limits ({})",
         brief="to deploy: fastest, smallest, fewest (fastest)",
     )
     by: Unit = _search(
@@ -150,13 +150,12 @@ class Options(WorkerOptions, SampleOptions):
     certify: Certify | None = _search(
         None,
         "what shows that each kept layer is needed. full: a failing trial without it; "
-        "forecasts: one that is forecast to fail by far, if a random sample of those is built"
-        " and fails (full where the emulator judges, forecasts where trials are builds)",
+        "forecasts: or a forecast of one, if a random sample of those is built and fails "
+        "(full where the emulator judges, else forecasts)",
     )
     copies: int = _search(
         DEFAULT_COPIES,
-        "judge an answer, and what proves it, on N copies of the samples that differ slightly"
-        " ({})",
+        "judge an answer, and what proves it, on N slightly changed copies of the samples ({})",
         metavar="N",
         least=0,
         most=MOST_COPIES,

@@ -171,7 +171,8 @@ def fused_form(result: Result) -> str:
     what = ", ".join(counted(n, printable(kind)) for kind, n in form.operators.items())
     if form.kept is None:
         low = "" if form.all_low is None else f" (every layer low: error {form.all_low:.2g})"
-        return f"{what} put together: no plan was found to hold{low}"
+        early = " before the run ended early" * (result.status.cut_off or result.cut_short)
+        return f"{what} put together: no plan was found to hold{early}{low}"
     error = "" if form.error is None else f" (error {form.error:.2g})"
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
     use = "is no faster than the plan to deploy"

@@ -119,7 +119,7 @@ def test_endings_that_need_an_engine_fit_the_schema(status: Status, tmp_path: Pa
 
 
 def test_the_schemas_are_what_files_are_written_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that comes into a result comes into schema and page, by docs/make_schema.py."""
+    """A field that comes into a result comes into its schema, by docs/make_schema.py."""
     monkeypatch.syspath_prepend(DOCS)
     for name, content in importlib.import_module("make_schema").pages().items():
         assert content == (DOCS / name).read_text()

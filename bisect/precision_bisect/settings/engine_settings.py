@@ -128,8 +128,8 @@ class EngineSettings:
 
     typing: TypingName = _engine(
         "auto",
-        "write precisions into the graph (strong: TensorRT 10, 11, RTX) or mark layers (weak:"
-        " 8.6 to 10.x); auto: strong where possible ({})",
+        "strong: types in the graph (TensorRT 10, 11, RTX); weak: layers are marked (8.6 to"
+        " 10.x); auto: strong where possible ({})",
     )
     guard_islands: bool = _engine(
         True,
@@ -138,8 +138,7 @@ class EngineSettings:
     )
     tf32: Tf32 = _engine(
         "auto",
-        "TF32 in what stays FP32; auto: searched without, deployed with it where FP32 holds "
-        "so ({})",
+        "TF32 in what stays FP32; auto: searched without, deployed with it where that holds ({})",
     )
     ort_options: Mapping[str, str] = _engine(
         dict,
@@ -191,8 +190,8 @@ class EngineSettings:
     )
     config_script: str | None = _engine(
         None,
-        "TensorRT: its postprocess_config(builder, network, config), or FUNCTION, changes the"
-        " builder's configuration, as in Polygraphy",
+        "TensorRT: its postprocess_config(builder, network, config), or FUNCTION, configures "
+        "the builder, as in Polygraphy",
         name="--trt-config-postprocess-script",
         metavar="SCRIPT.py[:FUNCTION]",
         read=script,

@@ -42,8 +42,8 @@ class LoopOptions:
     each_step: bool = _loop(False, "judge every step, not the last alone; of what grows, its end")
     loop: str | Callable[..., Any] | None = _loop(
         None,
-        "run the model by a function(run, inputs), which calls run(inputs) as it likes and "
-        "returns a dict of the outputs to judge",
+        "a function(run, inputs) that calls run(inputs) at will, and returns a dict of the "
+        "outputs to judge",
         metavar="SCRIPT.py:FUNCTION",
     )
 

@@ -221,8 +221,8 @@ class SampleOptions(ImageOptions, LoopOptions):
     )
     reference: Path | None = _inputs(
         None,
-        "the FP32 outputs of --inputs, instead of ONNX Runtime's: .npz by output name, a "
-        "folder of them, or Polygraphy's .json; `engine`: those of the backend's own engine",
+        "FP32 outputs of --inputs instead of ONNX Runtime's: .npz by output name, a folder of "
+        "them, Polygraphy's .json, or `engine`: the backend's own",
         metavar="PATH",
     )
     input_shapes: Mapping[str, tuple[int, ...]] = _inputs(
@@ -243,16 +243,15 @@ class SampleOptions(ImageOptions, LoopOptions):
     synthetic: int = _inputs(4, "how many inputs to make up ({})", metavar="N", least=1)
     holdout: int = _inputs(
         0,
-        "judge the answer by N random samples that never join the search ({})",
+        "judge the answer by N random samples that choose nothing ({})",
         metavar="N",
         least=0,
     )
     tol: Limits = _verdict(
         None,
-        f"tolerance of all outputs, or of each: logits=1e-2,boxes=0.5. Below {WIDE:g} an "
-        "element may be within it absolutely or relatively, from there on only absolutely. "
-        "Integers must be equal: classes=0.02 lets that share differ, from 1 on it is a limit"
-        f" ({DEFAULT_TOLERANCE:g})",
+        "tolerance of all outputs, or of each: logits=1e-2,boxes=0.5; absolute or relative "
+        f"below {WIDE:g}, else absolute. Integers must be equal: classes=0.02 lets that share "
+        f"differ, from 1 on it is a limit ({DEFAULT_TOLERANCE:g})",
         metavar="T",
         gather=limits,
         brief="the largest error, also by output (0.01)",

@@ -37,8 +37,8 @@ class WorkerOptions:
     executor_address: str | None = None
     workers: int = _workers(
         1,
-        "plans side by side; gpu:0,1,2,3: one on each of these GPUs. Else builds share one "
-        "GPU, and emulated plans --threads ({})",
+        "plans side by side, which share one GPU, or --threads; gpu:0,1,2,3: one on each of "
+        "these GPUs ({})",
         metavar="N|gpu:0,1",
         read=parse_workers,
         fills=("workers", "gpus"),
@@ -73,8 +73,8 @@ class WorkerOptions:
     )
     rank_by: RankBy = _workers(
         "emulator",
-        "what ranks layers where engines are built; engine: errors of the tensors that it "
-        "shows, by two to four more builds ({})",
+        "what ranks layers where engines judge; engine: errors of the tensors that it shows, "
+        "by two to four more builds ({})",
     )
     trial_timeout_s: float | None = _workers(
         None,

@@ -47,8 +47,8 @@ class Telling:
     )
     on_finish: Sequence[str] | None = _output(
         None,
-        "call this command, without a shell, however the run ended, with the path of the "
-        "written result.json",
+        "call this command, without a shell, however the run ended, with the path of its "
+        "result.json",
         metavar="CMD",
         read=command_words,
     )
@@ -58,7 +58,7 @@ class Telling:
     baseline: Path | None = _output(
         None,
         "exit with 1 where a layer is kept that this result.json or run folder does not keep;"
-        " where there is none yet, warn",
+        " warn if there is none yet",
         metavar="RESULT",
     )
     junit: Path | None = _output(None, "write how the run ended as JUnit's XML", metavar="FILE")
