@@ -3,10 +3,12 @@
 A test whose verdict hung on a second would be one of the machine's speed.
 """
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,17 @@ def comes(condition: Callable[[], object]) -> bool:
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait until something is so. Raises AssertionError where it never is."""
     assert comes(condition), condition
+
+
+def wait_for(child: "subprocess.Popen[Any]", condition: Callable[[], object]) -> None:
+    """Wait until something is so that a process brings about.
+
+    Raises AssertionError where the process ends before, or it never is; the process is killed.
+    """
+    comes(lambda: condition() or child.poll() is not None)
+    if not condition():
+        child.kill()
+        raise AssertionError(child.communicate(timeout=PATIENCE_S))
 
 
 @contextmanager

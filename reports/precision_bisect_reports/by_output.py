@@ -96,7 +96,7 @@ def in_decibels(result: Result) -> str:
     if not isinstance(limit, int | float) or limit <= 0 or result.error is None:
         return ""
     figures = [
-        f"{limit - 20 * math.log10(error / limit):.4g}" if error > 0 else "inf"
+        "inf" if error <= 0 else f"{limit - 20 * math.log10(error / limit):.4g}"
         for error in (result.error, result.error_max or result.error)
     ]
     return f"{' to '.join(dict.fromkeys(figures))} dB"
