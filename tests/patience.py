@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from precision_bisect.execution import slot
@@ -31,6 +32,14 @@ def comes(condition: Callable[[], object]) -> bool:
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait until something is so. Raises AssertionError where it never is."""
     assert comes(condition), condition
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_for(child: "subprocess.Popen[Any]", condition: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import tiny
 from effort import nightly
-from patience import PATIENCE_S, wait_for, wait_until
+from patience import PATIENCE_S, gone, wait_for, wait_until
 from precision_bisect.commandline.batch import job_process
 from precision_bisect.commandline.batch.batch_record import BATCH, Batch
 from precision_bisect.runs.typed_json import read_typed
@@ -95,14 +95,6 @@ def start(
     )
     wait_for(child, (folder / mark).exists)
     return child
-
-
-def gone(pid: int) -> bool:
-    """Tell whether a process has ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("moments", [(9,), pytest.param((2, 9, 16), marks=pytest.mark.nightly)])
