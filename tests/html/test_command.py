@@ -55,7 +55,7 @@ def test_a_folder_without_a_run_is_one_line(
 ) -> None:
     """Exit code 2, what is wrong and what to do, and no file."""
     assert 2 == main(["report", str(tmp_path / "nothing")])
-    assert "it has no ledger.sqlite; name the one" in capsys.readouterr().err
+    assert "it has no ledger.sqlite; name the folder" in capsys.readouterr().err
     assert not (tmp_path / "nothing").exists()
 
 
