@@ -2,7 +2,7 @@
 
     python safety_errors.py --cache zoo-cache --out errors
 
-One file for each network. The emulator ranks layers on eight samples; plans of least cost under
+One file for each network. The emulator ranks layers on a few samples; plans of least cost under
 the law for several limits, FP32 and every layer low are judged on each of many fresh samples, with
 TF32 and without. `safety_rules.py` has rules decide by some of them, and counts on the others.
 """

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Guess: torch.onnx.export gives an output the name of output_names, and renames what is called so inside.
-# Seen (torch 2.13.0, onnxscript 0.7.2): with output_names=["embedding"] an nn.Embedding inside, whose tensor is named after
-# its operator, keeps its name: two nodes write `embedding`, and onnx and ONNX Runtime refuse the file. No warning tells
-# it. Another name gives a valid file.
+# Seen (torch 2.13.0, onnxscript 0.7.2): with output_names=["embedding"] an nn.Embedding inside, whose tensor is named
+# after its operator, keeps its name: two nodes write `embedding`, and onnx and ONNX Runtime refuse the file. No warning
+# tells it. Another name gives a valid file.
 # Exits with 1 where that has changed.
 set -eu
 place=$(mktemp -d)

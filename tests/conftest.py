@@ -14,17 +14,14 @@ from precision_bisect.backends.tensorrt.flavour import Flavour, load_flavour
 from precision_bisect.errors import PluginError
 
 # How long an example takes says more of what else the machine is doing. By day the examples are
-# always the same, so that a failure is one of the change; others are drawn each night.
-settings.register_profile(
-    "unhurried",
-    settings(),
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.too_slow],
+# always the same, so that a failure is one of the change; others are drawn each night, and one
+# that fails is kept for the next run, and printed so that it can be had elsewhere.
+PLAIN = settings(
+    settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("nightly", PLAIN, max_examples=1000, print_blob=True)
+settings.register_profile("unhurried", PLAIN, derandomize=True, max_examples=50)
 settings.load_profile("unhurried")
-settings.register_profile("nightly", settings(), derandomize=False, max_examples=1000)
 
 # A record of a ledger waits for the disk, and a small search does so for half of its time. Memory
 # makes nobody wait; where nothing may be executed in it, or room is short, the disk has to do.

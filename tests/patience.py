@@ -3,11 +3,14 @@
 A test whose verdict hung on a second would be one of the machine's speed.
 """
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
 from precision_bisect.execution import slot
@@ -29,6 +32,25 @@ def comes(condition: Callable[[], object]) -> bool:
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait until something is so. Raises AssertionError where it never is."""
     assert comes(condition), condition
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_for(child: "subprocess.Popen[Any]", condition: Callable[[], object]) -> None:
+    """Wait until something is so that a process brings about.
+
+    Raises AssertionError where the process ends before, or it never is; the process is killed.
+    """
+    comes(lambda: condition() or child.poll() is not None)
+    if not condition():
+        child.kill()
+        raise AssertionError(child.communicate(timeout=PATIENCE_S))
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class _Limited:
 def by_output(result: Result) -> Iterator[Row]:
     """Yield a table, where there are several outputs or a relative limit decided."""
     rows = [_row(result, error) for error in result.output_errors]
-    # One output by the tolerance alone: the headline has its error already.
+    # One output by the tolerance alone: the row of the error says it already.
     if len(rows) < 2 and not any(row.relative for row in rows):
         return
     rows.sort(key=lambda row: row.used, reverse=True)
@@ -96,7 +96,7 @@ def in_decibels(result: Result) -> str:
     if not isinstance(limit, int | float) or limit <= 0 or result.error is None:
         return ""
     figures = [
-        f"{limit - 20 * math.log10(error / limit):.4g}" if error > 0 else "inf"
+        "inf" if error <= 0 else f"{limit - 20 * math.log10(error / limit):.4g}"
         for error in (result.error, result.error_max or result.error)
     ]
     return f"{' to '.join(dict.fromkeys(figures))} dB"

@@ -16,7 +16,7 @@ import pytest
 
 import tiny
 from effort import nightly
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, gone, wait_for, wait_until
 from precision_bisect.commandline.batch import job_process
 from precision_bisect.commandline.batch.batch_record import BATCH, Batch
 from precision_bisect.runs.typed_json import read_typed
@@ -93,18 +93,8 @@ def start(
         text=True,
         start_new_session=True,
     )
-    while not (folder / mark).exists():
-        assert child.poll() is None, child.communicate()
-        time.sleep(0.01)
+    wait_for(child, (folder / mark).exists)
     return child
-
-
-def gone(pid: int) -> bool:
-    """Tell whether a process has ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("moments", [(9,), pytest.param((2, 9, 16), marks=pytest.mark.nightly)])
@@ -197,6 +187,7 @@ def test_a_batch_killed_while_a_job_starts_leaves_nobody(
 ) -> None:
     """Whatever the job's process is doing, it does not outlive the batch."""
     write(SLOW)
+    (tmp_path / "hold").write_text("1")
     with subprocess.Popen(command(), stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         assert "slow begins" in child.stderr.readline()
@@ -215,8 +206,7 @@ def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(job_process, "JOB_GRACE_S", 0.2)
     ready = tmp_path / "ready"
     with subprocess.Popen([sys.executable, "-c", DEAF, ready]) as child:
-        while not ready.exists():
-            time.sleep(0.01)
+        wait_for(child, ready.exists)
         job_process.wait(child, 0.1)
         assert -signal.SIGKILL == child.returncode
     with subprocess.Popen([sys.executable, "-c", ""]) as child:

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 import ladder_model
 import tiny
 from effort import nightly
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_for
 from precision_bisect.runs.runfolder import RESULT
 
 CHECK = """
@@ -92,9 +91,7 @@ def interrupted(
     with subprocess.Popen(
         words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        while not (folder / "waits").exists():
-            assert child.poll() is None, child.communicate()
-            time.sleep(0.01)
+        wait_for(child, (folder / "waits").exists)
         child.send_signal(number)
         printed, said = child.communicate(timeout=PATIENCE_S)
     (folder / "wait").unlink()

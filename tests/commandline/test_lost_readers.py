@@ -61,6 +61,7 @@ sys.exit(main(sys.argv[1:]))
         check=False,
         capture_output=True,
         text=True,
+        timeout=PATIENCE_S,
     )
     last = done.stderr.splitlines()[-1]
     assert (2, "") == (done.returncode, done.stdout)

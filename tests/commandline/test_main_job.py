@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from effort import nightly
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_for
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
@@ -173,9 +172,7 @@ def test_interrupt_while_starting_ends_at_once(tmp_path: Path, library: str) -> 
     asked = ["--inputs", str(tmp_path / "hangs.py"), "--out", str(tmp_path / "run")]
     child = subprocess.Popen([*COMMAND, MODEL, *asked], stderr=subprocess.PIPE, text=True)
     loaded = Path(f"/proc/{child.pid}/maps")
-    while library not in loaded.read_text():
-        assert child.poll() is None
-        time.sleep(0.005)
+    wait_for(child, lambda: library in loaded.read_text())
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=PATIENCE_S)
     assert 130 == child.returncode

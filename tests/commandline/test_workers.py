@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 import tiny
 from effort import nightly
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_for
 from precision_bisect.commandline.main import main
 
 SLOW_CHECK = """
@@ -89,9 +88,7 @@ def test_a_second_interrupt_leaves_what_cannot_be_stopped(
     asked = search(model, out, "--workers", "2", "--check", f"{check}:error")
     command = [sys.executable, "-m", "precision_bisect", *asked]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        while not (tmp_path / "held").exists():
-            assert child.poll() is None, child.communicate()
-            time.sleep(0.01)
+        wait_for(child, (tmp_path / "held").exists)
         child.send_signal(number)
         assert child.stderr is not None
         said = ""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
+
 COMES_INSIDE = """
 import os, signal
 os.kill(os.getpid(), signal.SIGINT)
@@ -53,7 +55,7 @@ def test_an_import_is_whole_before_it_is_interrupted(
     (tmp_path / "native.py").write_text(f"{module}WHOLE = True")
     words = [sys.executable, "-c", SCRIPT.format(how=how)]
     done = subprocess.run(
-        words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120
+        words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (0, "True\n", "") == (done.returncode, done.stdout, done.stderr)
 
@@ -77,6 +79,35 @@ print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert (0, "True\n(0.0, 0.0)\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers to wait by")
+def test_the_alarm_of_a_caller_comes_back(tmp_path: Path) -> None:
+    """Whoever calls the API may limit it by SIGALRM, which waits for the import's end, too."""
+    (tmp_path / "native.py").write_text(COMES_INSIDE)
+    script = f"""
+import threading
+from precision_bisect.machine import interrupts
+import signal
+def late(*_): pass
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 1e6)
+{COMMANDS}
+try:
+    import native
+    threading.Event().wait(60)
+except KeyboardInterrupt:
+    print(signal.getsignal(signal.SIGALRM) is late, signal.getitimer(signal.ITIMER_REAL)[0] > 9e5)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (0, "True True\n", "") == (done.returncode, done.stdout, done.stderr)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from effort import nightly
 from faults import subject
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_for
 from precision_bisect.errors import ExitCode, UsageError
 
 HANGING = 25
@@ -52,11 +51,9 @@ def started(folder: Path, *more: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def wait_for(folder: Path, process: "subprocess.Popen[str]", begun: int) -> None:
+def wait_for_calls(folder: Path, process: "subprocess.Popen[str]", begun: int) -> None:
     """Wait until so many evaluations have begun."""
-    while sum(what == "begun" for what, *_ in subject.noted(folder)) < begun:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_for(process, lambda: sum(what == "begun" for what, *_ in subject.noted(folder)) >= begun)
 
 
 def result(folder: Path) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def test_an_interrupt_ends_a_hanging_trial(folder: Path, number: signal.Signals)
     """The run ends at once with the best plan so far, and the child with it."""
     subject.order(folder, {"do": "hang with company", "call": HANGING})
     with started(folder) as process:
-        wait_for(folder, process, HANGING)
+        wait_for_calls(folder, process, HANGING)
         process.send_signal(number)
         assert ExitCode.INTERRUPTED == process.wait(timeout=PATIENCE_S)
     found = result(folder)
@@ -83,7 +80,7 @@ def test_two_interrupts_end_two_hanging_trials(folder: Path) -> None:
     """With several workers the first one waits for what is in flight, the second does not."""
     subject.order(folder, {"do": "hang", "since": 6})
     with started(folder, "--workers", "2") as process:
-        wait_for(folder, process, 7)
+        wait_for_calls(folder, process, 7)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while line := process.stderr.readline():
@@ -99,7 +96,7 @@ def test_children_end_with_a_driver_that_is_killed(folder: Path) -> None:
     """And so does what they have started; temporary files go, too."""
     subject.order(folder, {"do": "hang with company", "call": 20})
     with started(folder) as process:
-        wait_for(folder, process, 20)
+        wait_for_calls(folder, process, 20)
         process.kill()
     assert [] == subject.left_over(folder)
 

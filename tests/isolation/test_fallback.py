@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 
 from effort import nightly
 from faults import subject
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from precision_bisect.errors import UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
@@ -145,8 +144,7 @@ def test_what_is_given_up_is_not_asked_of_the_cpu(
     subject.order(folder, {"do": "hang", "since": 1})
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(forecasts, forecast(PLANS[0]))
-        while not subject.noted(folder):
-            time.sleep(0.05)
+        wait_until(lambda: subject.noted(folder))
         forecasts.close()
         assert hanging.result(PATIENCE_S).verdict is None
     assert not asked
@@ -160,8 +158,7 @@ def test_what_is_given_up_is_not_begun_again(
     subject.order(folder, {"do": "hang", "since": 1})
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(evaluator, forecast(PLANS[0]))
-        while not subject.noted(folder):
-            time.sleep(0.05)
+        wait_until(lambda: subject.noted(folder))
         pid = slot.pid
         assert pid is not None
         with monkeypatch.context() as patched:

@@ -4,23 +4,14 @@ import os
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from isolation import inside
-from patience import LIMIT_S, late_by, wait_until
+from patience import LIMIT_S, gone, late_by, wait_until
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.trial import TrialStatus
-
-
-def gone(pid: int) -> bool:
-    """Tell whether a process has ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_child_has_the_gpu_of_its_slot(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 import tiny
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, gone, wait_until
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.runs.monitoring.on_finish import call, command_words
@@ -114,15 +113,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
         assert f"--on-finish sh was ended after {limit_s:g} s" == trouble
         if child := noted.read_text():
             break
-    wait_until(lambda: not _runs(int(child)))
-
-
-def _runs(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: gone(int(child)))
 
 
 def test_words_are_those_of_a_shell() -> None:

@@ -18,7 +18,7 @@ import pytest
 import tiny
 from beginning import PROCESS, STARTED
 from effort import nightly
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, wait_for, wait_until
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError
 from precision_bisect.plan import Plan
@@ -106,9 +106,7 @@ def searching(home: Path) -> Iterator["subprocess.Popen[str]"]:
     ) as child:
         try:
             calls = home / "calls"
-            while not (calls.exists() and len(calls.read_text()) > 60):
-                assert child.poll() is None, child.communicate()
-                time.sleep(0.02)
+            wait_for(child, lambda: calls.exists() and len(calls.read_text()) > 60)
             wait_until(lambda: shows_the_last_event(home / "run"))
             yield child
         finally:
@@ -309,6 +307,7 @@ def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:
     seen: set[str] = set()
     begun, number = time.monotonic(), 0
     while number < 1000 or len(seen) < 2:
+        assert time.monotonic() < begun + PATIENCE_S, seen
         proposal = Proposal(plan=Plan.of(range(number % 20)), reason=f"number {number}")
         live(TrialStarted(proposal=proposal))
         live(TrialFinished(proposal=proposal, outcome=outcome(Verdict.FAIL, 1.0), recalled=False))

@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every known error is one line on stderr.
 
     Where a trial that was given up still goes on, and after Ctrl-C, the process ends with that
-    code at once: libraries are not asked to end, and one may be in the midst of something.
+    code by what is registered to run at exit alone: Python is not taken down, since a native
+    library may be in the midst of something.
     """
     if "_ARGCOMPLETE" in os.environ:
         from precision_bisect.commandline.completion import answer
@@ -142,7 +143,7 @@ def _output_failed(error: OSError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process now: a build that was given up after Ctrl-C cannot be stopped, only left."""
+    """End the process without waiting: a build that was given up can only be left."""
     _run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -29,7 +29,8 @@ def answer_between_imports(answer: Handler, number: int, frame: FrameType | None
         answer(number, frame)
     elif _held_since is None:
         _held_since = time.monotonic()
-        former = signal.getsignal(signal.SIGALRM)
+        former = signal.getsignal(signal.SIGALRM) or signal.SIG_DFL
+        timer = signal.getitimer(signal.ITIMER_REAL)
 
         def again(_: int, later: FrameType | None) -> None:
             global _held_since
@@ -39,6 +40,7 @@ def answer_between_imports(answer: Handler, number: int, frame: FrameType | None
                 return
             _held_since = None
             signal.signal(signal.SIGALRM, former)
+            signal.setitimer(signal.ITIMER_REAL, *timer)
             answer(number, later)
 
         # Where all is done before it comes again, it is too late.

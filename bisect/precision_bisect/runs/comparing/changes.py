@@ -160,9 +160,9 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change
     ]
 
 
+# Most layers that a line names; the result and the baseline have all.
 _MOST_NAMED = 20
 NO_BASELINE = "there is no baseline {}: the answer is new"
-"""Most layers that the line names; the result and the baseline have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +195,8 @@ def read_gate(options: Options, max_kept: int | None, baseline: Path | None) -> 
     """Return what the answer of these options is held against.
 
     `baseline` is the run folder, or the `result.json`, of a run with an answer; where nothing lies
-    there, the model is new. Raises UsageError
-    for a baseline of other types, RunFolderError for one that cannot be read or has no answer.
+    there, the model is new. Raises UsageError for a baseline of other types, RunFolderError for
+    one that cannot be read or has no answer.
     """
     if baseline is None:
         return Gate(max_kept=max_kept)

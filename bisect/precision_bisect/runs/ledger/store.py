@@ -97,8 +97,6 @@ class SqliteLedger:
         """Record how a started trial ended. A finished trial never changes."""
         with self._transaction() as connection:
             connection.execute(
-                # The ledger is shared with processes that may have ended the same trial: the first
-                # outcome stays.
                 "UPDATE trials SET status = ?, verdict = ?, error = ?, message = ?, wall_s = ?, "
                 f"evidence = ? WHERE {_THIS} AND status IS NULL",
                 (

@@ -56,7 +56,7 @@ def call(command: Sequence[str], result: Path, timeout_s: float = TIMEOUT_S) -> 
         code = process.wait(timeout_s)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
         kill_group(process.pid)
-        # The group's leader may have left its group.
+        # Where a system has no groups.
         process.kill()
         process.wait()
         late = isinstance(error, subprocess.TimeoutExpired)

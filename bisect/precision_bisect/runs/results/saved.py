@@ -145,16 +145,17 @@ def lacks(folder: Path, name: str) -> RunFolderError:
     hint = "name the folder that the search was told by --out, or MODEL.precision-bisect"
     if RUNG_FOLDER.fullmatch(folder.name) and (folder / LEDGER).exists():
         return RunFolderError(f"{folder} is one search of a ladder", "name the folder above")
-    if (folder / STATUS).exists():
+    if name != STATUS and (folder / STATUS).exists():
         return RunFolderError(f"{folder} has no {name} any more", "begin the run again")
-    tried = (folder / LEDGER).exists() and read_ledger(folder / LEDGER).trials
-    if tried or ((folder / RESULT).exists() and read_result(folder / RESULT, hint).fingerprint):
-        return RunFolderError(f"{folder} holds a run and no {name}", "go on with --resume")
+    # Before the ledger: while its process begins it may have no tables yet.
     owner = owner_of(folder)
     if owner is not None and owner.alive is not False:
         return RunFolderError(
             f"{folder} was taken by {owner}, which has not begun to search", "ask again soon"
         )
+    tried = (folder / LEDGER).exists() and read_ledger(folder / LEDGER).trials
+    if tried or ((folder / RESULT).exists() and read_result(folder / RESULT, hint).fingerprint):
+        return RunFolderError(f"{folder} holds a run and no {name}", "go on with --resume")
     if any((folder / left).exists() for left in (LEDGER, RESULT, LOCK)):
         return ended_before_trials(folder)
     return RunFolderError(f"{folder} is no run folder, it has no {name}", hint)
