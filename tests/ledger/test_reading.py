@@ -43,8 +43,8 @@ def test_what_is_no_ledger_is_one_line(tmp_path: Path, contents: bytes | None) -
     path = tmp_path / LEDGER
     if contents is not None:
         path.write_bytes(contents)
-    said = f"has no {LEDGER}" if contents is None else "no ledger that this version can read"
-    with pytest.raises(RunFolderError, match=said):
+    said = {None: f"has no {LEDGER}, and so no trial", b"": "is empty, and so has no trial"}
+    with pytest.raises(RunFolderError, match=said.get(contents, "no ledger that this version")):
         read_ledger(path)
     assert path.exists() == (contents is not None)
 

@@ -298,6 +298,9 @@ def test_a_run_that_was_killed_early_says_how_to_go_on(tmp_path: Path) -> None:
         assert "begin it again by its command, with --resume" in refused.value.hint
     with pytest.raises(RunFolderError, match=r"holds a run and no status\.json"):
         look(tmp_path / "tried")
+    (tmp_path / "ledger" / "ledger.sqlite").write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"is empty, .*; begin the run again"):
+        look(tmp_path / "ledger")
 
 
 def test_the_file_is_written_seldom_and_is_always_whole(tmp_path: Path) -> None:

@@ -147,10 +147,7 @@ def read_ledger(path: Path) -> Recorded:
     """
     check_file(path)
     if not path.exists():
-        raise RunFolderError(
-            f"{path.parent} has no {path.name}, and so no trial to go on from",
-            "begin the run again with all its flags, or name another run folder",
-        )
+        raise _without_trials(f"{path.parent} has no {path.name}, and so")
     try:
         return _read(path)
     except (sqlite3.Error, ValueError) as error:
@@ -158,6 +155,13 @@ def read_ledger(path: Path) -> Recorded:
             f"{path} is no ledger that this version can read: {error}",
             "name the run folder of a run of this version",
         ) from error
+
+
+def _without_trials(where: str) -> RunFolderError:
+    return RunFolderError(
+        f"{where} no trial to go on from",
+        "begin the run again with all its flags, or name another run folder",
+    )
 
 
 def check_file(path: Path) -> None:
@@ -191,6 +195,9 @@ def _read(path: Path) -> Recorded:
     address = f"{path.absolute().as_uri()}?mode=ro{'' if at_work else '&immutable=1'}"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         connection.execute("BEGIN")
+        # The process died as it began, or is about to begin.
+        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:
+            raise _without_trials(f"{path} is empty, and so has")
         rows = connection.execute("SELECT key, value FROM header").fetchall()
         # Former schemas have other columns.
         header = Header.of_rows(path, rows)
