@@ -246,13 +246,13 @@ def test_it_is_said_before_the_search_unless_somebody_chose(
         ("layout", None),
         ("orientation", Head.CLASSES),
         ("ppocr_cls", Head.CLASSES),
-        ("ppocr_det", None),
+        ("ppocr_det", Head.MASKS),
         ("ppocr_rec", None),
         ("nafnet", None),
     ],
 )
 def test_real_networks(name: str, head: Head | None, tmp_path: Path) -> None:
-    """Trained ones: what is not decoded, a map of text, text, and pictures get no advice."""
+    """Trained ones: a map of text is a mask; what is not decoded, text, pictures get no advice."""
     folder = prepare(name, tmp_path)
     model = load_model(folder / "model.onnx")
     samples = read_samples(folder / "judged", [spec.name for spec in model.inputs])
