@@ -41,7 +41,8 @@ def deployed(figures: Mapping[str, Any], fronts: Sequence[Row] = ()) -> list[str
         "",
         f"{gpus}, ONNX Runtime {figures['onnxruntime']} with its own options, TF32 among them: "
         "milliseconds, of several plans those of the fastest that holds on judged and fresh "
-        "samples. In brackets what is over the limit, or of several the fastest where none holds. "
+        "samples. Each was timed in turns with FP32, and is told beside that of the second column. "
+        "In brackets what is over the limit, or of several the fastest where none holds. "
         "Of random plans there are as many as the number says.",
         "",
         *_table(("network, batch", *COLUMNS), map(_latencies, rounds)),
@@ -58,7 +59,24 @@ def _rounds(rows: Sequence[Row]) -> list[list[Row]]:
     def place(row: Row) -> tuple[str, int]:
         return row["network"], row["batch"]
 
-    return [list(of) for _, of in groupby(sorted(rows, key=place), key=place)]
+    return [_alike(list(of)) for _, of in groupby(sorted(rows, key=place), key=place)]
+
+
+def _alike(rows: list[Row]) -> list[Row]:
+    """Return the rows with `ms`, as if all were timed beside the same FP32.
+
+    Rows may be of several runs, whose clocks differ; each was timed in turns with FP32.
+    """
+    fp32 = next((row for row in rows if row["label"] == FP32 and "latency" in row), None)
+    at = None if fp32 is None else fp32["latency"]
+    timed: list[Row] = []
+    for row in rows:
+        own = row.get("latency", {})
+        ms = own.get("median")
+        if at is not None and "speedup" in at and "speedup" in own:
+            ms = at["median"] * at["speedup"] / own["speedup"]
+        timed.append({**row, "ms": ms})
+    return timed
 
 
 def _table(head: Sequence[str], lines: Any) -> list[str]:
@@ -168,7 +186,7 @@ def _before_ms(rows: Sequence[Row], fronts: Sequence[Row]) -> float | None:
         if (row := timed.get(label)) is not None and row["options"].get("use_tf32") == "0":
             return _ms(row)
     own = {
-        row["label"]: _ms(row)
+        row["label"]: float(row["latency"]["median"])
         for row in fronts
         if row["network"] == rows[0]["network"] and "latency" in row and rows[0]["batch"] == 1
     }
@@ -181,14 +199,26 @@ def _before_ms(rows: Sequence[Row], fronts: Sequence[Row]) -> float | None:
 def _answer(rows: Sequence[Row]) -> Row | None:
     """Return the row of what ours says to deploy, None where it was not measured."""
     timed = {row["label"]: row for row in rows if "latency" in row and "fresh_over" in row}
-    return next((timed[label] for label in ANSWERS if label in timed), None)
+    answer = next((timed[label] for label in ANSWERS if label in timed), None)
+    if answer is None or (fp32 := _fp32(rows, answer)) is None:
+        return answer
+    # The same file with the same options: one latency, though it was measured twice.
+    return {**fp32, "label": answer["label"]}
 
 
 def _what(rows: Sequence[Row], answer: Row) -> str:
     """Return whether an answer is FP32, with TF32 or without, or a plan, and where ours ran."""
-    same = [row["label"] for row in rows if row.get("latency") == answer["latency"]]
-    fp32 = next((name for name in ("FP32", "FP32 without TF32") if COLUMNS[name][0] in same), None)
-    return f"{fp32 or 'a plan'}{', run there' if answer['label'] == ANSWERS[0] else ''}"
+    fp32 = _fp32(rows, answer)
+    names = {labels[0]: name for name, labels in COLUMNS.items()}
+    what = "a plan" if fp32 is None else names[fp32["label"]]
+    return f"{what}{', run there' if answer['label'] == ANSWERS[0] else ''}"
+
+
+def _fp32(rows: Sequence[Row], answer: Row) -> Row | None:
+    """Return the row of FP32 that an answer is; a plan of ours has options of its own."""
+    labels = [COLUMNS[name][0] for name in ("FP32", "FP32 without TF32")]
+    alike = (row for row in rows if row.get("options") == answer["options"])
+    return next((row for row in alike if row["label"] in labels), None)
 
 
 def _runs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -212,7 +242,7 @@ def _is(row: Row, label: str) -> bool:
 
 
 def _ms(row: Row) -> float:
-    return float(row["latency"]["median"])
+    return float(row["ms"])
 
 
 def holds(row: Row) -> bool:
