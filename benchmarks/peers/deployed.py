@@ -41,8 +41,8 @@ def deployed(figures: Mapping[str, Any], fronts: Sequence[Row] = ()) -> list[str
         "",
         f"{gpus}, ONNX Runtime {figures['onnxruntime']} with its own options, TF32 among them: "
         "milliseconds, of several plans those of the fastest that holds on judged and fresh "
-        "samples. Each was timed in turns with FP32, and is told beside that of the second column. "
-        "In brackets what is over the limit, or of several the fastest where none holds. "
+        "samples. Each was timed in turns with FP32, and is told beside that of the second "
+        "column. In brackets what is over the limit, or of several the fastest where none holds. "
         "Of random plans there are as many as the number says.",
         "",
         *_table(("network, batch", *COLUMNS), map(_latencies, rounds)),

@@ -22,6 +22,7 @@ from precision_bisect.machine import stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
+from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.runs.monitoring.events import ignore
@@ -68,6 +69,16 @@ def took(folder: Path, patch: pytest.MonkeyPatch, most_s: float | None) -> float
         prepared, ignore, Budget(max_time_s=most_s, clock=clock), RunFolder(options.folder)
     )
     return clock.seconds
+
+
+def test_what_ends_a_run_is_not_ended_by_the_clock(tmp_path: Path) -> None:
+    """An error there would take the place of the answer: memory is given back all the same."""
+    path = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=path, out=tmp_path / "run", threads=1)
+    (work := tmp_path / "work").mkdir()
+    prepared = prepare(options, ignore, work)
+    with until(lambda: True), evaluators(prepared, tmp_path):
+        pass
 
 
 SHARES = (0.05, 0.1, 0.3, 0.4, 0.5, 0.7, 0.9, 0.97)

@@ -28,6 +28,7 @@ from precision_bisect.execution.executor import Executor, Placed, TrialTask
 from precision_bisect.execution.slot import Limits
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.typed.pinning import pin_unbuildable
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.options import Options
 from precision_bisect.search.workers import Threads, Workers
@@ -188,8 +189,8 @@ class ClusterEvaluator:
     def __call__(self, proposal: Proposal) -> Outcome:
         """Evaluate a proposal; workers that die of it again and again are an outcome.
 
-        Raises ExecutorError where the cluster is lost or has no worker for too long, and the
-        PrecisionBisectErrors that end a run.
+        Raises ExecutorError where the cluster is lost or has no worker for too long, Stopped where
+        the run's time is over, and the other PrecisionBisectErrors that end a run.
         """
         try:
             return receive(self._delivered(proposal), proposal, self.folder)
@@ -218,6 +219,7 @@ class ClusterEvaluator:
             empty_since: float | None = None
             # Without a limit the wait would not see that the last worker is gone.
             while not futures.wait([future], timeout=_TICK_S).done:
+                look_at_clock()
                 empty_since = self.site.watch(empty_since)
             return future.result()
         except (KilledWorker, PrecisionBisectError):
