@@ -24,7 +24,7 @@ from precision_bisect.execution import child
 from precision_bisect.execution.child import Death, oom_kills, terminated, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.machine.plain_files import written
-from precision_bisect.machine.stopping import kill_group
+from precision_bisect.machine.stopping import kill_group, look_at_clock
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
 from precision_bisect.trial import TrialStatus
@@ -217,10 +217,11 @@ class Slot:
             raise
 
     def _watch(self, future: "Future[Any]", limits: Limits) -> None:
-        """Wait for a call to end. Raises Death past a limit, and for half an answer."""
+        """Wait for a call to end. Raises Death past a limit, for half an answer, and Stopped."""
         deadline = None if limits.time_s is None else time.monotonic() + limits.time_s
         gone_ticks = 0
         while not wait([future], timeout=_TICK_S).done:
+            look_at_clock()
             gone_ticks += not self._alive()
             if gone_ticks > _GONE_TICKS:
                 raise unreadable()
