@@ -328,16 +328,22 @@ def _signature() -> inspect.Signature:
 setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not declare it
 
 
-def run(options: Options, observer: Observer = ignore, proto: object = None) -> Result:
+def run(
+    options: Options,
+    observer: Observer = ignore,
+    proto: object = None,
+    begun: float | None = None,
+) -> Result:
     """Search as the options say, write the run folder, and return the result.
 
     A `proto`, an `onnx.ModelProto`, is searched instead of the options' model, which then only
-    names the folder. Raises a PrecisionBisectError for bad input, with nothing lost, and for a
-    folder that another process is at work in. A spent budget and Ctrl-C end the search with the
-    best plan so far, and cut short what explains an answer.
+    names the folder. It has `begun` then, by `time.monotonic`, or begins now. Raises a
+    PrecisionBisectError for bad input, with nothing lost, and for a folder that another process is
+    at work in. A spent budget and Ctrl-C end the search with the best plan so far, and cut short
+    what explains an answer.
     """
     # What is imported next takes seconds on a machine with other work.
-    begun = time.monotonic()
+    begun = time.monotonic() if begun is None else begun
     from precision_bisect.execution.executor import executor_plugin
     from precision_bisect.exports.recheck import standing_by
     from precision_bisect.machine.stopping import limited

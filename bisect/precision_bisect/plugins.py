@@ -8,7 +8,12 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 
-from precision_bisect.errors import PluginError, PrecisionBisectError, in_words
+from precision_bisect.errors import (
+    RAISED_BY_OTHERS,
+    PluginError,
+    PrecisionBisectError,
+    in_words,
+)
 from precision_bisect.protocols import Strategy
 
 STRATEGIES = "precision_bisect.strategies"
@@ -92,10 +97,10 @@ def load(group: str, name: str | Callable[..., Any]) -> Callable[..., Any]:
         raise PluginError(f"there is no {_KINDS[group]} {name!r}", hint)
     try:
         return cast("Callable[..., Any]", entries[name].load())
-    except (ImportError, AttributeError) as error:
+    except RAISED_BY_OTHERS as error:
         missing = f": pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
         hint = f"install what it needs{missing}"
-        raise PluginError(f"{name} does not load: {error}", hint) from error
+        raise PluginError(f"{name} does not load: {in_words(error)}", hint) from error
 
 
 def make(
@@ -108,11 +113,12 @@ def make(
     call, what = load(group, named), f"the {_KINDS[group]} {name_of(named)}"
     try:
         plugin = call(*arguments, **settings)
+        lacking = [member for member in _MEMBERS[group] if not hasattr(plugin, member)]
     except (MemoryError, PrecisionBisectError):
         raise
-    except Exception as error:
+    except RAISED_BY_OTHERS as error:
         raise PluginError(f"{what} cannot be made: {in_words(error)}", _PROTOCOL) from error
-    if lacking := [member for member in _MEMBERS[group] if not hasattr(plugin, member)]:
+    if lacking:
         raise PluginError(f"{what} lacks {', '.join(lacking)}", _PROTOCOL)
     return plugin
 

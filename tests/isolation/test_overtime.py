@@ -1,18 +1,22 @@
 """A run ends soon after its time, whatever it is at: each inference looks at the clock.
 
-Opening a session, work in a copy of the process and the check of files end by it, too.
+Opening a session, work in a copy of the process, the check of files and code of others end by it,
+too.
 """
 
+import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import precision_bisect
 import tiny
 from effort import nightly
 from models import load_text
@@ -22,12 +26,16 @@ from precision_bisect.machine import stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
+from precision_bisect.pipeline import run
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.runs.monitoring.events import ignore
-from precision_bisect.runs.runfolder import RunFolder
+from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.saved import read_result
+from precision_bisect.runs.runfolder import RESULT, RunFolder
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
+from precision_bisect.settings.worker_options import Isolate
 
 
 @dataclass
@@ -105,6 +113,77 @@ def over_once_begun() -> Iterator[None]:
     # So long nothing here takes: the limit only has a thread watch the calls.
     with limited(1e6, None), until(lambda: bool(stopping._LIMITS.calls)):
         yield
+
+
+def spin() -> None:
+    """Come to no end."""
+    while True:
+        pass
+
+
+def catch_all() -> None:
+    """Come to no end, whatever is raised at first."""
+    with suppress(Exception):
+        time.sleep(600)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("endless", [partial(time.sleep, 600), spin, catch_all])
+def test_code_of_others_is_ended(endless: Callable[[], None]) -> None:
+    """It looks at no clock, and no library is at work that could be told to stop."""
+    with limited(1e6, None), until(lambda: True), pytest.raises(Stopped):
+        endless()
+
+
+def test_nothing_ends_code_once_the_time_counts_no_more() -> None:
+    """What is left to do is to write the result; the signal's handler is the former one."""
+    former = signal.getsignal(signal.SIGVTALRM)
+    with limited(1e6, None):
+        with suppress(Stopped), until(lambda: True):
+            spin()
+        signal.raise_signal(signal.SIGVTALRM)
+    assert former == signal.getsignal(signal.SIGVTALRM)
+
+
+HANGS = """
+import pathlib, time
+calls = []
+def error(outputs, reference):
+    calls.append(1)
+    if len(calls) > 8:
+        pathlib.Path({mark!r}).touch()
+        time.sleep(600)
+    pairs = zip(outputs, reference)
+    return float(max(abs(one[name] - other[name]).max() for one, other in pairs for name in other))
+"""
+
+
+@pytest.mark.parametrize("isolate", ["never", "always"])
+def test_a_check_that_hangs_ends_with_the_time(
+    isolate: Isolate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process or in a child: the run has its result."""
+    tiny.write_with_samples(tmp_path)
+    mark = tmp_path / "hangs"
+    script = tmp_path / "check.py"
+    script.write_text(HANGS.format(mark=str(mark)))
+    monkeypatch.setattr(
+        run, "Budget", partial(Budget, clock=lambda: 1e6 if mark.exists() else 0.0)
+    )
+    result = precision_bisect.find(
+        tmp_path / "tiny.onnx",
+        inputs=tmp_path / "inputs.npz",
+        tol=1e-2,
+        threads=1,
+        check=f"{script}:error",
+        isolate=isolate,
+        backend="emulated",
+        max_time_s=1e5,
+        out=tmp_path / "run",
+    )
+    assert mark.exists()
+    assert Status.BUDGET_EXHAUSTED is result.status
+    assert result.status is read_result(tmp_path / "run" / RESULT, "").status
 
 
 def test_a_session_that_is_being_opened_is_given_up(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Functions and classes of the caller in the place of names, in the Python API."""
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from precision_bisect.api import FindOptions
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, load
-from precision_bisect.protocols import Judgement, Sample
+from precision_bisect.protocols import Judgement, Problem, Sample
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
+from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.trial import Proposal, Verdict
 
@@ -161,6 +164,16 @@ class Stops(Searching):
         yield ()
 
 
+class Deaf(Searching):
+    """Asks on and on, whatever it is told."""
+
+    def search(self, problem: Problem) -> Any:
+        """Catch all that is raised."""
+        for mask in itertools.cycle(range(2**problem.size)):
+            with suppress(Exception):
+                yield (Proposal(plan=Plan(mask)),)
+
+
 def yielding(*asked: object, **members: object) -> type:
     """Return a strategy that asks for these plans, and ends with the first of them."""
 
@@ -185,6 +198,12 @@ def raises(error: BaseException) -> Any:
         raise error
 
     return fail
+
+
+class Nameless(Searching):
+    """Fails where it is asked for its name."""
+
+    name = property(raises(LookupError()))  # type: ignore[assignment]
 
 
 class Untold(Largest):
@@ -226,6 +245,8 @@ def samples() -> Iterator[Sample]:
         ({"strategy": Nothing}, "the strategy odd failed: TypeError"),
         ({"strategy": Planless}, "the strategy odd ended with no plan"),
         ({"strategy": Stops}, "the strategy odd failed: RuntimeError"),
+        ({"strategy": raises(SystemExit(3))}, "cannot be made: SystemExit: 3"),
+        ({"strategy": Nameless}, "Nameless cannot be made: LookupError"),
         ({"strategy": yielding(None)}, "odd proposes no plan of the layers"),
         ({"strategy": yielding(Plan.of([99]))}, "odd proposes no plan of the layers"),
         ({"strategy": yielding(Plan(-1))}, "odd proposes no plan of the layers"),
@@ -255,6 +276,18 @@ def test_whatever_is_called_its_errors_are_ours(
         given = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **options}
         precision_bisect.find(model, **given)
     assert said in str(caught.value) and caught.value.hint
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_trials": 3}])
+def test_a_strategy_that_goes_on_past_the_end_is_ended(
+    limit: dict[str, Any], tmp_path: Path
+) -> None:
+    """It is told once that there is nothing more; the run has its result."""
+    model = save(parse(OVERFLOW), tmp_path)
+    result = precision_bisect.find(
+        model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", strategy=Deaf, **limit
+    )
+    assert Status.BUDGET_EXHAUSTED is result.status
 
 
 def test_paths_with_a_null_character_are_refused() -> None:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
+BEGUN = time.monotonic()
+"""When a command began, which what it imports next is part of."""
+
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 # An import that takes longer is interrupted all the same. A bound.

@@ -4,8 +4,12 @@ Python answers a signal between its own instructions, so a call that does not co
 interrupted. Here such calls are registered with what stops them. A deadline does, a limit for each
 call, and a signal: at once where the main thread is in the call, after a grace or by a second
 signal where another thread is.
+
+Code of others looks at no clock, such as a check that sleeps. Stopped is raised in it, by a signal
+of this process to its main thread.
 """
 
+import math
 import os
 import signal
 import stat
@@ -15,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import IO, Any, Self
 
@@ -27,6 +32,10 @@ GRACE_S = 10.0
 
 STOPPED_AFTER_S = 2.0
 """What ends sooner is not stopped by the deadline: it is soon recorded, and nothing lost."""
+_UNHEEDED_S = 0.5
+"""So long after the time is over, and again, what the main thread is at is ended. A bound: what
+looks at the clock has ended by then."""
+_WAKES = getattr(signal, "SIGVTALRM", None)  # not every system has it
 
 
 class Stopped(PrecisionBisectError):
@@ -58,6 +67,7 @@ class _Limits:
         self.each_s: float | None = None
         self.over: Callable[[], bool] | None = None
         self.taken = threading.Lock()
+        self.wakes_main = False
         self.tell: Callable[[bool], object] | None = None
 
     def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
@@ -69,13 +79,20 @@ class _Limits:
 
     def watch(self, ended: threading.Event, total: str, per_call: str) -> None:
         """Stop what takes too long, until told that nobody limits any more."""
+        heeded = math.inf
         while not ended.wait(0.05):
             now = time.monotonic()
             if self.deadline is not None and now >= self.deadline:
                 begun = now - STOPPED_AFTER_S
                 self.stop(lambda call: call.begun < begun, total)  # noqa: B023
-            if self.over is not None and self.over():
+            if not time_is_over():
+                heeded = math.inf
+            else:
                 self.stop(lambda _: True, total)
+                heeded = min(heeded, now)
+                if now >= heeded + _UNHEEDED_S:
+                    self.wake_main()
+                    heeded = now
             if self.each_s is not None:
                 begun = now - self.each_s
                 self.stop(
@@ -84,13 +101,26 @@ class _Limits:
                     late=True,
                 )
 
+    def wake_main(self) -> None:
+        """Have the main thread look at the clock, if it answers: a signal ends its sleep, too."""
+        with self.changed:
+            if self.wakes_main and _WAKES is not None:
+                signal.pthread_kill(threading.main_thread().ident or 0, _WAKES)
+
 
 _LIMITS = _Limits()
+_SETS_LIMITS = (__file__, contextmanager.__code__.co_filename)
+
+
+def time_is_over() -> bool:
+    """Tell whether nothing is to go on."""
+    over = _LIMITS.over  # another thread may set it meanwhile
+    return over is not None and over()
 
 
 def look_at_clock() -> None:
     """Raise Stopped where the time is over: for loops that take long between calls."""
-    if _LIMITS.over is not None and _LIMITS.over():
+    if time_is_over():
         raise Stopped("the time was up", "give it more")
 
 
@@ -172,10 +202,35 @@ def _watched(total_s: float | None, each_s: float | None, begun: float) -> Itera
     )
     threading.Thread(target=_LIMITS.watch, args=(ended, *messages), daemon=True).start()
     try:
-        yield
+        with _main_thread_woken():
+            yield
     finally:
         ended.set()
         _LIMITS.deadline = _LIMITS.each_s = None
+
+
+@contextmanager
+def _main_thread_woken() -> Iterator[None]:
+    """Have the main thread look at the clock when it is woken, if the block is run by it."""
+    if _WAKES is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(_WAKES, partial(answer_between_imports, _look))
+    _LIMITS.wakes_main = True
+    try:
+        yield
+    finally:
+        # No signal is on its way any more: without a handler it would end the process.
+        with _LIMITS.changed:
+            _LIMITS.wakes_main = False
+        signal.signal(_WAKES, former)
+
+
+def _look(number: int, frame: FrameType | None) -> None:
+    """Look at the clock, but where what is over is just being set."""
+    del number
+    if frame is None or frame.f_code.co_filename not in _SETS_LIMITS:
+        look_at_clock()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from precision_bisect.errors import UsageError, said_by
-from precision_bisect.machine.stopping import AnswersSignals, Interrupted
+from precision_bisect.machine.stopping import AnswersSignals, Interrupted, Stopped
 
 _PACKAGE = Path(__file__).parents[1]
 # Different lines that a script may print. A bound.
@@ -175,8 +175,11 @@ def _raise_exit(here: int, status: int) -> NoReturn:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Tell a Ctrl-C from what a script raises by itself: where we answer signals, by its class."""
-    if isinstance(error, Interrupted):
+    """Tell a Ctrl-C, or the end of the time, from what a script raises by itself.
+
+    Where we answer signals, that is told by its class.
+    """
+    if isinstance(error, Interrupted | Stopped):
         return True
     handler = signal.getsignal(signal.SIGINT)
     ours = handler is signal.SIG_IGN or isinstance(

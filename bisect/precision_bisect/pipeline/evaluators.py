@@ -8,6 +8,7 @@ from pathlib import Path
 
 from precision_bisect.execution.executor import TrialTask
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
+from precision_bisect.machine.stopping import until
 from precision_bisect.pipeline.engine_ranking import RankedByEngine
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.protocols import Backend
@@ -61,7 +62,12 @@ def evaluators(prepared: Prepared, folder: Path) -> Iterator[Workers]:
         if prepared.case.options.rank_by == "engine":
             ranked = RankedByEngine(prepared=prepared, otherwise=workers.evaluate)
             workers = replace(workers, evaluate=ranked)
-        yield workers
+        try:
+            yield workers
+        finally:
+            # The end of the time is often why: what ends here must not be ended by it.
+            with until(lambda: False):
+                stack.close()
 
 
 @contextmanager

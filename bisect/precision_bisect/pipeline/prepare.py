@@ -51,7 +51,6 @@ from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
 from precision_bisect.judging.inputs.copies import Copies, copies_for
 from precision_bisect.machine.free_space import ENGINE, LEAST_BYTES, MODELS_PER_BUILD, Space
-from precision_bisect.machine.stopping import until
 from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.foreign import refused, unknown_to
 from precision_bisect.pipeline.loading import Loaded, load_run
@@ -213,13 +212,11 @@ class Prepared:
 
     def rest(self) -> None:
         """Free what the emulator and the reference hold, if it is much, until they are asked."""
-        # The end of the time is often why: what ends here must not be ended by it.
-        with until(lambda: False):
-            if not self.heavy:
-                return
-            self.refer.rest()
-            if isinstance(self.emulator, EmulatedBackend):
-                self.emulator.rest()
+        if not self.heavy:
+            return
+        self.refer.rest()
+        if isinstance(self.emulator, EmulatedBackend):
+            self.emulator.rest()
 
     @property
     def heavy(self) -> bool:

@@ -7,7 +7,12 @@ A `Search` is a generator that yields batches of proposals and receives their ou
 from collections.abc import Callable
 from typing import TypeAlias
 
-from precision_bisect.errors import PluginError, PrecisionBisectError, in_words
+from precision_bisect.errors import (
+    RAISED_BY_OTHERS,
+    PluginError,
+    PrecisionBisectError,
+    in_words,
+)
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.trial import Outcome, Proposal
@@ -58,7 +63,8 @@ def answered(search: Search[T], answer: Callable[[Batch], Search[Outcomes]]) -> 
 def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
     """Return the search of a strategy, which may be others' code.
 
-    Raises PluginError for whatever it raises, yields or ends with that it should not.
+    What is thrown into it ends it, with the plan that it ends with then, or without one. Raises
+    PluginError for whatever it raises, yields or ends with that it should not.
     """
     what = f"the strategy {strategy.name}"
     thrown: list[BaseException] = []
@@ -66,21 +72,29 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
     def is_plan(value: object) -> bool:
         return isinstance(value, Plan) and 0 <= value.mask <= Plan.all_high(problem.size).mask
 
-    def asked(batch: Batch) -> Search[Outcomes]:
+    def checked(batch: Batch) -> Batch:
         listed = isinstance(batch, tuple | list)
         if not listed or not all(isinstance(proposal, Proposal) for proposal in batch):
             raise PluginError(f"{what} yields no tuple of proposals", _PROTOCOL)
         if not all(is_plan(proposal.plan) for proposal in batch):
             raise PluginError(f"{what} proposes no plan of the layers", _PROTOCOL)
-        try:
-            return (yield tuple(batch))
-        except BaseException as error:  # of whoever answers
-            thrown.append(error)
-            raise
+        return tuple(batch)
 
     try:
-        plan = yield from answered(strategy.search(problem), asked)
-    except (Exception, SystemExit) as error:
+        search = strategy.search(problem)
+        batch = next(search)
+        while True:
+            try:
+                outcomes = yield checked(batch)
+            except BaseException as error:  # of whoever answers
+                thrown.append(error)
+                search.throw(error)
+                # It asks on, and would for ever.
+                raise
+            batch = search.send(outcomes)
+    except StopIteration as end:
+        plan = end.value
+    except RAISED_BY_OTHERS as error:
         if error in thrown or isinstance(error, PrecisionBisectError | MemoryError):
             raise
         raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
+from precision_bisect.machine.stopping import time_is_over
 from precision_bisect.protocols import Ledger
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.workers import InPlace, Workers
@@ -91,8 +92,11 @@ class InFlight:
                 ended(self._record(flight, flight.future))
 
     def finish(self, ended: Callable[[Trial], None]) -> None:
-        """Land everything, past what evaluations raise."""
-        while self._flying:
+        """Land everything, past what evaluations raise, until the time is over.
+
+        What has not ended by then may never end.
+        """
+        while self._flying and not time_is_over():
             with suppress(Exception):
                 self.land(ended)
 
