@@ -71,14 +71,16 @@ def _command(parser: Parser, groups: Mapping[str, Sequence[argparse.Action]]) ->
 
 
 def _exit_codes(parser: Parser) -> str:
-    """Return the end of a parser's help: what its exit codes mean, in lines or in a sentence."""
+    """Return the end of a parser's help: what its exit codes mean, in lines or as a list."""
     about = re.search(r"(exit codes.*?):(.*?)(?:\n\n|\Z)", parser.epilog or "", re.DOTALL)
     if about is None:
         return ""
     title, codes = about[1].capitalize(), textwrap.dedent(about[2].strip("\n"))
     if "\n" in codes:
         return f"\n{title}:\n\n```\n{codes}\n```\n"
-    return f"\n{_filled(f'{title}: {codes}')}.\n"
+    entries = (entry.partition(" ") for entry in re.split(r";\s+(?=\d)", codes.strip()))
+    listed = (_filled(f"- {code}: {meaning}", "  ") for code, _, meaning in entries)
+    return f"\n{title}:\n\n" + "".join(f"{entry}\n" for entry in listed)
 
 
 def _name(action: argparse.Action) -> str:
@@ -95,9 +97,14 @@ def _typed(action: argparse.Action) -> str:
     return {"?": f"[{name}]", "*": f"[{name} ...]"}.get(str(action.nargs), str(name))
 
 
-def _filled(text: str) -> str:
+def _filled(text: str, indent: str = "") -> str:
+    """Return a paragraph in lines, all but the first further in."""
     return textwrap.fill(
-        " ".join(text.split()), WIDTH, break_on_hyphens=False, break_long_words=False
+        " ".join(text.split()),
+        WIDTH,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 

@@ -347,9 +347,9 @@ class _Exploration:
 
 
 def _groups(problem: Problem, start: Plan) -> Search[list[Group]]:
-    """Return groups of the layers that a plan keeps, of near misses, and one of all others.
+    """Return groups of the layers that a plan keeps, of borderline ones, and one of all others.
 
-    Near misses are the groups whose keeping is forecast to save the most error for its cost.
+    Borderline are the groups whose keeping is forecast to save the most error for its cost.
     """
     kept = few_groups(start.indices, problem, KEPT_GROUPS)
     low = [layer for layer in range(problem.size) if layer not in start.kept]

@@ -1,4 +1,4 @@
-"""Figures, births of NaN and Inf, ways to the outputs, and near misses."""
+"""Figures, births of NaN and Inf, ways to the outputs, and borderline layers."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from precision_bisect.explaining.diagnosis.holding import Magnitudes
 from precision_bisect.explaining.diagnosis.instrument import Emulator, Instrument
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import FP16
-from precision_bisect.pipeline.explanation import NEAR_MISSES
+from precision_bisect.pipeline.explanation import MOST_BORDERLINE
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Sample
@@ -168,7 +168,7 @@ def test_the_instrument_shows_what_the_plan_stores(tmp_path: Path) -> None:
 
 
 def test_a_run_writes_its_diagnosis(tmp_path: Path) -> None:
-    """diagnosis.json has kept layers and near misses, as result.json has the causes."""
+    """diagnosis.json has kept and borderline layers, as result.json has the causes."""
     body = OVERFLOW.replace("y = Mul(s, k)", "t = Mul(s, k) u = Neg(t) y = Abs(u)")
     path = save(parse(body), tmp_path)
     feeds: list[Sample] = [{"x": np.array([300], np.float32)}]
@@ -180,7 +180,7 @@ def test_a_run_writes_its_diagnosis(tmp_path: Path) -> None:
     assert 1 == found["schema"]
     near = [each["layer"] for each in found["layers"] if not each["kept"]]
     assert set(near) <= {"node_of_u", "node_of_y"}
-    assert len(near) <= NEAR_MISSES
+    assert len(near) <= MOST_BORDERLINE
     assert [] != found["spread"]
 
 

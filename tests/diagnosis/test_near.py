@@ -1,10 +1,10 @@
-"""Near misses: by what the search paid for a layer, and by what the emulator said of it alone."""
+"""Borderline layers: by what the search paid for one, and what the emulator said of it alone."""
 
 import math
 
 import pytest
 
-from precision_bisect.pipeline.explanation import NEAR_MISSES, NearMiss, near_misses
+from precision_bisect.pipeline.explanation import MOST_BORDERLINE, Borderline, borderline_layers
 from precision_bisect.plan import Plan
 from precision_bisect.trial import (
     Kind,
@@ -45,12 +45,12 @@ def without(*dropped: int) -> list[int]:
 
 def found(
     trials: list[Trial], kept: list[str] | None = None, tolerance: float | None = 1.0
-) -> dict[str, NearMiss]:
-    """Return the near misses of these trials."""
-    return near_misses(NAMES, kept or [], trials, tolerance=tolerance, error=0.75)
+) -> dict[str, Borderline]:
+    """Return the borderline layers of these trials."""
+    return borderline_layers(NAMES, kept or [], trials, tolerance=tolerance, error=0.75)
 
 
-def test_a_drop_that_was_dear_is_a_near_miss() -> None:
+def test_a_drop_that_was_dear_is_borderline() -> None:
     """The error that dropping one layer added counts, in the smallest plan where it was seen."""
     trials = [
         trial([0, 1, 2, 3], 0.1),
@@ -76,7 +76,7 @@ def test_a_drop_that_helped_is_told_so() -> None:
 
 
 def test_what_failed_was_not_paid_for() -> None:
-    """A drop that did not pass is no near miss of that layer: it stayed then."""
+    """A drop that did not pass makes no borderline layer: it stayed then."""
     assert {} == found([trial([0, 1], 0.2), trial([0], 3.0)])
 
 
@@ -94,10 +94,10 @@ def test_the_emulators_single_errors_count() -> None:
 
 
 def test_there_are_few_and_none_where_nothing_is_near() -> None:
-    """The dearest are told; ranks alone make no near miss, and neither does a check."""
+    """The dearest are told; ranks alone make no layer borderline, and neither does a check."""
     dear = [trial(without(i), 0.5 + i / 100, Phase.RANKING) for i in range(10)]
     assert ["n9", "n8", "n7", "n6", "n5"] == list(found(dear))
-    assert NEAR_MISSES == len(found(dear))
+    assert MOST_BORDERLINE == len(found(dear))
     cheap = [trial(without(i), 0.01, Phase.RANKING) for i in range(10)]
     assert {} == found(cheap)
     assert {} == found(dear, tolerance=None)

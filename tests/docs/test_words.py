@@ -20,7 +20,7 @@ TABLE_WORDS = 110
 PAGES = [
     REPO / "README.md",
     REPO / "CHANGELOG.md",
-    *sorted(path for path in (REPO / "docs").glob("*.md") if path.name != "reference.md"),
+    *sorted((REPO / "docs").glob("*.md")),
     *(REPO / root / "README.md" for root in ("benchmarks", "strategies", "reports")),
 ]
 

@@ -8,6 +8,8 @@ import pytest
 
 from patience import PATIENCE_S
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no timers to wait by")
+
 COMES_INSIDE = """
 import os, signal
 os.kill(os.getpid(), signal.SIGINT)
@@ -30,19 +32,29 @@ def look(frame, event, function):
 sys.setprofile(look)
 """
 """Python drops what is raised there, where a callback gives a lock back."""
-SCRIPT = """
+BEGINS = """
 import os, signal, sys, threading
 from precision_bisect.machine import interrupts, stopping
-{how}
+"""
+IMPORTS = """
 try:
     import native
     threading.Event().wait(60)
 except KeyboardInterrupt:
-    print(sys.modules["native"].WHOLE)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers to wait by")
+def printed(script: str, module: str, folder: Path) -> str:
+    """Return what a script prints that imports this module, once it has ended well."""
+    (folder / "native.py").write_text(module)
+    command = [sys.executable, "-c", f"{BEGINS}{script}"]
+    done = subprocess.run(
+        command, cwd=folder, check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("how", "module"),
     [(COMMANDS, COMES_INSIDE), (SEARCHES, COMES_INSIDE), (AT_LOCK, "")],
@@ -52,62 +64,30 @@ def test_an_import_is_whole_before_it_is_interrupted(
     how: str, module: str, tmp_path: Path
 ) -> None:
     """Else one that is interrupted half way leaves what no library is made for, or its lock."""
-    (tmp_path / "native.py").write_text(f"{module}WHOLE = True")
-    words = [sys.executable, "-c", SCRIPT.format(how=how)]
-    done = subprocess.run(
-        words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert (0, "True\n", "") == (done.returncode, done.stdout, done.stderr)
+    script = f'{how}{IMPORTS}    print(sys.modules["native"].WHOLE)'
+    assert "True\n" == printed(script, f"{module}WHOLE = True", tmp_path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers to wait by")
 def test_a_process_that_ends_meanwhile_is_not_ended_by_its_timer(tmp_path: Path) -> None:
     """What is done is done: the exit code stays that of the command."""
-    (tmp_path / "native.py").write_text(COMES_INSIDE)
     script = f"""
-import atexit, signal
-from precision_bisect.machine import interrupts
+import atexit
 {COMMANDS}
 interrupts._AGAIN_S = 3600.0
 atexit.register(lambda: print(signal.getitimer(signal.ITIMER_REAL)))
 import native
 print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert (0, "True\n(0.0, 0.0)\n", "") == (done.returncode, done.stdout, done.stderr)
+    assert "True\n(0.0, 0.0)\n" == printed(script, COMES_INSIDE, tmp_path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no timers to wait by")
 def test_the_alarm_of_a_caller_comes_back(tmp_path: Path) -> None:
     """Whoever calls the API may limit it by SIGALRM, which waits for the import's end, too."""
-    (tmp_path / "native.py").write_text(COMES_INSIDE)
     script = f"""
-import threading
-from precision_bisect.machine import interrupts
-import signal
 def late(*_): pass
 signal.signal(signal.SIGALRM, late)
 signal.setitimer(signal.ITIMER_REAL, 1e6)
-{COMMANDS}
-try:
-    import native
-    threading.Event().wait(60)
-except KeyboardInterrupt:
+{COMMANDS}{IMPORTS}
     print(signal.getsignal(signal.SIGALRM) is late, signal.getitimer(signal.ITIMER_REAL)[0] > 9e5)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert (0, "True True\n", "") == (done.returncode, done.stdout, done.stderr)
+    assert "True True\n" == printed(script, COMES_INSIDE, tmp_path)

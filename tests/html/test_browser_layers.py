@@ -200,7 +200,7 @@ def test_a_layer_tells_what_is_known_of_it(opened: Open, report: Path) -> None:
 
 
 def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) -> None:
-    """Why not FP16 and why not INT8, each with its histogram; near misses say what they take."""
+    """Why not FP16 and why not INT8, each with its histogram; borderline ones say their share."""
     folder = run_folders.write_run(tmp_path, NAMES, KEPT)
     counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
     scaled = Histogram(lowest_exponent=-3, scaled=True, counts=counts)

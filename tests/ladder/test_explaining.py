@@ -59,7 +59,7 @@ def test_each_rung_is_explained_in_its_own_types(entries: list[dict[str, Any]]) 
     assert ["third", "third", "third"] == [each["hurts"]["path"][-1] for each in kept]
 
 
-def test_near_misses_are_of_their_rung(entries: list[dict[str, Any]]) -> None:
+def test_borderline_layers_are_of_their_rung(entries: list[dict[str, Any]]) -> None:
     """What nearly could not be INT8 says how much of the tolerance it takes."""
     near = {each["layer"]: each for each in entries if not each["kept"]}
     assert {"first", "third"} == near.keys()

@@ -158,12 +158,11 @@ def test_what_comes_back_is_bounded(board: Boards, tmp_path: Path) -> None:
     with pytest.raises(TooLargeError, match=r"output-0\.json from one is over 1 MiB"):
         call(hole)
     for archiver in ("exec cat /dev/zero", 'exec /bin/tar "$@" --sparse'):
-        tar = board.each[0].tools / "tar"
-        tar.write_text(f'#!/bin/sh\ncase $1 in cf) {archiver};; esac\nexec /bin/tar "$@"\n')
-        tar.chmod(0o755)
-        wc = board.each[0].tools / "wc"
-        wc.write_text("#!/bin/sh\necho 1\n")
-        wc.chmod(0o755)
+        archives = f'case $1 in cf) {archiver};; esac\nexec /bin/tar "$@"'
+        for name, does in (("tar", archives), ("wc", "echo 1")):
+            tool = board.each[0].tools / name
+            tool.write_text(f"#!/bin/sh\n{does}\n")
+            tool.chmod(0o755)
         with pytest.raises(TooLargeError, match="from one is over 1 MiB"):
             call(hole)
 
@@ -190,18 +189,17 @@ def test_inputs_go_there_once(board: Boards, tmp_path: Path) -> None:
     calls = [call.split("\n")[:-1] for call in seen.read_text().split("-\n")[:-1]]
     # The number of a file's node changes as it is unpacked once more.
     assert 1 == len({call[0] for call in calls}), calls
-    assert [0, 2, 0] == [sum("feed" in line or len(line) == 64 for line in c) for c in calls], (
-        calls
-    )
+    copied = [sum("feed" in line or len(line) == 64 for line in call) for call in calls]
+    assert [0, 2, 0] == copied, calls
     assert [1, 1, 1] == [sum(line.endswith(".onnx") for line in call) for call in calls]
 
 
 def test_a_plan_that_does_not_build_is_an_outcome(board: Boards, tmp_path: Path) -> None:
     """What trtexec says of it is told."""
     write_tool(board.each[0].tools, PLANS + "echo '[E] Error[9]: no kernel'; exit 1;; esac")
-    model = load_model(tiny_model(tmp_path))
+    made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
     with pytest.raises(BackendFailure) as failed:
-        backend(board, model, tmp_path).build(Plan.of(()))
+        made.build(Plan.of(()))
     assert TrialStatus.BUILD_FAILED is failed.value.outcome.status
     assert "Error[9]: no kernel" == failed.value.outcome.message
 
@@ -251,9 +249,9 @@ def test_a_trial_that_ends_its_connection_is_crashed(board: Boards, tmp_path: Pa
     calls.chmod(0o666)
     kills = f"echo >> {calls}; pkill -KILL -u $(id -u) -x sshd; sleep 600"
     write_tool(board.each[0].tools, f"{PLANS}{kills};; esac")
-    model = load_model(tiny_model(tmp_path))
+    made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
     with pytest.raises(BackendFailure) as failed:
-        backend(board, model, tmp_path).build(Plan.of(()))
+        made.build(Plan.of(()))
     outcome = failed.value.outcome
     assert (TrialStatus.CRASHED, None) == (outcome.status, outcome.verdict)
     assert outcome.message.startswith("lost: one: ")
@@ -366,8 +364,7 @@ def test_without_any_board_the_run_ends_in_one_line(
     board: Boards, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What was tried is in the ledger; nothing of it is a verdict."""
-    model = load_model(tiny_model(tmp_path))
-    made = backend(board, model, tmp_path)
+    made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
     with made.build(Plan.of(())) as engine:
         board.each[0].cut()
         with pytest.raises(ExecutorError, match=r"no host can be reached: one: .*--resume"):

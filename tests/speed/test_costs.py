@@ -1,5 +1,6 @@
 """What keeping layers costs, from real graphs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from paced import chain
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.plan_costs import CostGraph, Value
+from precision_bisect.runs.results.speed_report import RANK_CORRELATION, RANK_CORRELATIONS
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.roofline import (
     KERNEL_MS,
@@ -23,6 +25,8 @@ from precision_bisect.search.speed.roofline import (
     operator_ms,
     product_ms,
 )
+
+RESULTS = "benchmarks/results/estimates.json"
 
 
 def saved(
@@ -283,3 +287,11 @@ def test_keeping_a_layer_is_never_free(graph: CostGraph) -> None:
 def test_clusters_are_the_connected_parts() -> None:
     """In a chain they are the runs of consecutive layers."""
     assert [(0, 1), (3,), (5, 6, 7)] == chain([1.0] * 9).clusters([7, 0, 3, 6, 1, 5])
+
+
+def test_the_rank_correlation_is_that_of_the_benchmark() -> None:
+    """What is said of estimates was measured: the median of its networks, and the range."""
+    benchmark = json.loads((Path(__file__).parents[2] / RESULTS).read_text())
+    estimates = [row["estimate"] for row in benchmark["rows"]]
+    assert (min(estimates), max(estimates)) == pytest.approx(RANK_CORRELATIONS, abs=0.006)
+    assert benchmark["median"]["estimate"] == pytest.approx(RANK_CORRELATION, abs=0.006)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 import oracles
 import tiny
 from effort import examples
+from final_screens import words
+from models import parse, save, with_weights
+from precision_bisect import find
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.pipeline.course import Course, flow
@@ -25,10 +29,12 @@ from precision_bisect.pipeline.risk import (
 )
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Sample
+from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.unseen import SAFE, Estimate, OverSamples, as_safe
+from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.search.driver import Driver
-from precision_bisect.trial import OneByOne, Outcome
+from precision_bisect.trial import OneByOne, Outcome, Phase
 from precision_bisect_strategies.guided import Guided
 from simulated import SIZE, Simulated, driver_of, samples
 
@@ -176,3 +182,24 @@ def test_a_risk_is_a_share(risk: float) -> None:
     """What is no share up to a half is refused in one line."""
     with pytest.raises(UsageError, match="no share of inputs to bear"):
         replace(Options(model=Path("m.onnx")), risk=risk)
+
+
+def test_where_a_network_selects_no_share_of_unseen_inputs_is_said(tmp_path: Path) -> None:
+    """An input flips a choice or not: how errors spread over others tells nothing of it."""
+    weights = {"w0": np.random.default_rng(0).normal(0, 0.125, (64, 64)).astype(np.float32)}
+    text = """(float[16, 64] x) => (float[16, 64] y, float[16, 1] z) <int64[1] k = {1}> {
+      [mm0] a = MatMul(x, w0) [act0] y = Tanh(a) [top] z, i = TopK(a, k) }"""
+    rng = np.random.default_rng(7)
+    inputs = [{"x": rng.normal(0, 2, (16, 64)).astype(np.float32)} for _ in range(4)]
+    run = partial(find, save(with_weights(parse(text), weights), tmp_path), inputs=inputs)
+    loose = run(tol=10.0, out=tmp_path / "loose", threads=1)
+    limit = 1.01 * (loose.error_max or 0.0)
+    tight = run(tol=limit, out=tmp_path / "tight", threads=1)
+    (low,) = {
+        overshoot(trial.outcome, limit) > 1
+        for trial in read_ledger(tmp_path / "tight" / LEDGER).own
+        if trial.proposal.phase is Phase.PREFLIGHT and not trial.proposal.plan
+    }
+    assert low and tight.deploy is not None and tight.tf32 is not None
+    assert (None, None) == (tight.deploy.unseen_share, tight.tf32.fp32_unseen)
+    assert "of unseen inputs may be over" not in words(tight)

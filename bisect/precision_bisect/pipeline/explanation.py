@@ -1,6 +1,6 @@
-"""From an answer to the reasons for it, to near misses, and to what would change it.
+"""From an answer to the reasons for it, to borderline layers, and to what would change it.
 
-Near misses are layers that run low in an answer, and take much of the tolerance there.
+Borderline layers run low in an answer, and take much of the tolerance there.
 """
 
 import heapq
@@ -35,15 +35,15 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.speed.costs import inference_work
 from precision_bisect.trial import Kind, Outcome, Phase, SampleSet, Trial
 
-NEAR_MISSES = 5
-"""Near misses that are explained, at most: those that take most. A bound for readers."""
+MOST_BORDERLINE = 5
+"""Borderline layers that are explained, at most: those that take most. A bound for readers."""
 NEAR_SHARE = 0.1
-"""Share of the tolerance from which a layer that runs low is a near miss. Half: 5 of 20 models are
+"""Share of the tolerance from which a layer that runs low is borderline. Half: 5 of 20 models are
 told otherwise; double: 6 of 20 models are told otherwise, in benchmarks/constants.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearMiss:
+class Borderline:
     """What a layer takes of the tolerance, by errors on its scale; None for what was not tried.
 
     `alone` is the error with this layer alone low, from the ranking or a trial. `added` is the
@@ -83,15 +83,15 @@ class NearMiss:
         return Sign(f"{words} {{error:.3g}}{part}", error=error, share=share)
 
 
-def near_misses(
+def borderline_layers(
     names: Sequence[str],
     kept: Sequence[str],
     trials: Sequence[Trial],
     *,
     tolerance: float | None,
     error: float | None,
-) -> dict[str, NearMiss]:
-    """Return the near misses, those that take most of the tolerance first.
+) -> dict[str, Borderline]:
+    """Return the borderline layers, those that take most of the tolerance first.
 
     `names` are the candidates, `kept` those of them that the answer keeps, `error` is the
     answer's. There are none without a tolerance, or with a tolerance of 0.
@@ -100,14 +100,14 @@ def near_misses(
         return {}
     alone, added = dict(_alone(len(names), trials)), dict(_added(len(names), trials))
     misses = {
-        names[i]: NearMiss(
+        names[i]: Borderline(
             alone=alone.get(i), added=added.get(i), tolerance=tolerance, error=error
         )
         for i in sorted(alone.keys() | added.keys())
         if names[i] not in set(kept)
     }
     near = [name for name, miss in misses.items() if miss.share >= NEAR_SHARE]
-    first = sorted(near, key=lambda name: -misses[name].share)[:NEAR_MISSES]
+    first = sorted(near, key=lambda name: -misses[name].share)[:MOST_BORDERLINE]
     return {name: misses[name] for name in first}
 
 
@@ -151,7 +151,7 @@ LEAST_ADVICE_S = 5.0
 class Answer:
     """A plan to explain, by what is recorded of it; `trials` are the search's.
 
-    `culprits` are explained, too, and in place of near misses where nothing was `found` that
+    `culprits` are explained, too, and in place of borderline layers where nothing was `found` that
     holds. If it is `late`, only values of one FP32 run explain, and
     nothing is tried. Advice may take the `allowance`. The `fused` form keeps layers, with an
     outcome.
@@ -167,7 +167,7 @@ class Answer:
 
 
 class Explained(NamedTuple):
-    """Findings on kept layers and near misses, with advice; and on other culprits."""
+    """Findings on kept and borderline layers, with advice; and on other culprits."""
 
     findings: Findings
     culprits: Sequence[Finding] = ()
@@ -213,13 +213,13 @@ def seen_in_engine(explained: Explained, errors: TensorErrors | None) -> Explain
 
 
 def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Explained]:
-    """Explain the kept layers, the near misses and the culprits, and advise by trials.
+    """Explain the kept layers, the borderline layers and the culprits, and advise by trials.
 
     The answer stands without an explanation: where explaining fails, nothing is found. Raises
     Stopped where the time ends.
     """
     case = prepared.case
-    near = near_misses(
+    near = borderline_layers(
         [str(name) for name in case.model.table.names],
         answer.record.kept,
         answer.trials if answer.found else (),
@@ -326,8 +326,8 @@ def with_advice(
         prepared.rest()
 
 
-def _with_miss(finding: Finding, near: Mapping[str, NearMiss]) -> Finding:
-    """Return the finding with the layer's share of the tolerance, if it is a near miss."""
+def _with_miss(finding: Finding, near: Mapping[str, Borderline]) -> Finding:
+    """Return the finding with the layer's share of the tolerance, if it is borderline."""
     miss = near.get(finding.layer)
     if miss is None:
         return finding

@@ -155,9 +155,9 @@ def target_parser() -> Parser:
     parser = Parser(
         "target",
         description="Judge a finished run on a machine that has only trtexec and a shell. --write "
-        "makes a folder for it: plans as strongly typed models for TensorRT 10 or 11, or with "
-        "--typing weak as names of layers for 8.4 to 10, samples, and judge.sh, which builds and "
-        "runs them. --read judges what came back, and records it in target.json and the report. "
+        "makes a folder of samples, judge.sh and plans: typed models for TensorRT 10 or 11, or "
+        "with --typing weak names of layers for 8.4 to 10. judge.sh builds and runs them. "
+        "--read judges what came back, and records it in target.json and the report. "
         "Engine flags that are left out are as the run had them.",
         short_usage="precision-bisect target RUN (--write DIR | --read DIR) [flags]",
         everyday=("write", "read", "check", "typing"),

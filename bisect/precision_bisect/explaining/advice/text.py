@@ -28,7 +28,7 @@ def advice_text(findings: Findings, *, verbose: bool = False) -> str:
     lines = [*_verdict(findings), ""]
     for advice in findings.advice:
         lines += _advice(advice, verbose=verbose)
-    # Kept ones before near misses.
+    # Kept ones before borderline ones.
     first = sorted(findings.layers, key=lambda finding: not finding.kept)[:_MOST_LAYERS]
     layers = findings.layers if verbose else first
     for finding in layers:
@@ -100,7 +100,7 @@ def _layer(finding: Finding, whole: str, *, verbose: bool) -> Iterator[str]:
     drop, alone = (_number(figures.get(key)) for key in ("drop_error", "alone_error"))
     without = f"; without it: error {drop}" if drop else ""
     yield from _wrapped(f"{finding.cause}{types}: {finding.evidence}{without}", 2)
-    # A near miss has the figure in its evidence.
+    # A borderline layer has the figure in its evidence.
     if alone and finding.kept:
         yield f"  alone low: error {alone}"
     if not verbose:

@@ -88,7 +88,7 @@ class Finding:
 
     `name` is that of the layer, too, `operator` its ONNX operator, `module` the part of the source
     that it belongs to. `kept` is
-    False for a near miss. `low` is the type that it cannot have, `high` the one that it has
+    False for a borderline layer. `low` is the type that it cannot have, `high` the one that it has
     instead. `figures` differ with the cause. `advice` has the ids of what would help.
     """
 

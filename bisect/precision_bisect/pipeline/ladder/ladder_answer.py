@@ -319,8 +319,9 @@ def explain_ladder(climbed: Climbed, budget: Budget, observer: Observer) -> Find
     """Return the findings of all rungs, in network order: why a layer is kept comes first.
 
     A layer has one entry for each rung below its type on which it has a form. The one for the next
-    lower type rests on trials, those further down on its values alone. A near miss of one rung may
-    be kept by the next. Rungs without an answer are left out. A budget that is late tries nothing.
+    lower type rests on trials, those further down on its values alone. What is borderline on one
+    rung may be kept by the next. Rungs without an answer are left out. A budget that is late tries
+    nothing.
     """
     parts = [
         part

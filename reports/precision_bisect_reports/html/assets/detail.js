@@ -46,7 +46,7 @@ function knownOf(layer, found) {
   const rows = [];
   const kept = keptByLayer.get(layer);
   const cause = found?.cause ?? kept?.cause;
-  if (found?.cause) diagnosesByLayer.get(layer).forEach((row) => rows.push([row.kept ? whyNot(row) : "Near miss", `${row.cause}: ${row.evidence}`]));
+  if (found?.cause) diagnosesByLayer.get(layer).forEach((row) => rows.push([row.kept ? whyNot(row) : "Borderline", `${row.cause}: ${row.evidence}`]));
   else if (cause) rows.push(["Why", `${cause}: ${kept.evidence}`]);
   else if (textAt(layers.reason, layer)) rows.push(["Why", textAt(layers.reason, layer)]);
   if (found?.hurts) rows.push(["Hurts", hurtsText(found.hurts)]);

@@ -59,7 +59,7 @@ function drawMisses() {
   if (!rows.length || !data.answer.answered) return;
   const takes = (row) => `${spell(100 * number(row.figures.share), 2)} %`;
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Runs"] : []), "Takes", "Cause", "Evidence"];
-  byId("misses").append(el("h3", {}, "Near misses"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
+  byId("misses").append(el("h3", {}, "Borderline layers"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
     [keptName([nameOf(row.layer)]), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
 }
 
