@@ -71,7 +71,7 @@ def to_deploy(result: Result) -> str:
     plan, tf32 = result.deploy, result.tf32
     if plan is None:
         return ""
-    own = "the fewest layers"
+    own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
         own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
         own = "norms put together, " * plan.fused + own
