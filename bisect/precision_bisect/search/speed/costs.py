@@ -116,7 +116,7 @@ def weight_graph(model: Model) -> CostGraph:
         weights = {weight for name in node.input for weight in holding.get(name, ())}
         if exclusions.get(node.name) is Exclusion.FOLLOWER:
             moved |= weights
-            holding.update({name: weights for name in node.output})
+            holding.update(dict.fromkeys(node.output, weights))
         elif node.name in numbers:
             for weight in weights:
                 readers[weight].add(numbers[node.name])
