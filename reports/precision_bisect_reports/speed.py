@@ -95,7 +95,7 @@ def to_deploy(result: Result) -> str:
         mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
         return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, result)}"
     own += may_be_over(plan.unseen_share)
-    own += f"; {weights(result)}" * result.seeks_smallest
+    own += f"; {weights(result)}" * (result.options.get("objective") == "smallest")
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
