@@ -13,6 +13,7 @@ from precision_bisect.runs.results.speed_report import (
     SpeedReport,
 )
 from precision_bisect.runs.results.unseen import as_safe
+from precision_bisect.runs.runfolder import FP32_MODEL
 from precision_bisect.runs.saved_options import time_batch_of, typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
@@ -88,6 +89,9 @@ def to_deploy(result: Result) -> str:
             fp32 = "FP32 with TF32"
         beside = high
     if result.fp32_wins:
+        if result.fp32_form is not None or result.interface is not None:
+            # The file that was given has 16-bit floats of its own.
+            fp32 = fp32.replace("FP32", f"FP32 ({FP32_MODEL})", 1)
         if result.gains_nothing and not result.deploys_fused:
             return fp32
         gain = plan.fp32_gain(tf32)

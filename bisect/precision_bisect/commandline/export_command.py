@@ -36,7 +36,8 @@ from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 class Exported:
     """The folder that was written to, for each file why it could not be, or None, and a remark.
 
-    `plan` says what the files hold, and where FP32 is deployed instead. `recheck` is what a fresh process made of the typed model, None where there is none.
+    `plan` says what the files hold, and where FP32 is deployed instead. `recheck` is what a fresh
+    process made of the typed model, None where there is none.
     """
 
     folder: Path
@@ -98,7 +99,7 @@ def export(
         instead = wanted.point == DEPLOY and case.finished.result.fp32_wins
         return Exported(
             folder=folder.path,
-            plan=wanted.summary() + "; what to deploy is FP32, the model as given" * instead,
+            plan=wanted.summary() + f"; FP32 is faster: deploy {wanted.by_name.name}" * instead,
             reasons={**reasons, **judging},
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(case, folder.path, wanted, judging),
