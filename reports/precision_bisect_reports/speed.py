@@ -13,6 +13,7 @@ from precision_bisect.runs.results.speed_report import (
     SpeedReport,
 )
 from precision_bisect.runs.results.unseen import as_safe
+from precision_bisect.runs.runfolder import FP32_MODEL
 from precision_bisect.runs.saved_options import time_batch_of, typing_of
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, NEWS, Form, Row
 
@@ -71,7 +72,7 @@ def to_deploy(result: Result) -> str:
     plan, tf32 = result.deploy, result.tf32
     if plan is None:
         return ""
-    own = "the fewest layers"
+    own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
         own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
         own = "norms put together, " * plan.fused + own
@@ -88,6 +89,9 @@ def to_deploy(result: Result) -> str:
             fp32 = "FP32 with TF32"
         beside = high
     if result.fp32_wins:
+        if result.fp32_form is not None or result.interface is not None:
+            # The file that was given has 16-bit floats of its own.
+            fp32 = fp32.replace("FP32", f"FP32 ({FP32_MODEL})", 1)
         if result.gains_nothing and not result.deploys_fused:
             return fp32
         gain = plan.fp32_gain(tf32)
@@ -95,6 +99,7 @@ def to_deploy(result: Result) -> str:
         mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
         return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, result)}"
     own += may_be_over(plan.unseen_share)
+    own += f"; {weights(result)}" * (result.options.get("objective") == "smallest")
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""

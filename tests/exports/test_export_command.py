@@ -54,7 +54,7 @@ def test_a_finished_run_is_exported_beside_its_result(
     for name in EVERY.difference(JUDGING):
         (run / name).unlink(missing_ok=True)
     said = export(path, None, None, {}).to_text()
-    assert said.splitlines()[0] == f"written to {run}"
+    assert said.startswith(f"written to {run}: {len(KEPT)} of ")
     written, _, missing = said.partition("\nnot written\n")
     assert WRITTEN == sorted(line.strip() for line in written.splitlines()[1:])
     assert f"  {TORCH_AUTOCAST}: the model has no names of PyTorch's modules\n" == missing

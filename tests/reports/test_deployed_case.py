@@ -158,6 +158,16 @@ def test_fp32_that_engines_time_as_fast_is_deployed_only_where_it_is_the_choice(
     assert "deploy FP32" not in with_tf32(replace(alone, tf32=unsafe))
 
 
+def test_the_smallest_plan_is_deployed_however_slow_it_is() -> None:
+    """Who cannot hold the model has no use for FP32, whose weights are twice as large."""
+    smallest = replace(FP32, options={"objective": "smallest"})
+    told = to_deploy(smallest)
+    assert FP32.fp32_wins and not smallest.fp32_wins
+    assert "MiB of weights" in told and "0.67 to 2 times as fast as FP32" in told
+    heavy = replace(PLAN, time=0.1, weight_bytes=PLAN.high_weight_bytes)
+    assert replace(smallest, deploy=heavy).fp32_wins
+
+
 def test_what_is_built_is_called_what_the_files_hold() -> None:
     """Where nothing is kept, but the safer plan to deploy keeps some."""
     plan = replace(PLAN, kept=KEPT[:1], time=1.5, fused=False)

@@ -316,18 +316,21 @@ def test_the_fewest_alone(
     assert sorted(fewest.kept) == layers_in(tmp_path)
 
 
-def test_there_is_none_where_nothing_is_kept(model: Path, tmp_path: Path) -> None:
-    """Where all can run low that is deployed: estimates of two Casts do not speak against it.
-
-    ViT, U-Net and a decoder, all low, are 1.2 to 1.6 times as fast as FP32 with TF32 on an H200.
-    """
+@pytest.mark.parametrize(("batch", "fp32_wins"), [(16, True), (2**16, False)])
+def test_where_nothing_is_kept_every_layer_low_stands_beside_fp32(
+    model: Path, tmp_path: Path, batch: int, *, fp32_wins: bool
+) -> None:
+    """By estimate, and in no trial more: two Casts cost more than so small a network saves."""
     small = [{"x": np.float32(0.1) * sample["x"]} for sample in samples()]
-    asked = find(model, tol=10.0, inputs=small, out=tmp_path, threads=1)
-    assert (Status.NOTHING_TO_KEEP, None, "fewest") == (
-        asked.status,
-        asked.deploy,
-        asked.export_point,
-    )
+    engine = EngineSettings(time_batch=batch)
+    run = find(model, tol=10.0, inputs=small, out=tmp_path, threads=1, engine=engine)
+    assert Status.NOTHING_TO_KEEP is run.status and run.deploy is not None
+    assert ("deploy", "deploy", ()) == (run.export_point, run.promises_of, (*run.deploy.kept,))
+    assert fp32_wins is run.fp32_wins and run.tf32_on is run.deploy.tf32 is True
+    beside = "as fast as every layer in FP16" if fp32_wins else "every layer in FP16; by estimate"
+    assert beside in words(run) and ("deploy FP32: TF32 holds" in words(run)) is fp32_wins
+    phases = {trial.proposal.phase for trial in read_ledger(tmp_path / LEDGER).trials}
+    assert Phase.SPEED not in phases
     assert tmp_path == export(model, tmp_path, None, {}, "deploy").folder
     assert [] == layers_in(tmp_path)
 

@@ -36,10 +36,12 @@ from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 class Exported:
     """The folder that was written to, for each file why it could not be, or None, and a remark.
 
-    `recheck` is what a fresh process made of the typed model, None where there is none.
+    `plan` says what the files hold, and where FP32 is deployed instead. `recheck` is what a fresh
+    process made of the typed model, None where there is none.
     """
 
     folder: Path
+    plan: str
     reasons: Mapping[str, str | None]
     remark: str = ""
     recheck: Recheck | None = None
@@ -52,7 +54,7 @@ class Exported:
 
     def to_text(self) -> str:
         """Return one line per file, those that could not be written last, with the reason."""
-        lines = [f"written to {printable(str(self.folder))}"]
+        lines = [f"written to {printable(str(self.folder))}: {self.plan}"]
         if self.recheck is not None and self.recheck.refutes:
             lines.insert(0, f"do not use {MIXED_MODEL}: {printable(self.recheck.message)}")
         lines += [f"  {name}" for name, reason in self.reasons.items() if reason is None]
@@ -63,7 +65,8 @@ class Exported:
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
-        plain: dict[str, object] = {"folder": str(self.folder), "files": dict(self.reasons)}
+        plain: dict[str, object] = {"folder": str(self.folder), "plan": self.plan}
+        plain["files"] = dict(self.reasons)
         plain["recheck"] = plain_json.plain(self.recheck)
         plain |= {"remark": self.remark} if self.remark else {}
         return json.dumps(plain, indent=2) + "\n"
@@ -93,8 +96,10 @@ def export(
         folder = RunFolder(where)
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
+        instead = wanted.point == DEPLOY and case.finished.result.fp32_wins
         return Exported(
             folder=folder.path,
+            plan=wanted.summary() + f"; FP32 is faster: deploy {wanted.by_name.name}" * instead,
             reasons={**reasons, **judging},
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(case, folder.path, wanted, judging),

@@ -52,6 +52,7 @@ from precision_bisect.pipeline.judged_answer import (
     loop_steps,
     low_share,
     timings,
+    told_of_deploy,
     without_verdict,
 )
 from precision_bisect.pipeline.made_files import deployed_with
@@ -325,12 +326,11 @@ def _effort(run: _Ended) -> EffortSection:
 
 
 def _deploy(run: _Ended) -> PlanToDeploy | None:
-    """Return the plan to deploy, with what runs low in it; None where there is none."""
-    deploy = run.ending.deploy
-    if deploy is None:
+    """Return the plan to deploy, with what its file holds; None where there is none."""
+    if (deploy := run.ending.deploy) is None or (fewest := run.answer.plan) is None:
         return None
-    form = run.fused.prepared if deploy.record.fused and run.fused is not None else None
-    return replace(deploy.record, low_share=low_share(form or run.prepared, deploy.plan))
+    fused = run.fused if deploy.record.fused else None
+    return told_of_deploy(run.prepared, fused and fused.prepared, deploy, fewest)
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, takewhile
 
 from precision_bisect.machine.stopping import Stopped
@@ -160,27 +161,29 @@ def with_tf32_first(
 ) -> Search[Sequence[Deployable]]:
     """Return a plan as libraries run it, with TF32, where it holds so; then as it was judged.
 
-    TF32 is left out, too, where it has no room with it but without, and where TF32 changes
-    nothing. A fused form stands beside the run `of_file`.
+    TF32 is left out, too, where it has no room with it but without. A plan that it does not change
+    has it by the same trial. A fused form stands beside the run `of_file`.
     """
-    plan, outcome = deployable.plan, None
-    # The plan stands without it. What is heavy is not opened for one plan.
-    with driver.standing():
-        if not deployable.record.tf32:
-            phase = Phase.EXPLANATION if prepared.heavy else Phase.SPEED
-            without = deployable.outcome
-            outcome = yield from held_in_tf32(prepared, driver, plan, samples, without, phase)
-    if outcome is None:
+    if deployable.record.tf32:
         return [deployable]
-    file = of_file or prepared
+    plan, outcome, file = deployable.plan, None, of_file or prepared
     fp32 = driver.recorded(fp32_in_tf32(file, samples))
-    held = rivals.deployable(
+    in_tf32 = partial(
+        rivals.deployable,
         plan,
-        outcome,
         case=prepared.case.named(TF32),
-        latency=outcome.evidence.latency,
         high_case=TF32 if fp32 is not None and fp32.passed else "",
     )
+    if has_tf32(prepared) and engine_of(prepared, plan, held_in_tf32=False).in_tf32:
+        return [replace(deployable, record=in_tf32(deployable.outcome).record)]
+    # The plan stands without it. What is heavy is not opened for one plan.
+    with driver.standing():
+        phase = Phase.EXPLANATION if prepared.heavy else Phase.SPEED
+        without = deployable.outcome
+        outcome = yield from held_in_tf32(prepared, driver, plan, samples, without, phase)
+    if outcome is None:
+        return [deployable]
+    held = in_tf32(outcome, latency=outcome.evidence.latency)
     return [beside_fp32(file, driver, held, samples), deployable]
 
 

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from precision_bisect.graphs.typed.as_written import casts_added, weight_bytes
+from precision_bisect.graphs.typed.rewrite import writer_of
 from precision_bisect.judging.comparators.output_errors import together
 from precision_bisect.layer_table import LayerName, LayerTable, assigned
 from precision_bisect.pipeline.chart import largest_error, latency_of, paced
@@ -13,11 +15,11 @@ from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.stability import clear_limit
 from precision_bisect.plan import Plan
 from precision_bisect.runs.results.certificates import Uncertified
-from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Ending, Status
+from precision_bisect.runs.results.endings import WITHOUT_ANSWER, Deployable, Ending, Status
 from precision_bisect.runs.results.loop_steps import LoopSteps
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.result import AnswerSection, Asked, Rung
-from precision_bisect.runs.results.speed_report import LatencySection
+from precision_bisect.runs.results.speed_report import LatencySection, PlanToDeploy
 from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.certificate.monotone import Break, breaks, rows
 from precision_bisect.search.certificate.proving import Terms, certificate
@@ -91,6 +93,29 @@ def low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     with suppress(Exception):  # whatever a file holds, the answer stands
         return None if plan is None else running_low(case.model, case.pair, plan, case.shapes)
     return None
+
+
+def told_of_deploy(
+    file: Prepared, fused: Prepared | None, deploy: Deployable, fewest: Plan
+) -> PlanToDeploy:
+    """Return the record of a plan to deploy, which may be of a `fused` form: with what runs low,
+    and what its file holds, beside those of the fewest layers and of every layer high."""
+    form = fused or file
+    record = replace(deploy.record, low_share=low_share(form, deploy.plan))
+    with suppress(Exception):  # whatever cannot be written, estimates stand
+        writers = [
+            writer_of(run.case.model, run.case.pair, run.case.scales) for run in (form, file)
+        ]
+        typed = writers[0].write(deploy.plan)
+        sizes = [weight_bytes(writers[1].write(plan)) for plan in (fewest, file.everything)]
+        record = replace(
+            record,
+            casts=casts_added(typed),
+            weight_bytes=weight_bytes(typed),
+            answer_weight_bytes=sizes[0],
+            high_weight_bytes=sizes[1],
+        )
+    return record
 
 
 def loop_steps(prepared: Prepared, driver: Driver, plan: Plan | None) -> LoopSteps | None:

@@ -133,14 +133,14 @@ def _with_fastest(
         return ending
     outcome = outcome_of_answer(driver, answer, samples)
     curve = retraced(prepared, driver, ending)
-    if outcome is None or curve.problem.large:
+    if outcome is None:
         return ending
     limit, law = prepared.problem.tolerance, curve.law
     lowest = ending.status is Status.NOTHING_TO_KEEP
     unsafe = lowest and prepared.loaded.runs and not as_safe(unseen_share(outcome, limit), None)
-    # An engine has timed every layer low beside FP32, which may be as fast.
-    alone = lowest and not unsafe and not prepared.backend.emulated
-    if law is None and not unsafe and not alone:
+    # Every layer low stands beside FP32, which may be as fast, and no other plan.
+    alone = lowest and not unsafe
+    if not alone and (curve.problem.large or not (law or unsafe)):
         return ending
     rivals = Rivals(
         names=prepared.case.model.table.names,
@@ -153,12 +153,12 @@ def _with_fastest(
         # What a plan to deploy has failed at before is not known to a run that is not resumed.
         refuted=driver.refuted_before(Phase.SPEED),
     )
-    if not prepared.backend.emulated:
+    if alone or not prepared.backend.emulated:
         # Whatever ends this early, the result has the answer's time beside that of FP32.
         ending = replace(ending, deploy=answer_to_deploy(prepared, driver, rivals, samples))
     # The answer stands, as in `_charted`.
     with driver.standing():
-        if prepared.backend.emulated:
+        if prepared.backend.emulated and not alone:
             # What computes TF32 takes as much memory again.
             prepared.rest()
             # Where no plan of the file can be as fast as the fused form, none is judged.
@@ -168,10 +168,10 @@ def _with_fastest(
         if unsafe:
             law = yield from law_of_unsafe(prepared.problem, outcome)
             rivals = replace(rivals, law=law)
-        if prepared.backend.emulated:
-            deployable = yield from _by_estimate(prepared, rivals, samples)
-        elif alone:
+        if alone:
             deployable = ending.deploy
+        elif prepared.backend.emulated:
+            deployable = yield from _by_estimate(prepared, rivals, samples)
         else:
             deployable = yield from deployable_on_engine(prepared, driver, rivals, samples)
         if deployable is not None:

@@ -203,9 +203,9 @@ class Result(
 
     docs/result.md explains each field. `promises_of` names the plan of which `unseen`, what it
     comes to elsewhere, and what no sample feels inside tell. `deploy` is the fastest plan that
-    holds, of the file or its `fused` form. `fp32_form` tells of a file with 16-bit floats,
-    `interface` what that of --io-types costs alone. `modules` has the kept layers' modules by
-    PyTorch's names, `by_modules` the answer as whole ones. The file has no `message` and `out`.
+    holds, of the file or its `fused` form; where `fp32_wins`, the given file is deployed.
+    `modules` has the kept layers' modules by PyTorch's names, `by_modules` the answer as whole
+    ones. The file has no `message` and `out`.
     """
 
     promises_of: Literal["fewest", "deploy"] = "fewest"
@@ -217,6 +217,7 @@ class Result(
     modules: Mapping[str, str] = field(default_factory=dict)
     by_modules: ModuleAnswer | None = None
     deploy: PlanToDeploy | None = None
+    fp32_wins: bool = field(init=False, default=False)
     fused: FusedForm | None = None
     kept_fraction: Annotated[float, Meta(ge=0, le=1)] = field(init=False)
     costs: Costs | None = None
@@ -230,6 +231,10 @@ class Result(
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
+        if self.deploy is not None and self.high == "fp32":
+            smallest = self.options.get("objective") == "smallest"
+            wins = self.deploy.loses_to_fp32(self.tf32, smallest=smallest)
+            object.__setattr__(self, "fp32_wins", wins)
 
     def module_of(self, layer: str) -> str:
         """Return the module of a kept layer, the scope of its name where the model tells none."""
@@ -256,12 +261,6 @@ class Result(
     def deploys_fused(self) -> bool:
         """Whether the plan to deploy is of the model with its norms put together."""
         return self.deploy is not None and self.deploy.fused
-
-    @property
-    def fp32_wins(self) -> bool:
-        """Whether FP32, as libraries run it, is what to deploy: no plan that holds is faster."""
-        plan = self.deploy if self.high == "fp32" else None
-        return plan is not None and plan.loses_to_fp32(self.tf32)
 
     @property
     def limit(self) -> float | None:

@@ -139,6 +139,11 @@ class PlanToDeploy:
             return False
         return as_safe(tf32.fp32_unseen, self.unseen_share)
 
-    def loses_to_fp32(self, tf32: WithTf32 | None) -> bool:
-        """Whether FP32 is as fast: of two that engines time alike the given model is deployed."""
+    def loses_to_fp32(self, tf32: WithTf32 | None, *, smallest: bool) -> bool:
+        """Whether FP32 is as fast: of two that engines time alike the given model is deployed.
+
+        The `smallest` plan stands by its weights.
+        """
+        if smallest:
+            return self.weight_bytes >= self.high_weight_bytes
         return self.fp32_gain(tf32) >= (1 if self.estimated else 1 - AS_FAST)

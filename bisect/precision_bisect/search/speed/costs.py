@@ -98,26 +98,45 @@ def cost_graph(
 def weight_graph(model: Model) -> CostGraph:
     """Return the bytes of weights that plans store, in place of milliseconds.
 
-    A weight that layers of both types read is stored in both: its Cast is folded.
+    A weight that layers of both types read is stored in both: its Cast is folded. What operators
+    that only move values read, as a table, is stored once, low if all that read it in the end are.
     """
+    graph = model.proto.graph
     numbers = {str(layer.name): i for i, layer in enumerate(model.table.candidates)}
-    sizes = {tensor.name: float(prod(tensor.dims)) for tensor in model.proto.graph.initializer}
-    readers: dict[str, set[int]] = {}
-    for node in model.proto.graph.node:
-        if node.name in numbers:
-            for name in node.input:
-                readers.setdefault(name, set()).add(numbers[node.name])
-    floats = {name for name in sizes if model.elem_types.get(name) == onnx.TensorProto.FLOAT}
+    exclusions = {str(layer.name): layer.exclusion for layer in model.table.layers}
+    sizes = {
+        tensor.name: float(prod(tensor.dims))
+        for tensor in graph.initializer
+        if model.elem_types.get(tensor.name) == onnx.TensorProto.FLOAT
+    }
+    readers: dict[str, set[int]] = {name: set() for name in sizes}
+    holding = {name: {name} for name in sizes}
+    moved, read_high = set[str](), set[str]()
+    for node in graph.node:
+        weights = {weight for name in node.input for weight in holding.get(name, ())}
+        if exclusions.get(node.name) is Exclusion.FOLLOWER:
+            moved |= weights
+            holding.update(dict.fromkeys(node.output, weights))
+        elif node.name in numbers:
+            for weight in weights:
+                readers[weight].add(numbers[node.name])
+        elif exclusions.get(node.name) is not Exclusion.SHAPE:
+            read_high |= weights
+        read_high.update(*(holding.get(name, ()) for name in captured(node)))
+    read_high.update(*(holding.get(output.name, ()) for output in graph.output))
     low, high = LOW_BYTES, HIGH_BYTES
-    # As a fusion: all high saves the low copy, all low the high one, and only a mixture stores
-    # both.
-    shared = [
-        Fusion(layers=tuple(sorted(layers)), low_ms=high * sizes[name], high_ms=low * sizes[name])
-        for name, layers in readers.items()
-        if name in floats
-    ]
-    base = sum(sizes[name] * (low if name in readers else high) for name in floats)
-    return CostGraph([0.0] * len(numbers), [], shared, base)
+    base, copies = 0.0, list[Fusion]()
+    for name, size in sizes.items():
+        layers = tuple(sorted(readers[name]))
+        once, pinned = name in moved or not layers, name in read_high or not layers
+        base += size * (high if pinned else 0) + size * (0 if pinned and once else low)
+        # As a fusion: a plan that keeps some of the layers stores the high copy as well, one that
+        # keeps all stores no low one. A table changes its type.
+        more = 0 if pinned else high - low if once else high
+        less = 0 if once else low
+        if layers and (more or less):
+            copies.append(Fusion(layers=layers, low_ms=more * size, high_ms=less * size))
+    return CostGraph([0.0] * len(numbers), [], copies, base)
 
 
 def _fusible(
