@@ -375,6 +375,15 @@ def test_classes_of_pixels_are_found(
     assert fitted("iou", [{"y": scores}], images).forms == {"y": axis}
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((1, 4, 30), 1), ((1, 30, 4), 2), ((3, 9, 9), 1)])
+def test_probabilities_tell_their_axis(shape: tuple[int, ...], axis: int) -> None:
+    """Classes of times may lie before the times; scores that tell nothing have them last."""
+    scores = models.normal(*shape)
+    shares = softmax(scores.swapaxes(axis, -1)).swapaxes(axis, -1)
+    assert fitted("perplexity", [{"y": shares}]).forms == {"y": {"axis": axis, "shares": True}}
+    assert fitted("top1", [{"y": scores}]).forms == {"y": 2}
+
+
 @pytest.mark.parametrize("name", FITTING)
 def test_a_part_of_the_samples_is_judged_as_all_are(name: str) -> None:
     """What an output is was read once: one sample that looks otherwise is judged by the same."""

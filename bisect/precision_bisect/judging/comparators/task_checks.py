@@ -83,18 +83,18 @@ def _of_output(name: str, form: Any, pairs: list[Any]) -> Found:
 
 
 def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = True) -> Any:
-    """Return the axis of the classes: the last, but in images; "labels" for whole numbers.
+    """Return the axis of the classes: the second or the last; "labels" for whole numbers.
 
-    In images it is the second or the last: what probabilities sum to 1 along, what leaves the
-    sides of the sample's image, sides that are equal, or sides that are nearer to each other.
+    It is what probabilities sum to 1 along; in images what leaves the sides of the sample's
+    image, sides that are equal, or sides that are nearer to each other; elsewhere the last.
     """
     arrays = [array for array, _ in seen]
     if labels and all(array.dtype.kind != "f" for array in arrays):
         return "labels"
-    image = all(array.ndim == 4 for array in arrays)
+    ranks = {array.ndim for array in arrays}
     axes = [
         axis
-        for axis in ((1, 3) if image else (-1,))
+        for axis in ((ranks.pop() - 1, 1) if ranks in ({3}, {4}) else (-1,))
         if all(a.dtype.kind == "f" and a.ndim and a.shape[axis] >= least for a in arrays)
     ]
     if not axes:
@@ -114,12 +114,14 @@ def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = Tr
         fitting = [axis for axis in axes if test(axis)] if len(axes) > 1 else axes
         if len(fitting) == 1:
             return fitting[0]
+    if arrays[0].ndim == 3:
+        return axes[0]
     raise DoesNotFit(name, arrays[0], "has its classes along the second or the last axis")
 
 
 def _sides(array: Any, axis: int) -> Any:
     """Return the height and the width of images with their classes along an axis, else ones."""
-    return {1: array.shape[2:], 3: array.shape[1:3]}.get(axis, (1, 1))
+    return (array.shape[2:] if axis == 1 else array.shape[1:3]) if array.ndim == 4 else (1, 1)
 
 
 def _length(high: int, wide: int) -> float:
