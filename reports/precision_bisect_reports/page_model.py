@@ -317,7 +317,7 @@ def searched_as(result: Result) -> str:
     assert form is not None
     types = " and ".join(kind.upper() for kind in form.types)
     low = f"{len(form.layers)} of {counted(result.candidates, 'layer')} compute in {types}"
-    sentence = f"in its FP32 form; in the file {low}"
+    sentence = f"in its FP32 form, which is the reference; in the file {low}"
     if form.overflowing:
         nodes = [printable(overflow.node) for overflow in form.overflowing]
         leave = "leaves" if len(nodes) == 1 else "leave"

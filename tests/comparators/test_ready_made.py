@@ -17,7 +17,7 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.exports import run_onnxruntime
 from precision_bisect.exports.one_file import one_file
-from precision_bisect.judging.comparators.choose_comparator import choose_comparator
+from precision_bisect.judging.comparators.choose_comparator import ReadyMade, choose_comparator
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.options import Options
 from precision_bisect.protocols import Comparator, Sample
@@ -49,6 +49,14 @@ def rows(count: int, seed: int = 0) -> NDArray[Any]:
 def check(name: str, tol: float = 0.01, outputs: Sequence[str] = ("y",)) -> Comparator:
     """Return the comparator of `--check NAME --tol TOL` for a model with these outputs."""
     return choose_comparator(Options(model=Path("m.onnx"), check=name, tol=tol), outputs)
+
+
+def fitted(
+    name: str, reference: Sequence[Sample], images: Sequence[tuple[int, int]] = ()
+) -> ReadyMade:
+    """Return the same, for outputs that look like the reference."""
+    outputs = tuple(reference[0])
+    return ReadyMade(name=name, outputs=outputs, tolerance=0.01).fitted(reference, images)
 
 
 def error(name: str, got: Any, want: Any) -> float:
@@ -332,6 +340,85 @@ def test_refusals_are_one_line(
     assert line.startswith("precision-bisect: ") and expected in line
 
 
+@pytest.mark.parametrize(
+    ("shape", "image", "axis"),
+    [
+        ((1, 21, 30, 30), None, 1),
+        ((1, 30, 30, 21), None, 3),
+        ((1, 21, 48, 64), None, 1),
+        ((1, 48, 64, 21), None, 3),
+        ((1, 21, 24, 32), None, None),
+        # More classes than pixels along a side.
+        ((1, 16, 20, 150), None, 3),
+        ((1, 150, 16, 20), None, 1),
+        # The sides are those of the sample's image, or the second axis is as likely.
+        ((1, 15, 10, 12), (40, 48), 1),
+        ((1, 10, 12, 15), (40, 48), 3),
+        ((1, 9, 9, 9), None, None),
+        ((1, 15, 12, 18), None, None),
+    ],
+)
+def test_classes_of_pixels_are_found(
+    shape: tuple[int, ...], image: tuple[int, int] | None, axis: int | None
+) -> None:
+    """Images of TensorFlow have their classes last: the other axis would compare nothing."""
+    scores = models.normal(*shape)
+    images = [image] if image else []
+    if axis is None:
+        with pytest.raises(UsageError, match="along the second or the last axis"):
+            fitted("top1", [{"y": scores}], images)
+        axis = 1
+        scores = softmax(scores.swapaxes(1, 3)).swapaxes(1, 3)
+    chosen = np.moveaxis(np.eye(shape[axis], dtype=np.float32)[scores.argmax(axis)], -1, axis)
+    top1 = fitted("top1", [{"y": scores}], images)
+    assert top1.judge([{"y": chosen}], [{"y": scores}]).error == 0
+    assert fitted("iou", [{"y": scores}], images).forms == {"y": axis}
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 4, 30), 1), ((1, 30, 4), 2), ((3, 9, 9), 1)])
+def test_probabilities_tell_their_axis(shape: tuple[int, ...], axis: int) -> None:
+    """Classes of times may lie before the times; scores that tell nothing have them last."""
+    scores = models.normal(*shape)
+    shares = softmax(scores.swapaxes(axis, -1)).swapaxes(axis, -1)
+    assert fitted("perplexity", [{"y": shares}]).forms == {"y": {"axis": axis, "shares": True}}
+    assert fitted("top1", [{"y": scores}]).forms == {"y": 2}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_a_part_of_the_samples_is_judged_as_all_are(name: str) -> None:
+    """What an output is was read once: one sample that looks otherwise is judged by the same."""
+    blank = np.eye(9, dtype=np.float32)
+    odd = {
+        "boxes": np.concatenate([corners(1), [[1.5]]], -1, dtype=np.float32)[None],
+        "ctc": blank[[8, 8, 1, 8]][None].repeat(2, 0),
+        "iou": np.abs(models.normal(1, 6, 6, 6)),
+    }.get(name, FITTING[name][0])
+    whole = [{"y": each} for each in FITTING[name]]
+    got, want = [{"y": odd * np.float32(0.5)}], [{"y": odd}]
+    alone, among = (
+        fitted(name, whole).judge([*got, *same], [*want, *same]).error for same in ([], whole)
+    )
+    assert alone is not None and among is not None
+    assert (alone > 0) == (among > 0)
+
+
+def test_labels_and_scores_that_pass_through_are_judged_on_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy moves an input that is an output, too: labels are then no whole numbers any more."""
+    monkeypatch.chdir(tmp_path)
+    graph = "(float[20,4] x, float[20,2] more) => (float[20,6] dets) "
+    graph += "{ boxes = Mul(x, x) dets = Concat<axis=1>(boxes, more) }"
+    models.save(models.parse(graph), tmp_path)
+    scores, labels = np.linspace(0.2, 1, 20), np.arange(20) % 7 + 80
+    more = np.stack([scores, labels], -1, dtype=np.float32)
+    Path("inputs").mkdir()
+    for seed in range(4):
+        np.savez(f"inputs/{seed}.npz", x=np.sqrt(corners(20, seed)), more=more)
+    flags = ["--check", "boxes", "--tol", "0.05", "--backend", "emulated"]
+    assert 0 == main(["model.onnx", "--inputs", "inputs", *flags])
+
+
 def definitions(text: str) -> Counter[str]:
     """Return how often each name is defined at the top of a script."""
     found: Counter[str] = Counter()
@@ -363,8 +450,8 @@ def test_the_script_judges_as_the_run_does(name: str) -> None:
     scope: dict[str, Any] = {"__name__": "script", "__file__": "script.py"}
     exec(compile(one_file(RUN_SCRIPT, {}), "script.py", "exec"), scope)
     judge: Callable[..., run_onnxruntime.Judged] = scope["by_check"]
-    scope["SETTINGS"]["limits"] = check(name).settings()
     want = [{"y": each} for each in FITTING[name]]
+    scope["SETTINGS"]["limits"] = fitted(name, want).settings()
     got = [{"y": each[..., ::-1].copy()} for each in FITTING[name]]
     assert check(name).judge(got, want).error == judge(got, want).error
     assert judge(want, want).passed

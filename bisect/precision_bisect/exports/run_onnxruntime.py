@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from precision_bisect.judging.comparators.matched_boxes import DoesNotFit
+from precision_bisect.judging.comparators.matched_boxes import Found
 from precision_bisect.judging.comparators.metrics import CannotJudge, multiple
 from precision_bisect.judging.comparators.task_checks import judge_task
 from precision_bisect.judging.inputs.closed_loop import all_finite, run_sample
@@ -332,11 +332,9 @@ def by_check(outputs: list[Any], wanted: list[Any]) -> Judged:
     if finite and not file:
         chosen = SETTINGS["limits"]["outputs"]
         both = ([{n: s[n] for n in chosen} for s in samples] for samples in (outputs, wanted))
-        try:
-            with np.errstate(all="ignore"):
-                return Judged(name, judge_task(name, *both).error, limit)
-        except DoesNotFit as error:
-            raise CannotJudge(one_line(error)) from error
+        with np.errstate(all="ignore"):
+            outcome: Found = judge_task(name, SETTINGS["limits"]["forms"], *both)
+        return Judged(name, outcome.error, limit)
     if not finite:
         return Judged(f"{name}()", math.inf, limit or 0.0)
     # Copies: other judgements read the arrays, too.

@@ -14,7 +14,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.fp32_outputs import ReferenceSession
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import are_packed, runtime, use_custom_ops
@@ -33,7 +33,7 @@ from precision_bisect.judging.comparators.comparison_remarks import (
     wide_remark,
 )
 from precision_bisect.judging.comparators.steadiness import steadiness, unsettled
-from precision_bisect.judging.comparators.task_heads import head_remarks
+from precision_bisect.judging.comparators.task_heads import head_remarks, image_sizes
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.choose_loop import choose_loop, fed_inputs
 from precision_bisect.judging.inputs.distinct import distinct
@@ -193,6 +193,9 @@ def load_run(
     every = [output.name for output in original.outputs]
     named = comparator.outputs if isinstance(comparator, ReadyMade) else every
     sets = with_something(sets, named, options.seed)
+    if isinstance(comparator, ReadyMade) and not non_finite(reference.outputs):
+        sizes = image_sizes(original, [samples[i] for i in pool])
+        comparator = comparator.fitted(reference.outputs, sizes)
     choosing, expected = sets[SampleSet.JUDGED]
     sets = replace(sets, steps=() if loop.plain else feeds_of(loop, refer.step, choosing, samples))
     single = [refer.step(feed) for feed in sets.steps] or expected

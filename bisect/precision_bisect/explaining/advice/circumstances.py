@@ -25,6 +25,7 @@ from precision_bisect.graphs.lowtypes import KINDS, QUANTIZED
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.matched_boxes import is_head, taken_apart
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
+from precision_bisect.judging.comparators.task_heads import image_sizes
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.options import DEFAULT_STRATEGY
@@ -372,10 +373,11 @@ def _fitting(
     It judges every layer low, or else all but those `behind` a choice.
     """
     for name, outputs in checks:
-        judge = ReadyMade(name=name, outputs=outputs, tolerance=READY_MADE[name].tol)
+        check = ReadyMade(name=name, outputs=outputs, tolerance=READY_MADE[name].tol)
         words = shlex.quote(f"{name}:{','.join(outputs)}")
-        flags = f"--check {words} --tol {judge.tolerance:g}"
+        flags = f"--check {words} --tol {check.tolerance:g}"
         try:
+            judge = check.fitted(net.case.reference, image_sizes(net.case.model, net.case.samples))
             try_out(judge, net.case.reference, flags)
         except PrecisionBisectError:
             continue

@@ -7,10 +7,11 @@ To add a metric, write a `MakeComparator` and name it in the entry points of the
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precision_bisect.errors import UsageError
 from precision_bisect.graphs.fp32_outputs import class_outputs, non_finite, sized_outputs
@@ -27,7 +28,7 @@ from precision_bisect.judging.comparators.script import (
     OfPython,
     ScriptComparator,
 )
-from precision_bisect.judging.comparators.task_checks import judge_task
+from precision_bisect.judging.comparators.task_checks import judge_task, read_forms
 from precision_bisect.options import Options
 from precision_bisect.plugins import COMPARATORS, make, name_of
 from precision_bisect.protocols import Comparator, Judgement, Sample
@@ -98,28 +99,49 @@ def _check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyMade:
-    """Judges these outputs of all samples by a check of READY_MADE."""
+    """Judges these outputs of all samples by a check of READY_MADE.
+
+    It takes them for what `forms` says, else what the reference beside them looks like.
+    """
 
     name: str
     outputs: Sequence[str]
     tolerance: float
+    forms: Mapping[str, Any] | None = None
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the check, its outputs and the limit, for the fingerprint."""
-        return {"check": self.name, "outputs": list(self.outputs), "tolerance": self.tolerance}
+        """Return the check, its outputs, their forms if read, and the limit: the fingerprint."""
+        forms = {} if self.forms is None else {"forms": dict(self.forms)}
+        settings = {"check": self.name, "outputs": list(self.outputs), **forms}
+        return {**settings, "tolerance": self.tolerance}
+
+    def fitted(
+        self, reference: Sequence[Sample], images: Collection[tuple[int, int]] = ()
+    ) -> "ReadyMade":
+        """Return the check for outputs that look like a reference.
+
+        `images` are the height and width of each sample's image, where each has one. Raises
+        UsageError for a reference that the check is not made for.
+        """
+        try:
+            forms = read_forms(self.name, self._judged(reference), images)
+        except DoesNotFit as why:
+            hint = f"name the outputs that it judges, as --check {self.name}:OUTPUT"
+            raise UsageError(f"--check {self.name}: {why}", f"{hint}, or write a check") from why
+        return replace(self, forms=forms)
 
     def judge(self, outputs: Sequence[Sample], reference: Sequence[Sample]) -> Judgement:
-        """Judge all samples. Raises UsageError for a reference that the check is not made for."""
+        """Judge all samples. Raises UsageError as `fitted` does."""
         if not outputs or len(outputs) != len(reference):
             raise ValueError(f"{len(outputs)} outputs for {len(reference)} references")
         if trouble := non_finite(outputs):
             return Judgement(verdict=Verdict.FAIL, error=float("inf"), message=trouble)
-        got, wanted = ([{n: s[n] for n in self.outputs} for s in x] for x in (outputs, reference))
-        try:
-            with np.errstate(all="ignore"):
-                error, remark = judge_task(self.name, got, wanted)
-        except DoesNotFit as why:
-            hint = f"name the outputs that it judges, as --check {self.name}:OUTPUT"
-            raise UsageError(f"--check {self.name}: {why}", f"{hint}, or write a check") from why
+        forms = self.fitted(reference).forms if self.forms is None else self.forms
+        both = map(self._judged, (outputs, reference))
+        with np.errstate(all="ignore"):
+            error, remark = judge_task(self.name, dict(forms or {}), *both)
         verdict = Verdict.PASS if error <= self.tolerance else Verdict.FAIL
         return Judgement(verdict=verdict, error=error, message=remark)
+
+    def _judged(self, samples: Sequence[Sample]) -> list[dict[str, NDArray[Any]]]:
+        return [{name: sample[name] for name in self.outputs} for sample in samples]

@@ -68,11 +68,22 @@ class _Roles(NamedTuple):
     logits: str
 
 
-def matched_boxes(outputs: list[Any], reference: list[Any]) -> Found:
-    """Judge lists with a dict of arrays per sample. Raises DoesNotFit for the reference."""
-    if is_head(reference):
+def box_forms(reference: list[Any]) -> dict[str, Any]:
+    """Return what says what in all samples' outputs, {} for a raw head. Raises DoesNotFit."""
+    if not is_head(reference):
+        return box_roles(reference)._asdict()
+    for sample in reference:
+        ((name, head),) = sample.items()
+        if not _within(taken_apart(np.asarray(head, np.float64)).scores):
+            raise DoesNotFit(name, head, "has scores outside of 0 to 1")
+    return {}
+
+
+def matched_boxes(form: dict[str, Any], outputs: list[Any], reference: list[Any]) -> Found:
+    """Judge lists with a dict of arrays per sample, by what the reference was read for."""
+    if not form:
         return _by_place(outputs, reference)
-    roles = box_roles(reference)
+    roles = _Roles(**form)
     if not any(np.size(sample[roles.boxes]) for sample in reference):
         # Which column holds the score is seen in boxes alone.
         more = sum(np.size(sample[roles.boxes]) > 0 for sample in outputs)
@@ -112,12 +123,10 @@ def _by_place(outputs: list[Any], reference: list[Any]) -> Found:
     """Judge raw heads, in which a box is found where it was."""
     same = total = 0.0
     for got, want in zip(outputs, reference):  # noqa: B905 - Python 3.8
-        (name, wanted), array = next(iter(want.items())), next(iter(got.values()))
+        wanted, array = next(iter(want.values())), next(iter(got.values()))
         if np.shape(array) != np.shape(wanted):
             return Found(math.inf, "the number of boxes is another one")
         one, other = (taken_apart(np.asarray(head, np.float64)) for head in (array, wanted))
-        if not _within(other.scores):
-            raise DoesNotFit(name, wanted, "has scores outside of 0 to 1")
         scores = [np.clip(side.scores.max(-1), 0.0, 1.0) for side in (one, other)]
         overlap = _iou(one.corners, other.corners)
         pairs = (one.labels == other.labels) & (overlap >= _LEAST_IOU)
@@ -147,9 +156,12 @@ def _overlap(got: _Boxes, want: _Boxes) -> tuple[float, int]:
     """Return score * IoU summed over the pairs, and how many there are: the best scores first."""
     free = np.ones(len(got.scores), bool)
     shared, pairs = 0.0, 0
-    for corners, score, label in zip(*want):  # noqa: B905 - Python 3.8
-        fits = got.labels.shape[-1] == len(label)
-        own = free & ((got.labels == label).all(-1) if fits else False)
+    # A copy of the samples moves labels that pass through.
+    moved = bool((want.labels % 1 != 0).any())
+    labels, wanted = (np.rint(x) if moved else x for x in (got.labels, want.labels))
+    for corners, score, label in zip(want.corners, want.scores, wanted):  # noqa: B905
+        fits = labels.shape[-1] == len(label)
+        own = free & ((labels == label).all(-1) if fits else False)
         overlaps = np.where(own, _iou(got.corners, corners), 0.0)
         if overlaps.size and overlaps.max() >= _LEAST_IOU:
             best = int(overlaps.argmax())

@@ -1,18 +1,25 @@
 """What tensors cannot say, as errors that are 0 for equal outputs: classes, words, images.
 
-numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along. All but the
-boxes judge output by output, and the worst one counts.
+What a check takes an output for, its form, is read once, from all samples: a copy of them, a part
+of them, and the target are judged by the same form. numpy alone and Python 3.8:
+`run_onnxruntime.py` takes these definitions along. All but the boxes judge output by output, and
+the worst one counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from precision_bisect.judging.comparators.matched_boxes import DoesNotFit, Found, matched_boxes
+from precision_bisect.judging.comparators.matched_boxes import (
+    DoesNotFit,
+    Found,
+    box_forms,
+    matched_boxes,
+)
 
 _FIRST = 5
 # Stands for a probability of zero: the least number of FP16.
@@ -23,48 +30,134 @@ _CONTRAST = 2.0**-10
 _COLOURS = (1, 3, 4)
 _WINDOW, _SIGMA = 11, 1.5
 """SSIM's Gaussian window, as Wang et al. (2004) have it."""
+# The sides of an image are that many times nearer to each other than to the number of classes.
+_NEARER = 1.5
+_LARGEST_STRIDE = 64
 
 
-def judge_task(name: str, outputs: list[Any], reference: list[Any]) -> Found:
-    """Judge lists with a dict of arrays per sample by a check. Raises DoesNotFit."""
+def read_forms(
+    name: str, reference: list[Any], images: Collection[tuple[int, int]] = ()
+) -> dict[str, Any]:
+    """Return what a check takes the outputs of all samples for, in JSON's types.
+
+    `images` are the height and width of each sample's image, where each has one. Raises
+    DoesNotFit.
+    """
     if name == "boxes":
-        return matched_boxes(outputs, reference)
-    outcomes = []
+        return box_forms(reference)
+    sizes = [*images] if images else [None for _ in reference]
+    read, _ = _BY_OUTPUT[name]
+    forms = {}
     for output in reference[0]:
+        both = zip((sample[output] for sample in reference), sizes)  # noqa: B905 - Python 3.8
+        seen = [(array, size) for array, size in both if array.size]
+        forms[output] = read(output, seen) if seen else None
+    return forms
+
+
+def judge_task(
+    name: str, forms: dict[str, Any], outputs: list[Any], reference: list[Any]
+) -> Found:
+    """Judge lists with a dict of arrays per sample by a check, in the forms that were read."""
+    if name == "boxes":
+        return matched_boxes(forms, outputs, reference)
+    outcomes = []
+    for output, form in forms.items():
         pairs = [(o[output], r[output]) for o, r in zip(outputs, reference)]  # noqa: B905 - 3.8
-        error, remark = _of_output(name, output, pairs)
+        error, remark = _of_output(name, form, pairs)
         outcomes.append(Found(error, f"output {output!r}: {remark}"))
     return max(outcomes, key=lambda outcome: outcome.error)
 
 
-def _of_output(name: str, output: str, pairs: list[Any]) -> Found:
+def _of_output(name: str, form: Any, pairs: list[Any]) -> Found:
     """Judge an output by a check, which sees no sample where both sides are empty."""
     for got, want in pairs:
-        text = name == "ctc" and _is_text(want)  # which may take any number of steps
-        if not want.size and got.shape != want.shape and not text:
+        if got.shape != want.shape and not (name == "ctc" and _is_text(got) and _is_text(want)):
             return _reshaped(got, want)
     nonempty = [(got, want) for got, want in pairs if want.size or got.size]
-    return _BY_OUTPUT[name](output, nonempty) if nonempty else Found(0.0, "it is empty")
+    if form is None or not nonempty:
+        # What the reference never has is found by no form.
+        return Found(math.inf if nonempty else 0.0, "it is empty in the reference")
+    _, judge = _BY_OUTPUT[name]
+    return judge(form, nonempty)
 
 
-def _top1(name: str, pairs: list[Any]) -> Found:
+def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = True) -> Any:
+    """Return the axis of the classes: the second or the last; "labels" for whole numbers.
+
+    It is what probabilities sum to 1 along; in images what leaves the sides of the sample's
+    image, sides that are equal, or sides that are nearer to each other; elsewhere the last.
+    """
+    arrays = [array for array, _ in seen]
+    if labels and all(array.dtype.kind != "f" for array in arrays):
+        return "labels"
+    ranks = {array.ndim for array in arrays}
+    axes = [
+        axis
+        for axis in ((ranks.pop() - 1, 1) if ranks in ({3}, {4}) else (-1,))
+        if all(a.dtype.kind == "f" and a.ndim and a.shape[axis] >= least for a in arrays)
+    ]
+    if not axes:
+        why = f"has no scores of {least} classes or more along an axis"
+        raise DoesNotFit(name, arrays[0], why)
+    # Images may be of several sizes, their classes are as many.
+    alike = [axis for axis in axes if len({array.shape[axis] for array in arrays}) == 1]
+    axes = alike or axes
+    longest = {axis: max(_length(*_sides(array, axis)) for array in arrays) for axis in axes}
+    tests: list[Callable[[int], bool]] = [
+        lambda axis: all(_are_shares(array, axis) for array in arrays),
+        lambda axis: all(size and _scaled(_sides(array, axis), size) for array, size in seen),
+        lambda axis: longest[axis] == 1,
+        lambda axis: all(longest[axis] * _NEARER < longest[o] for o in axes if o != axis),
+    ]
+    for test in tests:
+        fitting = [axis for axis in axes if test(axis)] if len(axes) > 1 else axes
+        if len(fitting) == 1:
+            return fitting[0]
+    if arrays[0].ndim == 3:
+        return axes[0]
+    raise DoesNotFit(name, arrays[0], "has its classes along the second or the last axis")
+
+
+def _sides(array: Any, axis: int) -> Any:
+    """Return the height and the width of images with their classes along an axis, else ones."""
+    return (array.shape[2:] if axis == 1 else array.shape[1:3]) if array.ndim == 4 else (1, 1)
+
+
+def _length(high: int, wide: int) -> float:
+    return max(high, wide) / min(high, wide)
+
+
+def _scaled(sides: Any, size: tuple[int, int]) -> bool:
+    """Tell whether sides are an image's, divided by a stride and rounded up or down."""
+    high, wide = size
+    rounded = [
+        side
+        for stride in range(1, _LARGEST_STRIDE + 1)
+        for side in ((high // stride, wide // stride), (-(-high // stride), -(-wide // stride)))
+    ]
+    return tuple(sides) in rounded
+
+
+def _are_shares(array: Any, axis: int) -> bool:
+    return bool((array >= 0).all() and np.allclose(array.sum(axis), 1, atol=1e-2))
+
+
+def _top1(axis: Any, pairs: list[Any]) -> Found:
     changed = rows = 0
     for got, want in pairs:
-        axis = _classes(name, want, 2, labels=True)
-        if got.shape != want.shape:
-            return _reshaped(got, want)
-        is_label = want.dtype.kind != "f"
-        one, other = (x if is_label else x.argmax(axis) for x in (got, want))
+        one, other = (x if axis == "labels" else x.argmax(axis) for x in (got, want))
         changed, rows = changed + int(np.count_nonzero(one != other)), rows + other.size
     return Found(changed / max(rows, 1), f"{changed} of {rows} rows have another class")
 
 
-def _top5(name: str, pairs: list[Any]) -> Found:
+def _top5_form(name: str, seen: list[Any]) -> Any:
+    return _class_form(name, seen, _FIRST + 1, labels=False)
+
+
+def _top5(axis: int, pairs: list[Any]) -> Found:
     missed = rows = 0
     for got, want in pairs:
-        axis = _classes(name, want, _FIRST + 1)
-        if got.shape != want.shape:
-            return _reshaped(got, want)
         both = [np.argsort(-np.moveaxis(x, axis, -1), -1, kind="stable") for x in (got, want)]
         one, other = (x[..., :_FIRST].reshape(-1, _FIRST) for x in both)
         missed += int(np.count_nonzero(~(other[:, :, None] == one[:, None, :]).any(-1)))
@@ -73,22 +166,23 @@ def _top5(name: str, pairs: list[Any]) -> Found:
     return Found(missed / max(rows * _FIRST, 1), remark)
 
 
-def _mean_iou(name: str, pairs: list[Any]) -> Found:
-    if any(got.shape != want.shape for got, want in pairs):
-        return _reshaped(*next(pair for pair in pairs if pair[0].shape != pair[1].shape))
-    for _, want in pairs:
-        if want.ndim < (3 if want.dtype.kind == "f" else 2):
-            raise DoesNotFit(name, want, "has no pixels")
-    if _are_masks(pairs):
-        # What is above half of a probability, or above 0 of a logit, is of the class.
-        shares = all(want.min() >= 0 and want.max() <= 1 for _, want in pairs)
-        labels = [[x > (0.5 if shares else 0.0) for x in pair] for pair in pairs]
+def _iou_form(name: str, seen: list[Any]) -> Any:
+    """Return the form of classes, or above what a mask of one channel is of the class."""
+    arrays = [array for array, _ in seen]
+    for array in arrays:
+        if array.ndim < (3 if array.dtype.kind == "f" else 2):
+            raise DoesNotFit(name, array, "has no pixels")
+    if all(a.dtype.kind == "f" and a.ndim == 4 and 1 in a.shape[1::2] for a in arrays):
+        # Half of a probability, or 0 of a logit.
+        return {"above": 0.5 if all(a.min() >= 0 and a.max() <= 1 for a in arrays) else 0.0}
+    return _class_form(name, seen)
+
+
+def _mean_iou(form: Any, pairs: list[Any]) -> Found:
+    if isinstance(form, dict):
+        labels = [[x > form["above"] for x in pair] for pair in pairs]
     else:
-        axes = [_classes(name, want, 2, labels=True) for _, want in pairs]
-        labels = [
-            [x if x.dtype.kind != "f" else x.argmax(axis) for x in pair]
-            for pair, axis in zip(pairs, axes)  # noqa: B905 - Python 3.8
-        ]
+        labels = [[x if form == "labels" else x.argmax(form) for x in pair] for pair in pairs]
     one, other = (
         np.concatenate([x.ravel() for x in side])
         for side in zip(*labels)  # noqa: B905 - Python 3.8
@@ -102,22 +196,16 @@ def _mean_iou(name: str, pairs: list[Any]) -> Found:
     return Found(1 - mean, f"the mean IoU of {len(classes)} classes is {mean:.4g}")
 
 
-def _are_masks(pairs: list[Any]) -> bool:
-    """Tell whether all are images of one channel, which says where something is."""
-    return all(
-        want.dtype.kind == "f" and want.ndim == 4 and 1 in (want.shape[1], want.shape[3])
-        for _, want in pairs
-    )
+def _perplexity_form(name: str, seen: list[Any]) -> Any:
+    axis = _class_form(name, seen, labels=False)
+    return {"axis": axis, "shares": all(_are_shares(array, axis) for array, _ in seen)}
 
 
-def _perplexity(name: str, pairs: list[Any]) -> Found:
+def _perplexity(form: Any, pairs: list[Any]) -> Found:
     total, rows = 0.0, 0
+    axis, shares = form["axis"], form["shares"]
     for got, want in pairs:
-        axis = _classes(name, want, 2)
-        if got.shape != want.shape:
-            return _reshaped(got, want)
         one, other = (np.moveaxis(x, axis, -1).astype(np.float64) for x in (got, want))
-        shares = bool((other >= 0).all() and np.allclose(other.sum(-1), 1, atol=1e-2))
         one, other = (_logarithms(x, shares) for x in (one, other))
         total += float((np.exp(other) * (other - one)).sum())
         rows += other[..., 0].size
@@ -133,35 +221,23 @@ def _logarithms(x: Any, shares: bool) -> Any:
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def _classes(name: str, want: Any, least: int, *, labels: bool = False) -> int:
-    """Return the axis of the classes: the second of images, else the last.
-
-    Images whose second and third axes are alike, and the fourth is shorter, have them last.
-    """
-    if labels and want.dtype.kind != "f":
-        return -1
-    last = want.ndim == 4 and want.shape[1] == want.shape[2] > want.shape[3]
-    axis = 1 if want.ndim == 4 and not last else -1
-    if want.dtype.kind != "f" or not want.ndim or want.shape[axis] < least:
-        raise DoesNotFit(name, want, f"has no scores of {least} classes or more along an axis")
-    return axis
+def _ctc_form(name: str, seen: list[Any]) -> Any:
+    """Return the blank, which CTC has first or last, and writes more often than a character."""
+    for array, _ in seen:
+        if not _is_text(array):
+            raise DoesNotFit(name, array, "has no scores of characters (batch, time, characters)")
+    characters = np.concatenate([_characters(array).ravel() for array, _ in seen])
+    last = seen[0][0].shape[-1] - 1
+    more = np.count_nonzero(characters == last) > np.count_nonzero(characters == 0)
+    return last if more else 0
 
 
-def _ctc(name: str, pairs: list[Any]) -> Found:
-    for _, want in pairs:
-        if not _is_text(want):
-            raise DoesNotFit(name, want, "has no scores of characters (batch, time, characters)")
+def _ctc(blank: int, pairs: list[Any]) -> Found:
     if any(g.ndim != w.ndim or g.shape[-1] != w.shape[-1] for g, w in pairs):
         return Found(math.inf, "the shape is another one")
     both = [(_characters(got), _characters(want)) for got, want in pairs]
     if any(len(got) != len(want) for got, want in both):
         return Found(math.inf, "the number of lines is another one")
-    # CTC has its blank first or last, and writes it more often than any one character.
-    characters, last = (
-        np.concatenate([want.ravel() for _, want in both]),
-        pairs[0][1].shape[-1] - 1,
-    )
-    blank = last if np.count_nonzero(characters == last) > np.count_nonzero(characters == 0) else 0
     edits = length = 0
     for got, want in both:
         for one, other in zip(got, want):  # noqa: B905 - Python 3.8
@@ -197,13 +273,16 @@ def _distance(one: Any, other: Any) -> int:
     return int(row[-1])
 
 
-def _embeddings(name: str, pairs: list[Any]) -> Found:
+def _embeddings_form(name: str, seen: list[Any]) -> Any:
+    for array, _ in seen:
+        if array.dtype.kind != "f" or not array.ndim or array.shape[-1] < 2:
+            raise DoesNotFit(name, array, "has no vectors along its last axis")
+    return "vectors"
+
+
+def _embeddings(form: str, pairs: list[Any]) -> Found:
     worst = 0.0
     for got, want in pairs:
-        if want.dtype.kind != "f" or not want.ndim or want.shape[-1] < 2:
-            raise DoesNotFit(name, want, "has no vectors along its last axis")
-        if got.shape != want.shape:
-            return _reshaped(got, want)
         one, other = (x.astype(np.float64).reshape(-1, x.shape[-1]) for x in (got, want))
         sizes = [np.linalg.norm(x, axis=-1) for x in (one, other)]
         # |a - b|^2 / 2 of unit vectors is 1 - cosine, and 0 for equal ones without rounding.
@@ -214,12 +293,14 @@ def _embeddings(name: str, pairs: list[Any]) -> Found:
     return Found(worst, f"1 - cosine of the worst vector is {worst:.3g}")
 
 
-def _ssim(name: str, pairs: list[Any]) -> Found:
-    images = [_as_images(name, want) for _, want in pairs]
-    for got, want in pairs:
-        if got.shape != want.shape:
-            return _reshaped(got, want)
-    pairs = [(_as_images(name, got), want) for (got, _), want in zip(pairs, images)]  # noqa: B905
+def _ssim_form(name: str, seen: list[Any]) -> Any:
+    for array, _ in seen:
+        _as_images(name, array)
+    return "images"
+
+
+def _ssim(form: str, pairs: list[Any]) -> Found:
+    pairs = [tuple(_as_images(form, x) for x in pair) for pair in pairs]
     spans = [_spans(want) for _, want in pairs]
     # What is black has no range of its own, and gets the least that there is.
     least = min((float(span[span > 0].min()) for span in spans if span.any()), default=1.0)
@@ -282,13 +363,17 @@ def _reshaped(got: Any, want: Any) -> Found:
     return Found(math.inf, f"the shape is {list(got.shape)} instead of {list(want.shape)}")
 
 
-# By the name that --check has for it: an output of all samples, as pairs with the reference.
-_BY_OUTPUT: dict[str, Callable[[str, list[Any]], Found]] = {
-    "ctc": _ctc,
-    "embeddings": _embeddings,
-    "iou": _mean_iou,
-    "perplexity": _perplexity,
-    "ssim": _ssim,
-    "top1": _top1,
-    "top5": _top5,
+# By the name that --check has for it: what reads the form of an output from its arrays, each with
+# the size of the sample's image or None; what judges by it all samples, as pairs with the
+# reference.
+_BY_OUTPUT: dict[
+    str, tuple[Callable[[str, list[Any]], Any], Callable[[Any, list[Any]], Found]]
+] = {
+    "ctc": (_ctc_form, _ctc),
+    "embeddings": (_embeddings_form, _embeddings),
+    "iou": (_iou_form, _mean_iou),
+    "perplexity": (_perplexity_form, _perplexity),
+    "ssim": (_ssim_form, _ssim),
+    "top1": (_class_form, _top1),
+    "top5": (_top5_form, _top5),
 }

@@ -6,7 +6,7 @@ only once it was tried out on the very outputs.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -124,13 +124,25 @@ def recognized_head(
         head = find(_Outputs(model, view, samples, reference))
         if head is None:
             continue
-        judge = ReadyMade(name=head.check, outputs=outputs, tolerance=READY_MADE[head.check].tol)
+        check = ReadyMade(name=head.check, outputs=outputs, tolerance=READY_MADE[head.check].tol)
         try:
+            judge = check.fitted(reference, image_sizes(model, samples))
             try_out(judge, reference, f"--check {head.check}")
         except PrecisionBisectError:
             return None
         return RecognizedHead(head=head, outputs=outputs, shape=np.shape(reference[0][outputs[0]]))
     return None
+
+
+def image_sizes(model: Model, samples: Sequence[Sample]) -> list[tuple[int, int]]:
+    """Return the height and the width of the one image of each sample, nothing for others."""
+    images = [
+        spec.name
+        for spec in model.inputs
+        if len(spec.shape or ()) == 4 and {1, RGB} & {*(spec.shape or ())[1::2]}
+    ]
+    shapes = [sample[images[0]].shape for sample in samples] if len(images) == 1 else []
+    return [shape[-2:] if shape[1] in (1, RGB) else shape[1:3] for shape in shapes]
 
 
 class _Outputs:
@@ -142,20 +154,9 @@ class _Outputs:
         self.reference = reference
         self.operators = operators(model.proto.graph)
         self.names = [output.name for output in model.outputs]
+        self.image_sizes = image_sizes(model, samples)
         self._view = view
-        self._samples = samples
-        self._images = [
-            spec.name
-            for spec in model.inputs
-            if len(spec.shape or ()) == 4 and {1, RGB} & {*(spec.shape or ())[1::2]}
-        ]
         self.of_tokens = all((spec.dtype or "").startswith("int") for spec in model.inputs)
-
-    def image_sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield the height and the width of the one image of each sample, nothing for others."""
-        for sample in self._samples if len(self._images) == 1 else ():
-            shape = sample[self._images[0]].shape
-            yield shape[-2:] if shape[1] in (1, RGB) else shape[1:3]
 
     def are(self, holds: Callable[[NDArray[Any]], bool], ranks: Collection[int]) -> bool:
         """Tell whether all outputs of all samples are arrays of these ranks for which it holds."""
@@ -182,7 +183,7 @@ class _Outputs:
 
 def _boxes(outputs: _Outputs) -> Head | None:
     """Recognise a raw head by its places in the image, rows by what selects or names them."""
-    sizes = list(outputs.image_sizes())
+    sizes = outputs.image_sizes
     if not sizes:
         return None
     reference = list(outputs.reference)
@@ -221,7 +222,7 @@ def _has_places(sample: Sample, size: tuple[int, int]) -> bool:
 
 def _masks(outputs: _Outputs) -> Head | None:
     """Recognise classes of pixels: whole numbers, shares along an axis, scores as large."""
-    sizes = list(outputs.image_sizes())
+    sizes = outputs.image_sizes
     if not sizes:
         return None
     if outputs.made_by("ArgMax") and outputs.are(lambda a: a.dtype.kind in "iu", (3, 4)):
@@ -260,7 +261,7 @@ def _classes(outputs: _Outputs) -> Head | None:
         language = not flat and outputs.are(lambda a: a.shape[-1] >= _VOCABULARY, (3,))
         return Head.TOKENS if language else Head.CLASSES
     imagenet = flat and outputs.are(lambda a: a.shape[1] in _IMAGENET, (2,))
-    image = any(outputs.image_sizes())
+    image = bool(outputs.image_sizes)
     last = outputs.made_by("Gemm", "MatMul", "Add", "Conv", "GlobalAveragePool", "ReduceMean")
     return Head.CLASSES if imagenet and image and last else None
 

@@ -91,12 +91,17 @@ def _refuse_blind(check: ReadyMade, reference: Sequence[Sample], name: str) -> N
     hint = "give inputs in which the model finds more"
     if not any(sample[output].any() for sample in reference for output in check.outputs):
         raise UsageError(f"{name} has nothing to judge: these outputs are empty, or zeros", hint)
-    for wrong, lose in (
-        (Wrong.ZEROS, np.zeros_like),
-        (Wrong.COMMONEST, _commonest),
-        (Wrong.ROW, _commonest_row),
+    check = check if check.forms else check.fitted(reference)
+    rows = [
+        {name: _commonest_row(array, (check.forms or {}).get(name)) for name, array in s.items()}
+        for s in reference
+    ]
+    for wrong, outputs in (
+        (Wrong.ZEROS, _each(reference, np.zeros_like)),
+        (Wrong.COMMONEST, _each(reference, _commonest)),
+        (Wrong.ROW, rows),
     ):
-        outcome = _Told(wrong, _judged(check, _each(reference, lose), reference))
+        outcome = _Told(wrong, _judged(check, outputs, reference))
         # Where nothing is lost by it, the value is all that there is.
         if outcome.passed and (wrong is Wrong.ZEROS or outcome.figure):
             raise UsageError(
@@ -113,9 +118,10 @@ def _commonest(array: NDArray[Any]) -> NDArray[Any]:
     return np.full_like(array, values[counts.argmax()]) if common else array
 
 
-def _commonest_row(array: NDArray[Any]) -> NDArray[Any]:
+def _commonest_row(array: NDArray[Any], form: Any) -> NDArray[Any]:
     """Return nothing but a row of the class that most rows have, of floats along their classes."""
-    axis = 1 if array.ndim == 4 else -1
+    axis = form["axis"] if isinstance(form, dict) and "axis" in form else form
+    axis = axis if isinstance(axis, int) and array.ndim == 4 else -1
     if array.dtype.kind != "f" or array.ndim < 2 or not array.size:
         return array
     rows = np.moveaxis(array, axis, -1)

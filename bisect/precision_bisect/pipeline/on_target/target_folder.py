@@ -17,7 +17,9 @@ from precision_bisect.errors import RunFolderError, UsageError, counted, printab
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.write import save_mixed
 from precision_bisect.graphs.types import TensorSpec
+from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.script import judge_outputs
+from precision_bisect.judging.comparators.task_heads import image_sizes
 from precision_bisect.machine.plain_files import plain_size, remove_debris, whole
 from precision_bisect.pipeline.on_target.exchange import (
     MANIFEST,
@@ -165,9 +167,12 @@ def read_target(subject: Subject, where: Path, comparator: Comparator) -> OnTarg
     """Judge what came back in a folder.
 
     What is missing or damaged costs only itself. Raises RunFolderError for a folder that is not
-    of this run, and where nothing has come back at all.
+    of this run, and where nothing has come back at all, UsageError for outputs unlike the check's.
     """
     _check(subject, where)
+    if isinstance(comparator, ReadyMade):
+        sizes = image_sizes(subject.case.model, subject.inputs)
+        comparator = comparator.fitted(subject.outputs, sizes)
     points = [
         _point(subject, name, export, where / name, comparator)
         for name, export in subject.points.items()
