@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -49,6 +49,7 @@ def on_cpu() -> Providers:
     return ON_CPU
 
 
+@cache
 def runtime() -> ModuleType:
     """Import and return onnxruntime. Raises PluginError where it is not there or does not load."""
     try:

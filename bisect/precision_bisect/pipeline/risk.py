@@ -157,12 +157,12 @@ def factor(samples: int, risk: float) -> float:
         math.exp(constant + (degrees - 1) * math.log(u) - degrees * u * u / 2) * 4 / _STEPS
         for u in places
     ]
-    low, high = 0.0, 100.0
+    low, high, scale, cdf = 0.0, 100.0, math.sqrt(samples), NormalDist().cdf
     # Halving 40 times leaves 1e-10.
     for _ in range(40):
         middle = (low + high) / 2
         chance = sum(
-            weight * NormalDist().cdf(math.sqrt(samples) * (middle * u - quantile))
+            weight * cdf(scale * (middle * u - quantile))
             for u, weight in zip(places, weights, strict=True)
         )
         low, high = (low, middle) if chance > CONFIDENCE else (middle, high)

@@ -86,14 +86,19 @@ class Segment:
     off: CheckedGraph | None
 
 
+def most_segments(graph: SwitchedGraph) -> int:
+    """Return how many segments a graph has at most, 0 where it is too small for any."""
+    switches = len(graph.switches.layers)
+    count = min(max(MOST_SEGMENTS, switches // MOST_SWITCHES), switches // SWITCHES)
+    return count if count >= FEWEST_SEGMENTS else 0
+
+
 def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     """Yield the segments of a model's graph in order; none if it is small or cuts are inexact.
 
     Raises RefusedError as `check` does.
     """
-    switches = len(graph.switches.layers)
-    count = min(max(MOST_SEGMENTS, switches // MOST_SWITCHES), switches // SWITCHES)
-    if count < FEWEST_SEGMENTS:
+    if not (count := most_segments(graph)):
         return
     wiring = _Wiring(graph.proto.graph, model.elem_types)
     if not wiring.plain:

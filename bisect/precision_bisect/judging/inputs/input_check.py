@@ -164,6 +164,7 @@ _PASSING = frozenset(
         *("Slice", "Gather", "Split", "Concat", "Pad", "Resize"),
     )
 )
+_SCALING = frozenset(("BatchNormalization", "Div", "Mul", "Sub", "Add"))
 
 
 def figures(
@@ -304,7 +305,7 @@ def _scales_pixels(model: Model, name: str) -> bool:
             continue
         if node.op_type in _PASSING:
             reached.update(node.output)
-        elif _fits_pixels(
+        elif node.op_type in _SCALING and _fits_pixels(
             node, [constants[operand] for operand in node.input if operand in constants]
         ):
             return True
@@ -312,7 +313,7 @@ def _scales_pixels(model: Model, name: str) -> bool:
 
 
 def _fits_pixels(node: onnx.NodeProto, constants: Sequence[NDArray[Any]]) -> bool:
-    """Tell whether an operator's constants are of the size that pixels from 0 to 255 ask for."""
+    """Tell whether the constants of one that scales are of the size that pixels to 255 ask for."""
     sizes = [
         np.abs(constant.astype(np.float64))
         for constant in constants
@@ -330,7 +331,5 @@ def _fits_pixels(node: onnx.NodeProto, constants: Sequence[NDArray[Any]]) -> boo
             return typical > _DIVISOR
         case "Mul":
             return 0 < typical < 1 / _DIVISOR
-        case "Sub" | "Add":
-            return typical > _MEAN
         case _:
-            return False
+            return typical > _MEAN
