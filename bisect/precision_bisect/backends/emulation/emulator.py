@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.dropped_nan import watch_dropped
-from precision_bisect.backends.emulation.fixed_edges import for_plan
+from precision_bisect.backends.emulation.fixed_edges import for_plan, is_bare
 from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.snippets import self_test
@@ -57,6 +57,7 @@ class EmulatedBackend:
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
     if that pays, unless it is to run `whole`. Where `few` plans are expected the first has a whole
     graph of its own (see `fixed_edges`), opened with its first feed; the second opens that of all.
+    Where such a graph `is_bare`, and with `tf32`, every plan has one, after the other.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
@@ -91,22 +92,27 @@ class EmulatedBackend:
             self._refused |= {name: lacking[name] for name in model.table.names if name in lacking}
         made = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
         self._distinct = distinct(model, pair, targets)
-        self._graphs = [_Graphs(partial(made, target=target)) for target in self._distinct]
+        bare = providers is on_cpu and is_bare(model)
+        alone = bare and (few or tf32)
+        self._graphs = [
+            _Graphs(partial(made, target=target), held_always=alone) for target in self._distinct
+        ]
         self._model, self._plain = model, not (factors or tf32)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
         self._ways = [
             _Way(
-                partial(_open, model, pair, graphs, threads, providers),
+                partial(_open, model, pair, graphs, threads, providers, bare=bare),
                 count,
                 ones,
                 in_segments=not whole,
                 few=few,
+                alone=alone,
             )
             for graphs in self._graphs
         ]
-        if not (late or few):
+        if not (late or few or alone):
             for way in self._ways:
                 way.open()
 
@@ -146,7 +152,10 @@ class EmulatedBackend:
 
 
 class _Way:
-    """The session of all plans, as one target computes them; `ones` are fed unless others are."""
+    """The session of all plans, as one target computes them; `ones` are fed unless others are.
+
+    Each plan has its own session if they are `alone`.
+    """
 
     def __init__(
         self,
@@ -156,10 +165,12 @@ class _Way:
         *,
         in_segments: bool,
         few: bool,
+        alone: bool,
     ) -> None:
         self._make = opened
         self._in_segments = in_segments
         self._few = few
+        self._alone = alone
         self._first: NDArray[np.bool_] | None = None
         self._candidates = candidates
         self._ones = ones
@@ -206,7 +217,7 @@ class _Way:
             # NaN that FP32 has as well is what the model means.
             if opened.fixed is not None:
                 # What comes of every layer high is another plan: one graph for all serves both.
-                self._few = False
+                self._few = self._alone = False
                 return self._run(self.open(), feed, low)
             _, exact = run(np.zeros_like(low))
             layers = [
@@ -222,7 +233,7 @@ class _Way:
             if self._few and low is not None:
                 self._few = self._first is None or bool((self._first == low).all())
                 self._first = low
-            fixed = low if self._few else None
+            fixed = low if self._few or self._alone else None
             if self._opened is None or not self._opened.serves(fixed):
                 self._opened = None
                 in_segments = self._in_segments and fixed is None
@@ -295,13 +306,16 @@ class _Opened:
 
 
 class _Graphs:
-    """Makes the switched graph of a target, and holds it while it is small.
+    """Makes the switched graph of a target, and holds it while it is small, or `held_always`.
 
     Several sessions may be opened of one. It comes with its `watched` outputs; see `_Opened`.
     """
 
-    def __init__(self, make: Callable[[Model], SwitchedGraph]) -> None:
+    def __init__(
+        self, make: Callable[[Model], SwitchedGraph], *, held_always: bool = False
+    ) -> None:
         self._make = make
+        self._held_always = held_always
         self.held: tuple[SwitchedGraph, Mapping[str, str]] | None = None
 
     def of(self, usable: Model) -> tuple[SwitchedGraph, Mapping[str, str]]:
@@ -310,7 +324,8 @@ class _Graphs:
             return self.held
         graph = self._make(usable)
         pair = graph, watch_dropped(graph, usable)
-        if graph.proto.ByteSize() + total_bytes(graph.weights) <= _HELD_BYTES:
+        nbytes = graph.proto.ByteSize() + total_bytes(graph.weights)
+        if self._held_always or nbytes <= _HELD_BYTES:
             self.held = pair
         return pair
 
@@ -324,8 +339,12 @@ def _open(
     *,
     in_segments: bool,
     fixed: NDArray[np.bool_] | None,
+    bare: bool,
 ) -> _Opened:
-    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does."""
+    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does.
+
+    For `bare` graphs see `is_bare`.
+    """
     providers = choose()
     kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
     for kind in kinds:
@@ -341,9 +360,11 @@ def _open(
     try:
         graph, watched = graphs.of(usable)
         if fixed is not None:
-            graph = for_plan(graph, usable, fixed)
+            graph = for_plan(graph, usable, fixed, bare=bare)
         switches = graph.switches
-        segments = deque(cut(graph, usable) if in_segments and providers == ON_CPU else ())
+        segments = deque(
+            cut(graph, usable, bare=bare) if in_segments and providers == ON_CPU else ()
+        )
         whole = None if segments else check(graph.proto, graph.weights)
         # With thousands of layers the graph takes as much memory as their weights: free it before
         # the session takes its own.
@@ -353,11 +374,13 @@ def _open(
             names = [*(spec.name for spec in usable.outputs), *watched]
             session = Segmented(segments, names, threads)
         else:
-            session = Session(whole, threads=threads, providers=providers)
+            session = Session(whole, threads=threads, providers=providers, optimised=not bare)
     except ModelError as error:
         # The whole graph may load where a segment, or that of one plan, does not.
         if in_segments or fixed is not None:
-            return _open(model, pair, graphs, threads, choose, in_segments=False, fixed=None)
+            return _open(
+                model, pair, graphs, threads, choose, in_segments=False, fixed=None, bare=bare
+            )
         if newest is None or usable is model:
             raise
         raise ModelError(
