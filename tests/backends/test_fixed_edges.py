@@ -28,22 +28,23 @@ from wider_graphs import WIDER_KINDS, WiderMaker
     proto=st.one_of(random_models(), random_models(WiderMaker, WIDER_KINDS)),
     pair=st.sampled_from([Pair(low="fp16", high="fp32"), Pair(low="fp16", high="bf16")]),
     target=st.sampled_from(TARGETS),
+    bare=st.booleans(),
     seed=st.integers(0, 2**16),
 )
 def test_any_graph_under_any_plan(
-    proto: onnx.ModelProto, pair: Pair, target: TargetName, seed: int
+    proto: onnx.ModelProto, pair: Pair, target: TargetName, bare: bool, seed: int
 ) -> None:
-    """Fusions that a switch has kept from happening do not happen now."""
+    """Fusions that a switch has kept from happening do not happen now; a bare graph has none."""
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(save(proto, Path(folder)))
     graph = switch(model, pair, Scales(), target=target)
-    every = Session(graph.proto, graph.weights, 1)
+    every = Session(graph.proto, graph.weights, 1, optimised=not bare)
     sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
     rng, count = np.random.default_rng(seed), len(model.table.candidates)
     for share in (0.0, 1.0, *rng.random(2)):
         low = rng.random(count) < share
-        fixed = for_plan(graph, model, low)
-        one = Session(fixed.proto, fixed.weights, 1)
+        fixed = for_plan(graph, model, low, bare=bare)
+        one = Session(fixed.proto, fixed.weights, 1, optimised=not bare)
         expected = every.run({**sample, FLAGS_INPUT: graph.switches.flags(low)})
         found = one.run({**sample, FLAGS_INPUT: fixed.switches.flags(low)})
         for name, array in expected.items():

@@ -53,6 +53,7 @@ def fine() -> Iterator[None]:
         patch.setattr(segments, "SWITCHES", 2)
         patch.setattr(segments, "FEWEST_SEGMENTS", 2)
         patch.setattr(segments, "WORTH_S", 0.0)
+        patch.setattr(segments, "REPEATED", 2)
         yield
 
 
@@ -66,9 +67,10 @@ def bits(outputs: Sample) -> list[tuple[str, str, bytes]]:
     return [(name, str(array.shape), array.tobytes()) for name, array in outputs.items()]
 
 
-def opened(graph: SwitchedGraph, model: Model) -> Segmented:
+def opened(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Segmented:
     """Return the sessions of a graph's segments."""
-    return Segmented(deque(cut(graph, model)), [spec.name for spec in model.outputs], 1)
+    parts = deque(cut(graph, model, bare=bare))
+    return Segmented(parts, [spec.name for spec in model.outputs], 1)
 
 
 def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
@@ -85,19 +87,28 @@ def chain(folder: Path, start: str = "t0 = Relu (x)") -> Model:
     pair=st.sampled_from(PAIRS),
     factors=st.booleans(),
     tf32=st.booleans(),
+    bare=st.booleans(),
     choose=st.randoms(use_true_random=False),
 )
 def test_any_graph_in_any_state(
-    proto: onnx.ModelProto, pair: Pair, factors: bool, tf32: bool, choose: random.Random
+    proto: onnx.ModelProto,
+    pair: Pair,
+    factors: bool,
+    tf32: bool,
+    bare: bool,
+    choose: random.Random,
 ) -> None:
-    """Whatever the graph, the types and the switches, segments give the bits of one session."""
+    """Whatever the graph, the types and the switches, segments give the bits of one session.
+
+    Those of a bare graph do so with and without their switches.
+    """
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(save(proto, Path(folder)))
     graph = switch(model, pair, Scales(), factors=factors, tf32=tf32)
     if not list(cut(graph, model)):
         return
-    found = opened(graph, model)
-    whole = Session(graph.proto, graph.weights, 1)
+    found = opened(graph, model, bare=bare)
+    whole = Session(graph.proto, graph.weights, 1, optimised=not bare)
     count = len(model.table.candidates)
     sample: Sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
     if factors:

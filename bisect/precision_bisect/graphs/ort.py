@@ -131,11 +131,11 @@ def check(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> Checke
 class Session:
     """An ONNX Runtime session over a graph whose stubs stand for `weights`.
 
-    A checked graph has its own weights. The session copies weights that it cannot map from their
-    file, and needs the arrays no longer. `threads` is the number of intra-operator threads, 0 for
-    one per core. The `providers` can be loaded. A session that is not `optimised` computes node by
-    node what the graph says. A `frugal` one computes first what frees values. Raises RefusedError
-    for a graph that computes in 16-bit floats, ModelError for one that ONNX Runtime cannot load.
+    A checked graph has its own weights. The session copies those that it cannot map from a file.
+    `threads` is the number of intra-operator threads, 0 for one per core. One not `optimised`
+    computes node by node what the graph says, and copies no weights. A `frugal` one computes first
+    what frees values. Raises RefusedError for a graph that computes in 16-bit floats, ModelError
+    for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -162,6 +162,10 @@ class Session:
             _leave_as_it_is(options)
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
+        # Given in two ways they are not copied; one that an optimizer rewrites would be back.
+        self._held = [] if optimised else [as_value(array) for array in graph.weights.values()]
+        for name, value in zip(graph.weights, self._held, strict=False):
+            options.add_initializer(name, value)
         self.raw = _open(graph, options, providers)
         self._input_names = [argument.name for argument in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
@@ -370,8 +374,6 @@ def _open(
     if graph.folder is not None:
         options.add_session_config_entry(DATA_FOLDER, str(graph.folder))
     if graph.weights:
-        # Not `add_initializer` as well: it puts the old value back if the optimizer has rewritten
-        # a weight under its own name, as it does when it moves a Transpose past one.
         values = [as_value(array) for array in graph.weights.values()]
         options.add_external_initializers(list(graph.weights), values)
     try:

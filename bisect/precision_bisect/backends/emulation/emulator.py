@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.dropped_nan import watch_dropped
-from precision_bisect.backends.emulation.fixed_edges import for_plan
+from precision_bisect.backends.emulation.fixed_edges import for_plan, is_bare
 from precision_bisect.backends.emulation.segments import Segmented, cut, most_segments
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.snippets import self_test
@@ -60,7 +60,8 @@ class EmulatedBackend:
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
     if that pays after WHOLE_PLANS, unless it is to run `whole`. Where `few` plans are expected the
     first has a whole graph of its own (see `fixed_edges`), opened with its first feed; the second
-    opens that of all.
+    opens that of all. Where such a graph `is_bare`, and with `tf32`, every plan has one, after the
+    other.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
@@ -95,23 +96,28 @@ class EmulatedBackend:
             self._refused |= {name: lacking[name] for name in model.table.names if name in lacking}
         made = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
         self._distinct = distinct(model, pair, targets)
-        self._graphs = [_Graphs(partial(made, target=target)) for target in self._distinct]
+        bare = providers is on_cpu and is_bare(model)
+        alone = bare and (few or tf32)
+        self._graphs = [
+            _Graphs(partial(made, target=target), held_always=alone) for target in self._distinct
+        ]
         self._model, self._plain = model, not (factors or tf32)
         count = len(model.table.candidates)
         # Factors of one change nothing; the graph has the input all the same.
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
         self._ways = [
             _Way(
-                partial(_open, model, pair, graphs, threads, providers),
+                partial(_open, model, pair, graphs, threads, providers, bare=bare),
                 count,
                 ones,
                 in_segments=not whole,
                 few=few,
                 late=late,
+                alone=alone,
             )
             for graphs in self._graphs
         ]
-        if not (late or few):
+        if not (late or few or alone):
             for way in self._ways:
                 way.open()
 
@@ -151,7 +157,10 @@ class EmulatedBackend:
 
 
 class _Way:
-    """The session of all plans, as one target computes them; `ones` are fed unless others are."""
+    """The session of all plans, as one target computes them; `ones` are fed unless others are.
+
+    Each plan has its own session if they are `alone`.
+    """
 
     def __init__(
         self,
@@ -162,12 +171,14 @@ class _Way:
         in_segments: bool,
         few: bool,
         late: bool,
+        alone: bool,
     ) -> None:
         self._make = opened
         self._in_segments = in_segments
         self._few = few
         self._whole_plans = 0 if late else WHOLE_PLANS
         self._plans = set[bytes]()
+        self._alone = alone
         self._first: NDArray[np.bool_] | None = None
         self._candidates = candidates
         self._ones = ones
@@ -214,7 +225,7 @@ class _Way:
             # NaN that FP32 has as well is what the model means.
             if opened.fixed is not None:
                 # What comes of every layer high is another plan: one graph for all serves both.
-                self._few = False
+                self._few = self._alone = False
                 return self._run(self.open(), feed, low)
             _, exact = run(np.zeros_like(low))
             layers = [
@@ -232,7 +243,7 @@ class _Way:
                 self._first = low
             if low is not None and len(self._plans) <= self._whole_plans:
                 self._plans.add(low.tobytes())
-            fixed = low if self._few else None
+            fixed = low if self._few or self._alone else None
             many = fixed is None and len(self._plans) > self._whole_plans
             in_segments = self._in_segments and many
             if self._opened is None or not self._opened.serves(fixed, in_segments=in_segments):
@@ -312,13 +323,16 @@ class _Opened:
 
 
 class _Graphs:
-    """Makes the switched graph of a target, and holds it while it is small.
+    """Makes the switched graph of a target, and holds it while it is small, or `held_always`.
 
     Several sessions may be opened of one. It comes with its `watched` outputs; see `_Opened`.
     """
 
-    def __init__(self, make: Callable[[Model], SwitchedGraph]) -> None:
+    def __init__(
+        self, make: Callable[[Model], SwitchedGraph], *, held_always: bool = False
+    ) -> None:
         self._make = make
+        self._held_always = held_always
         self.held: tuple[SwitchedGraph, Mapping[str, str]] | None = None
 
     def of(self, usable: Model) -> tuple[SwitchedGraph, Mapping[str, str]]:
@@ -327,7 +341,8 @@ class _Graphs:
             return self.held
         graph = self._make(usable)
         pair = graph, watch_dropped(graph, usable)
-        if graph.proto.ByteSize() + total_bytes(graph.weights) <= _HELD_BYTES:
+        nbytes = graph.proto.ByteSize() + total_bytes(graph.weights)
+        if self._held_always or nbytes <= _HELD_BYTES:
             self.held = pair
         return pair
 
@@ -341,8 +356,12 @@ def _open(
     *,
     in_segments: bool,
     fixed: NDArray[np.bool_] | None,
+    bare: bool,
 ) -> _Opened:
-    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does."""
+    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does.
+
+    For `bare` graphs see `is_bare`.
+    """
     providers = choose()
     kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
     for kind in kinds:
@@ -358,9 +377,11 @@ def _open(
     try:
         graph, watched = graphs.of(usable)
         if fixed is not None:
-            graph = for_plan(graph, usable, fixed)
+            graph = for_plan(graph, usable, fixed, bare=bare)
         switches, small = graph.switches, not most_segments(graph)
-        segments = deque(cut(graph, usable) if in_segments and providers == ON_CPU else ())
+        segments = deque(
+            cut(graph, usable, bare=bare) if in_segments and providers == ON_CPU else ()
+        )
         whole = None if segments else check(graph.proto, graph.weights)
         # With thousands of layers the graph takes as much memory as their weights: free it before
         # the session takes its own.
@@ -370,11 +391,13 @@ def _open(
             names = [*(spec.name for spec in usable.outputs), *watched]
             session = Segmented(segments, names, threads)
         else:
-            session = Session(whole, threads=threads, providers=providers)
+            session = Session(whole, threads=threads, providers=providers, optimised=not bare)
     except ModelError as error:
         # The whole graph may load where a segment, or that of one plan, does not.
         if in_segments or fixed is not None:
-            return _open(model, pair, graphs, threads, choose, in_segments=False, fixed=None)
+            return _open(
+                model, pair, graphs, threads, choose, in_segments=False, fixed=None, bare=bare
+            )
         if newest is None or usable is model:
             raise
         raise ModelError(

@@ -3,10 +3,11 @@
 A switch costs about ten microseconds a run, and two graphs more to open. Layers in two versions
 keep theirs: ONNX Runtime has other kernels for a node whose weights are beside it. No optimisation
 looks through a switch. So where an edge rounds nothing there is a Reshape to the same shape, which
-copies nothing and stops fusions as well.
+copies nothing and stops fusions as well. In a session that leaves its graph as it stands nothing
+fuses, and no kernel is another: there all that the plan decides is taken out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +18,33 @@ from onnx import helper
 from precision_bisect.backends.emulation.declared import Declared
 from precision_bisect.backends.emulation.snippets import Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
-from precision_bisect.graphs.graph import attribute, captured, copied, opset, refill
+from precision_bisect.graphs.graph import (
+    all_graphs,
+    attribute,
+    captured,
+    copied,
+    opset,
+    refill,
+    rename_tensors,
+)
 from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import are_packed
+from precision_bisect.graphs.weights import Weights, drop_unused, total_bytes
 from precision_bisect.machine.stopping import look_at_clock
 
 _ROUNDING = frozenset(("Cast", "QuantizeLinear", "DequantizeLinear"))
 _SAME_SHAPE = "precision_bisect/same_shape"
+
+
+def is_bare(model: Model) -> bool:
+    """Tell whether the emulator's sessions of a model leave their graphs as they stand.
+
+    The optimizer takes as long again to open a large one. It finds little between switches, of
+    which there is about one for each node, but other layouts for images.
+    """
+    kinds = (node.op_type for graph in all_graphs(model.proto.graph) for node in graph.node)
+    large = not are_packed(2 * len(model.proto.graph.node), total_bytes(model.weights))
+    return large and not any("Conv" in kind or "Pool" in kind for kind in kinds)
 
 
 def with_fixed_edges(
@@ -44,11 +66,69 @@ def with_fixed_edges(
     return fixed
 
 
-def for_plan(graph: SwitchedGraph, model: Model, low: NDArray[np.bool_]) -> SwitchedGraph:
-    """Return the graph for one plan; `low` is as in `Switches.flags`."""
+def without_switches(
+    source: onnx.ModelProto, weights: Weights, on: Mapping[str, bool]
+) -> tuple[onnx.ModelProto, Weights]:
+    """Return a switched graph with only what these flags choose, and the weights that it reads.
+
+    For sessions that are not optimised.
+    """
+    proto = onnx.ModelProto(ir_version=source.ir_version)
+    proto.opset_import.extend(source.opset_import)
+    graph, ends = proto.graph, {value.name for value in source.graph.output}
+    graph.name = source.graph.name
+    graph.input.extend(source.graph.input)
+    graph.output.extend(source.graph.output)
+    graph.initializer.extend(source.graph.initializer)
+    names: dict[str, str] = {}
+
+    def add(nodes: Iterable[onnx.NodeProto], *, chosen: bool = False) -> None:
+        for node in nodes:
+            look_at_clock()
+            flag = on.get(node.input[0]) if node.input else None
+            if node.op_type == "If" and flag is not None:
+                taken = attribute(node, "then_branch" if flag else "else_branch")
+                assert taken is not None
+                inner = (value.name for value in taken.g.output)
+                names.update(
+                    (one, names.get(end, end)) for one, end in zip(inner, node.output, strict=True)
+                )
+                graph.initializer.extend(taken.g.initializer)
+                add(taken.g.node, chosen=True)
+                continue
+            passed = ""
+            if node.op_type == "Where" and flag is not None:
+                passed = node.input[1 if flag else 2]
+            elif node.op_type == "Identity" and chosen:
+                passed = node.input[0]
+            end = names.get(node.output[0], node.output[0])
+            if passed and end not in ends:
+                # Both names: readers inside the branch know it by another one than those outside.
+                names[node.output[0]] = names[end] = names.get(passed, passed)
+                continue
+            own = onnx.GraphProto(node=[node])
+            rename_tensors(own, names)
+            graph.node.extend(own.node)
+
+    add(source.graph.node)
+    if not any(name in on for node in graph.node for name in (*node.input, *captured(node))):
+        refill(graph.node, [node for node in graph.node if FLAGS_INPUT not in node.input])
+    left = dict(weights)
+    drop_unused(graph, left)
+    return proto, left
+
+
+def for_plan(
+    graph: SwitchedGraph, model: Model, low: NDArray[np.bool_], *, bare: bool = False
+) -> SwitchedGraph:
+    """Return the graph for one plan; `low` is as in `Switches.flags`, `bare` as in `is_bare`."""
     flags = graph.switches.flags(low)
     on = {Flags.name(number): bool(flag) for number, flag in enumerate(flags)}
-    proto = with_fixed_edges(graph.proto, Declared(graph, model), on)
+    weights = graph.weights
+    if bare:
+        proto, weights = without_switches(graph.proto, weights, on)
+    else:
+        proto = with_fixed_edges(graph.proto, Declared(graph, model), on)
     # A flag that nothing reads any more takes time to be split off.
     nodes = [node for node in proto.graph.node if FLAGS_INPUT not in node.input]
     read = {name for node in nodes for name in (*node.input, *captured(node))}
@@ -59,9 +139,8 @@ def for_plan(graph: SwitchedGraph, model: Model, low: NDArray[np.bool_]) -> Swit
     for value in proto.graph.input:
         if value.name == FLAGS_INPUT:
             value.type.tensor_type.shape.dim[0].dim_value = len(left)
-    return replace(
-        graph, proto=proto, switches=replace(graph.switches, layers=graph.switches.layers[left])
-    )
+    switches = replace(graph.switches, layers=graph.switches.layers[left])
+    return replace(graph, proto=proto, weights=weights, switches=switches)
 
 
 def _fixed(

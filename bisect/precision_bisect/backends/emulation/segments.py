@@ -11,10 +11,11 @@ saves a third of the work and more.
 
 import hashlib
 import time
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,15 +26,15 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.backends.emulation.declared import Declared
-from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges
-from precision_bisect.backends.emulation.snippets import SHORT_PREFIX, Flags, split_flags
+from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges, without_switches
+from precision_bisect.backends.emulation.snippets import Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
+from precision_bisect.backends.emulation.wiring import Wiring
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import RANDOM, captured, opset, subgraphs
+from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import CheckedGraph, Session, as_value, check
 from precision_bisect.graphs.weights import total_bytes
-from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.protocols import Sample
 
@@ -45,7 +46,7 @@ MOST_SEGMENTS, FEWEST_SEGMENTS = 8, 4
 """Segments of a graph, at most (see MOST_SWITCHES) and at least. With 8 a ranking of NAFNet and of
 PP-OCR det takes 0.64 and 0.70 of the time, and a plan that shares nothing 1.1 times; 4 and 16 are
 no better on either."""
-MOST_SWITCHES = 1000
+MOST_SWITCHES = 500
 """Switches of a segment, on average, above which there are more segments: the time that ONNX
 Runtime takes to open one grows with the square of its nodes. Results are those of one session."""
 SWITCHES = 16
@@ -56,6 +57,9 @@ REPEATED_WEIGHTS = 0.1
 OFF_BYTES = 2**26
 """Bytes of weights up to which segments have sessions of their own for every layer high. A limit
 on memory, of which these take as much again."""
+REPEATED = 12
+"""Runs of a bare segment with the same flags from which they have a session of their own: it takes
+as long to open as some thirty runs save. In a ranking no layer is low on more than 8 samples."""
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
@@ -63,6 +67,8 @@ KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
 on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
 # Keys that are remembered of values computed once. A bound on memory: 16 bytes each.
 _REMEMBERED = 2**16
+# The same of flags that are counted: a byte for each.
+_COUNTED = 2**10
 
 _Values: TypeAlias = "Mapping[str, onnxruntime.OrtValue]"
 
@@ -77,13 +83,23 @@ class Segment:
 
     `flags` are the numbers of its flags in the whole graph. `carried` are the tensors, made up to
     its end, that later segments or the caller read. `off` computes the same where no flag is on,
-    in two thirds of the time (see `fixed_edges`); None where weights are large.
+    in two thirds of the time (see `fixed_edges`); None where weights are large, and where it is
+    `bare` (see `is_bare`).
     """
 
     checked: CheckedGraph
     flags: NDArray[np.int64]
     carried: frozenset[str]
     off: CheckedGraph | None
+    bare: bool
+
+    def without_switches(self, flags: NDArray[np.bool_]) -> CheckedGraph:
+        """Return what computes the same with these flags; for one that is `bare`."""
+        proto = onnx.ModelProto.FromString(self.checked.text)
+        names = (Flags.name(number) for number in self.flags)
+        on = {name: bool(flag) for name, flag in zip(names, flags, strict=True)}
+        fixed, weights = without_switches(proto, dict(self.checked.weights), on)
+        return replace(self.checked, text=fixed.SerializeToString(), weights=weights)
 
 
 def most_segments(graph: SwitchedGraph) -> int:
@@ -93,14 +109,14 @@ def most_segments(graph: SwitchedGraph) -> int:
     return count if count >= FEWEST_SEGMENTS else 0
 
 
-def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
+def cut(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Iterator[Segment]:
     """Yield the segments of a model's graph in order; none if it is small or cuts are inexact.
 
-    Raises RefusedError as `check` does.
+    They are `bare` if the graph is. Raises RefusedError as `check` does.
     """
     if not (count := most_segments(graph)):
         return
-    wiring = _Wiring(graph.proto.graph, model.elem_types)
+    wiring = Wiring(graph.proto.graph, model.elem_types)
     if not wiring.plain:
         return
     declared = Declared(graph, model)
@@ -114,116 +130,9 @@ def cut(graph: SwitchedGraph, model: Model) -> Iterator[Segment]:
     whole = total_bytes(graph.weights)
     # Weights that several segments read are held once for each.
     if segment_bytes <= (1 + REPEATED_WEIGHTS) * whole:
-        yield from (_segment(graph, wiring, declared, span) for span in spans if span.outputs)
-
-
-class _Wiring:
-    """Who makes and who reads each tensor.
-
-    A tensor crosses a cut at a position if a node before it makes the tensor and a node from there
-    on reads it. Reading through `light` nodes counts, since each segment has its own copy of
-    these.
-    """
-
-    def __init__(self, graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
-        self.nodes = list(graph.node)
-        self.reads = [{*node.input, *captured(node)} - {""} for node in self.nodes]
-        self.maker = {out: i for i, node in enumerate(self.nodes) for out in node.output if out}
-        self.outputs = {value.name for value in graph.output}
-        self.light = self._light({tensor.name for tensor in graph.initializer}, types)
-        self._last = self._last_reads()
-        self._inputs = graph.input
-
-    @property
-    def plain(self) -> bool:
-        """Whether only switches have subgraphs, nothing is random, and nodes make all outputs."""
-        inputs = (value.type.tensor_type.elem_type in _PLAIN_TYPES for value in self._inputs)
-        nodes = (
-            node.op_type not in RANDOM and (_is_switch(node) or not any(subgraphs(node)))
-            for node in self.nodes
-        )
-        return self.outputs <= self.maker.keys() and all(inputs) and all(nodes)
-
-    def narrow(self, count: int, declared: "Declared") -> list[int]:
-        """Return up to `count` - 1 positions where few tensors cross, and all of them may.
-
-        A tensor may cross if a switch makes it or only switches read it, so that no fusion spans
-        the cut. Its shape must be known as far as kernels are chosen by it.
-        """
-        direct = {name for node in self.nodes for name in node.input} | self.outputs
-        crossing, barred = (np.zeros(len(self.nodes) + 1, np.int64) for _ in range(2))
-        for name, end in self._last.items():
-            start = self.maker[name]
-            if not self.light[start]:
-                crossing[start + 1 : end + 1] += 1
-                fused = name in direct and self.nodes[start].op_type != "If"
-                barred[start + 1 : end + 1] += fused or not declared.is_known(name)
-        # Cut at equal numbers of switches: that is where plans begin to differ.
-        done = np.cumsum([0, *(node.op_type == "If" for node in self.nodes)])
-        step = done[-1] / count
-        positions = []
-        for number in range(1, count):
-            off = np.abs(done - number * step)
-            near = np.flatnonzero((off <= step / 3) & (barred == 0))
-            if near.size:
-                # Fewest crossing tensors first; of equal positions the one nearest to its ideal
-                # place.
-                positions.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
-        return sorted({*positions})
-
-    def crossing(self, position: int) -> set[str]:
-        """Return the tensors that cross a cut."""
-        return {
-            name
-            for name, end in self._last.items()
-            if self.maker[name] < position <= end and not self.light[self.maker[name]]
-        }
-
-    def within(self, wanted: Sequence[str], available: set[str]) -> list[int]:
-        """Return the nodes, in order, that compute the `wanted` tensors from `available` ones."""
-        indices: set[int] = set()
-        pending = list(wanted)
-        while pending:
-            name = pending.pop()
-            i = self.maker.get(name)
-            if i is not None and i not in indices and name not in available:
-                indices.add(i)
-                pending.extend(self.reads[i])
-        return sorted(indices)
-
-    def _light(self, fixed: set[str], types: Mapping[str, int]) -> list[bool]:
-        """Tell which nodes make constants, flags, factors and whole numbers; adds to `fixed`."""
-        light = []
-        for node, reads in zip(self.nodes, self.reads, strict=True):
-            look_at_clock()
-            constant = reads <= fixed
-            if constant:
-                fixed.update(node.output)
-            light.append(
-                constant
-                or not reads.isdisjoint((FLAGS_INPUT, FACTORS))
-                or (node.op_type == "And" and node.output[0].startswith(SHORT_PREFIX))
-                or all(types.get(name) in _NOT_FLOATS for name in node.output if name)
-            )
-        return light
-
-    def _last_reads(self) -> dict[str, int]:
-        last: dict[str, int] = {}
-        for i in reversed(range(len(self.nodes))):
-            ends = (last.get(name, i) for name in self.nodes[i].output)
-            end = max(ends, default=i) if self.light[i] else i
-            for name in self.reads[i] & self.maker.keys():
-                last[name] = max(last.get(name, 0), end)
-        return last
-
-
-def _is_switch(node: onnx.NodeProto) -> bool:
-    inside = (inner for branch in subgraphs(node) for inner in branch.node)
-    return (
-        node.op_type == "If"
-        and node.input[0].startswith(SHORT_PREFIX)
-        and not any(any(subgraphs(inner)) for inner in inside)
-    )
+        for span in spans:
+            if span.outputs:
+                yield _segment(graph, wiring, declared, span, bare=bare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +146,7 @@ class _Span:
     carried: frozenset[str]
 
     @classmethod
-    def between(cls, wiring: _Wiring, start: int, end: int) -> "_Span":
+    def between(cls, wiring: Wiring, start: int, end: int) -> "_Span":
         """Take the nodes from `start` to before `end`, and light ones before that they need."""
         look_at_clock()
         available = wiring.crossing(start)
@@ -249,7 +158,9 @@ class _Span:
         return cls(nodes, read, available & read, outputs, carried)
 
 
-def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: Declared, span: _Span) -> Segment:
+def _segment(
+    graph: SwitchedGraph, wiring: Wiring, declared: Declared, span: _Span, *, bare: bool
+) -> Segment:
     look_at_clock()
     source, read = graph.proto, span.read
     flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
@@ -270,10 +181,10 @@ def _segment(graph: SwitchedGraph, wiring: _Wiring, declared: Declared, span: _S
     nbytes = total_bytes(graph.weights)
     checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
     off = None
-    if flags and nbytes <= OFF_BYTES:
+    if flags and nbytes <= OFF_BYTES and not bare:
         fixed = with_fixed_edges(proto, declared, {Flags.name(i): False for i in flags})
         off = replace(checked, text=fixed.SerializeToString())
-    return Segment(checked, np.array(flags, np.int64), span.carried, off)
+    return Segment(checked, np.array(flags, np.int64), span.carried, off, bare)
 
 
 class Segmented:
@@ -291,16 +202,17 @@ class Segmented:
         self._flags: list[NDArray[np.int64]] = []
         self._carried: list[frozenset[str]] = []
         self._sessions: list[Session] = []
-        self._off: list[CheckedGraph | Session | None] = []
+        self._fixed: list[_Fixed] = []
         while segments:
             look_at_clock()
             segment = segments.popleft()
-            self._sessions.append(Session(segment.checked, threads=threads))
+            session = Session(segment.checked, threads=threads, optimised=not segment.bare)
+            self._sessions.append(session)
             self._flags.append(segment.flags)
             self._carried.append(segment.carried)
-            self._off.append(segment.off)
-        self._threads = threads
-        self._opening = Lock()
+            # Only a bare one is held, which has no copies of its weights.
+            fixed = segment.without_switches if segment.bare else partial(_off, segment.off)
+            self._fixed.append(_Fixed(fixed, threads, bare=segment.bare))
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:
@@ -312,7 +224,8 @@ class Segmented:
         start, values = self.kept.latest(keys)
         for number in range(start, len(own)):
             flags = {FLAGS_INPUT: as_value(own[number])}
-            outputs = self._session(number, own[number]).run_values({**inputs, **values, **flags})
+            session = self._fixed[number].session(own[number]) or self._sessions[number]
+            outputs = session.run_values({**inputs, **values, **flags})
             values = {
                 name: value
                 for name, value in {**values, **outputs}.items()
@@ -325,18 +238,57 @@ class Segmented:
             self.brief = True
         return {name: values[name].numpy() for name in self._outputs}
 
-    def _session(self, number: int, flags: NDArray[np.bool_]) -> Session:
-        """Return the session that computes a segment with these flags."""
-        if flags.any() or self._off[number] is None:
-            return self._sessions[number]
+
+def _off(graph: CheckedGraph | None, flags: NDArray[np.bool_]) -> CheckedGraph | None:
+    return None if flags.any() else graph
+
+
+class _Fixed:
+    """The latest session of a segment without switches, for flags that it has again and again.
+
+    It takes a fraction of the time, and of the memory, of the session for all flags. `make`
+    returns its graph, None where there is none for some flags; a `bare` one takes time to make.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[NDArray[np.bool_]], CheckedGraph | None],
+        threads: int,
+        *,
+        bare: bool,
+    ) -> None:
+        self._make = make
+        self._bare = bare
+        self._threads = threads
+        self._opening = Lock()
+        self._runs = Counter[bytes]()
+        self._latest: tuple[bytes, Session | None] = b"none yet", None
+
+    def session(self, flags: NDArray[np.bool_]) -> Session | None:
+        """Return the session for these flags, None while they are rare."""
+        key = flags.tobytes()
         with self._opening:
-            off = self._off[number]
-            if isinstance(off, CheckedGraph):
-                # What does not open so is no loss: the other computes the same.
-                with suppress(ModelError):
-                    off = Session(off, threads=self._threads)
-                self._off[number] = off = off if isinstance(off, Session) else None
-        return off or self._sessions[number]
+            if key == self._latest[0]:
+                return self._latest[1]
+            if self._bare and self._is_rare(key):
+                return None
+            graph = self._make(flags)
+            if graph is None:
+                return None
+            self._latest = key, None
+            # What does not open so is no loss: the other computes the same.
+            with suppress(ModelError):
+                session = Session(graph, threads=self._threads, optimised=not self._bare)
+                self._latest = key, session
+            return self._latest[1]
+
+    def _is_rare(self, key: bytes) -> bool:
+        """Count a run with these flags, anew after the latest that were frequent."""
+        self._runs[key] += 1
+        rare = self._runs[key] < REPEATED
+        if not rare or len(self._runs) > _COUNTED:
+            self._runs.clear()
+        return rare
 
 
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:
