@@ -225,6 +225,13 @@ def of_answers() -> Iterator[tuple[str, Result]]:
         "the answer is deployed",
         replace(RESULT, deploy=replace(PLAN, kept=KEPT, answer_time=0.6)),
     )
+    lowest = replace(PLAN, kept=(), time=1.2, answer_time=1.2, full_batch_time=0.5, tf32=True)
+    nothing = replace(faster, status=Status.NOTHING_TO_KEEP, kept=(), deploy=lowest)
+    yield "nothing is kept, and FP32 is deployed", nothing
+    yield (
+        "nothing is kept, and the smallest is deployed",
+        replace(nothing, options={"objective": "smallest"}),
+    )
     yield "TF32 breaks the answer", replace(RESULT, tf32=tf32(False, True))
     yield "TF32 breaks FP32", replace(RESULT, tf32=tf32(True, False))
     yield "TF32 breaks both", replace(RESULT, tf32=tf32(False, False))

@@ -24,21 +24,23 @@ _LEAST_MS = 1e-4
 class Value:
     """A tensor on its way from the layer that computes it to those that read it.
 
-    `producer` is a candidate's index, None for what is always high. `readers` are candidates,
-    reached directly or through operators that only move values; `read_high` tells whether
-    something that is always high reads it, too, such as a graph output. `cast_ms` is what a Cast
-    of it costs.
+    `producer` is a candidate's index, None for what is always high, or always low if `made_low`,
+    as an input of 16 bits. `readers` are candidates, reached directly or through operators that
+    only move values; `read_high` tells whether something that is always high reads it, too, such
+    as a graph output, `read_low` the same of one of 16 bits. `cast_ms` is what a Cast of it costs.
     """
 
     producer: int | None
     readers: tuple[int, ...]
     read_high: bool
     cast_ms: float
+    made_low: bool = False
+    read_low: bool = False
 
     def is_cast(self, kept: set[int] | frozenset[int]) -> bool:
         """Tell whether a plan that keeps these layers casts it: its two ends differ in type."""
-        if self.producer is None or self.producer in kept:
-            return not kept.issuperset(self.readers)
+        if not self.made_low if self.producer is None else self.producer in kept:
+            return self.read_low or not kept.issuperset(self.readers)
         return self.read_high or not kept.isdisjoint(self.readers)
 
 

@@ -74,8 +74,7 @@ def to_deploy(result: Result) -> str:
         return ""
     own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
-        own = f"{counted(len(plan.kept), 'layer')} in {result.high.upper()}"
-        own = "norms put together, " * plan.fused + own
+        own = plan.words(result.high)
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()

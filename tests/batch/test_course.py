@@ -66,7 +66,8 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     assert not (tmp_path / "out" / "broken.log").exists()
     assert ["b: found, 4 of 20 kept", "written to "] == [told[3][:22], told[4][:11]]
     assert ran.stderr.startswith("[1/4] segfault begins; ")
-    assert ran.stdout.splitlines()[-2].startswith("b: found, 4 of 20 kept, after")
+    last = ran.stdout.splitlines()[-2]
+    assert last.startswith("b: found, 4 of 20 kept, after") and ", deploy " in last
 
 
 LOADERS = {

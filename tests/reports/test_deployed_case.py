@@ -158,6 +158,12 @@ def test_fp32_that_engines_time_as_fast_is_deployed_only_where_it_is_the_choice(
     assert "deploy FP32" not in with_tf32(replace(alone, tf32=unsafe))
 
 
+def test_a_result_s_line_says_what_to_deploy() -> None:
+    """Who prints it in Python has no screen beside it."""
+    assert ", deploy norms put together, 0 layers in FP32, in " in str(FUSED)
+    assert ", deploy FP32, in " in str(FP32) and "deploy" not in str(RESULT)
+
+
 def test_the_smallest_plan_is_deployed_however_slow_it_is() -> None:
     """Who cannot hold the model has no use for FP32, whose weights are twice as large."""
     smallest = replace(FP32, options={"objective": "smallest"})

@@ -1,6 +1,7 @@
 """What keeping layers costs, from real graphs."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from effort import examples
 from paced import chain
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
+from precision_bisect.graphs.typed.as_written import casts_added, weight_bytes
+from precision_bisect.graphs.typed.rewrite import writer_of
+from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Value
+from precision_bisect.precisions import Pair
 from precision_bisect.runs.results.speed_report import RANK_CORRELATION, RANK_CORRELATIONS
 from precision_bisect.search.speed.costs import cost_graph, weight_graph
 from precision_bisect.search.speed.roofline import (
@@ -25,6 +30,7 @@ from precision_bisect.search.speed.roofline import (
     operator_ms,
     product_ms,
 )
+from precision_bisect.settings.engine_settings import IoTypes
 
 RESULTS = "benchmarks/results/estimates.json"
 
@@ -137,6 +143,44 @@ def test_a_weight_that_both_types_read_is_stored_twice(tmp_path: Path) -> None:
     graph = weight_graph(saved(tmp_path, nodes, ["y"], w=(16,), v=(16,)))
     plans = ((), (0,), (0, 1), (2,), (0, 1, 2))
     assert [64, 128, 96, 96, 128] == [graph.time(kept) for kept in plans]
+
+
+def every_plan(model: Model) -> list[Plan]:
+    """Return all plans of a small model."""
+    size = len(model.table.candidates)
+    return [Plan.of(kept) for n in range(size + 1) for kept in combinations(range(size), n)]
+
+
+def test_bytes_of_weights_are_those_of_the_file_of_each_plan(tmp_path: Path) -> None:
+    """A table that a Gather reads is the largest weight of many networks."""
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["i"], "choice", axis=1),
+        helper.make_node("Gather", ["table", "i"], ["rows"], "look up"),
+        helper.make_node("Mul", ["x", "rows"], ["a"], "first"),
+        helper.make_node("Mul", ["a", "w"], ["b"], "second"),
+        helper.make_node("Mul", ["b", "rows"], ["c"], "third"),
+        helper.make_node("Mul", ["c", "w"], ["y"], "fourth"),
+    ]
+    model = saved(tmp_path, nodes, ["y"], table=(64,), w=(16,))
+    graph, writer = weight_graph(model), writer_of(model, Pair(low="fp16", high="fp32"))
+    for plan in every_plan(model):
+        assert weight_bytes(writer.write(plan)) == graph.time(plan.kept)
+    everything = range(len(model.table.candidates))
+    assert (128 + 32, 256 + 64) == (graph.time(()), graph.time(everything))
+
+
+@pytest.mark.parametrize("io_types", ["model", "fp16"])
+def test_casts_are_those_of_the_file_of_each_plan(tmp_path: Path, io_types: IoTypes) -> None:
+    """Of 16-bit inputs and outputs FP32 pays for Casts, and every layer low for none."""
+    nodes = [node("Exp", "x", "a"), node("Tanh", "a", "b"), node("Add", "a b", "y")]
+    model = saved(tmp_path, nodes, ["y"]).with_io_types(io_types)
+    graph = cost_graph(model, {"x": (1, 4, 16, 16)})
+    writer = writer_of(model, Pair(low="fp16", high="fp32"))
+    for plan in every_plan(model):
+        casts = sum(value.is_cast(plan.kept) for value in graph.values)
+        assert casts_added(writer.write(plan)) == casts
+    dearer = graph.time(()) > graph.time(range(3))
+    assert dearer is (io_types == "model")
 
 
 def test_tf32_makes_products_faster_and_nothing_else(tmp_path: Path) -> None:

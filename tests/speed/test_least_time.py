@@ -35,6 +35,8 @@ def graphs(draw: st.DrawFn) -> CostGraph:
         readers=several,
         read_high=st.booleans(),
         cast_ms=TIMES,
+        made_low=st.booleans(),
+        read_low=st.booleans(),
     )
     kernel = st.builds(Fusion, layers=several, low_ms=either, high_ms=either)
     return CostGraph(

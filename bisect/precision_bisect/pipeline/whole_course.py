@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_bisect.backends.emulation.emulator_plugin import opens_late
+from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.pipeline.best_known import Standing, best_known
@@ -138,8 +139,10 @@ def _with_fastest(
     limit, law = prepared.problem.tolerance, curve.law
     lowest = ending.status is Status.NOTHING_TO_KEEP
     unsafe = lowest and prepared.loaded.runs and not as_safe(unseen_share(outcome, limit), None)
-    # Every layer low stands beside FP32, which may be as fast, and no other plan.
-    alone = lowest and not unsafe
+    # Every layer low stands beside FP32, which may be as fast, and no other plan. Of 8 bits
+    # nothing is estimated.
+    timed = prepared.case.options.low in LOW_TYPES or not prepared.backend.emulated
+    alone = lowest and not unsafe and timed
     if not alone and (curve.problem.large or not (law or unsafe)):
         return ending
     rivals = Rivals(

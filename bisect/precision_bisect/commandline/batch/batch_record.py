@@ -46,7 +46,8 @@ class Job:
     """One search: `command` begins it, or goes on with it, in the folder of the jobs file.
 
     `model_stamp` tells a model file that was written anew. `status` is a `JobState` or the status
-    in its `result.json`, where all figures are; `kept` counts layers. `seconds` are those of all
+    in its `result.json`, where all figures are; `kept` counts layers, `deploy` says what to
+    deploy, in few words. `seconds` are those of all
     its processes so far. `exit_code` is the last one's, negative for a signal; that process
     was asked to end before where it is `cut_short`: what it tells of an answer may not be whole.
     """
@@ -62,6 +63,7 @@ class Job:
     message: str = ""
     kept: Count | None = None
     candidates: Count | None = None
+    deploy: str = ""
     cut_short: bool = False
     seconds: float = 0.0
 
@@ -83,6 +85,7 @@ class Job:
     def __str__(self) -> str:
         kept = "" if self.kept is None else f", {self.kept} of {self.candidates} kept"
         took = f", after {spoken(self.seconds)}" if self.seconds else ""
+        took += f", deploy {self.deploy}" if self.deploy else ""
         see = f"; see {self.log}" if self.seconds and self.log else ""
         failed = f": {self.message}{see}" if self.message else ""
         return printable(f"{self.name}: {self.status.replace('_', ' ')}{kept}{took}{failed}")
@@ -194,7 +197,7 @@ def junit(batch: Batch) -> str:
         )
         properties = ElementTree.SubElement(case, "properties")
         # Services show these beside a case, and plot numbers over builds.
-        for key in ("status", "kept", "candidates", "exit_code", "run_folder", "log"):
+        for key in ("status", "kept", "candidates", "deploy", "exit_code", "run_folder", "log"):
             if (value := getattr(job, key)) not in (None, ""):
                 ElementTree.SubElement(
                     properties, "property", name=key, value=printable(str(value))

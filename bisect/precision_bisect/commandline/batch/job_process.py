@@ -184,11 +184,12 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
     Python ends with exit code 1 after an exception that nobody caught, too, so a code counts as an
     ending only beside a `result.json` that was written meanwhile, which is `fresh`.
     """
-    record = replace(job, exit_code=code, message="", kept=None, candidates=None)
+    record = replace(job, exit_code=code, message="", kept=None, candidates=None, deploy="")
     if fresh and code in _ENDINGS:
         with suppress(RunFolderError):
             saved = read_saved(Path(job.run_folder))
-            kept = len(saved.result.kept) if saved.answered else None
+            result, plan = saved.result, saved.result.deploy
+            kept = len(result.kept) if saved.answered else None
             # An answer that ends with this code has failed a gate, which said so last.
             gated = saved.answered and code == ExitCode.NO_PLAN
             return replace(
@@ -197,6 +198,7 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
                 message=_last_line(_printed(job)) if gated or saved.result.cut_short else "",
                 kept=kept,
                 candidates=saved.result.candidates,
+                deploy="" if plan is None else plan.words(result.high, fp32_wins=result.fp32_wins),
                 cut_short=saved.result.cut_short,
             )
     if code == ExitCode.INTERRUPTED:

@@ -204,8 +204,8 @@ class Result(
     docs/result.md explains each field. `promises_of` names the plan of which `unseen`, what it
     comes to elsewhere, and what no sample feels inside tell. `deploy` is the fastest plan that
     holds, of the file or its `fused` form; where `fp32_wins`, the given file is deployed.
-    `modules` has the kept layers' modules by PyTorch's names, `by_modules` the answer as whole
-    ones. The file has no `message` and `out`.
+    `modules` are the kept layers', `by_modules` is the answer as whole ones. The file has no
+    `message` and `out`.
     """
 
     promises_of: Literal["fewest", "deploy"] = "fewest"
@@ -351,6 +351,8 @@ class Result(
             text += f": {printable(self.message)}"
         if self.error is not None:
             text += f", error {self.error_range}"
+        if self.deploy is not None:
+            text += f", deploy {self.deploy.words(self.high, fp32_wins=self.fp32_wins)}"
         if self.refuted is not None:
             text = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {text}"
         if self.inputs is not None and self.inputs.synthetic:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from precision_bisect.errors import counted
 from precision_bisect.plan_costs import SpeedLimits
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.runs.results.other_targets import WithTf32
@@ -121,6 +122,13 @@ class PlanToDeploy:
     def __post_init__(self) -> None:
         correlation = RANK_CORRELATION if self.estimated else None
         object.__setattr__(self, "rank_correlation", correlation)
+
+    def words(self, high: str, *, fp32_wins: bool = False) -> str:
+        """Return what to deploy in few words: what the plan keeps in the high type, or FP32."""
+        if fp32_wins:
+            return high.upper()
+        kept = f"{counted(len(self.kept), 'layer')} in {high.upper()}"
+        return f"norms put together, {kept}" if self.fused else kept
 
     def fp32_gain(self, tf32: WithTf32 | None) -> float:
         """Return how many times as fast as this FP32 is, 0 where nothing tells.

@@ -85,10 +85,13 @@ def cost_graph(
                 readers=tuple(sorted(source.readers)),
                 read_high=source.read_high,
                 cast_ms=cast_ms(sizes.get(name, usual), kernel_ms),
+                made_low=source.producer is None and name in model.interface.inputs,
+                read_low=source.read_low,
             )
             for name, source in values.items()
             # A tensor that nobody in question reads needs no Cast whatever the plan.
-            if source.readers or (source.producer is not None and source.read_high)
+            if source.readers
+            or (source.producer is not None and (source.read_high or source.read_low))
         ],
         fusions,
         sum(low.values()) - sum(fusion.low_ms for fusion in fusions),
@@ -174,7 +177,7 @@ class _Source:
     def __init__(self, producer: int | None) -> None:
         self.producer = producer
         self.readers: set[int] = set()
-        self.read_high = False
+        self.read_high = self.read_low = False
 
 
 def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[str, _Source]:
@@ -205,8 +208,10 @@ def _values(model: Model, numbers: Mapping[str, int], floats: Set[str]) -> dict[
         for name in node.output:
             if name in floats:
                 sources[name], moved[name] = _Source(number), [name]
-    # Graph outputs are FP32 whatever the plan.
+    # Graph outputs have the type of the interface whatever the plan.
     for output in graph.output:
+        low = output.name in model.interface.outputs
         for name in moved.get(output.name, ()):
-            sources[name].read_high = True
+            sources[name].read_low |= low
+            sources[name].read_high |= not low
     return sources

@@ -26,7 +26,13 @@ def least_time(graph: CostGraph) -> float:
         cut.save_where_all_high((layer,), max(0.0, -high_ms))
     for value in graph.values:
         ends = {*value.readers, *(() if value.producer is None else (value.producer,))}
-        if value.producer is None or value.read_high:
+        is_input = value.producer is None
+        ends_high = value.read_high or (is_input and not value.made_low)
+        if value.read_low or (is_input and value.made_low):
+            # Between two ends that no plan changes it is cast in every plan.
+            cut.least += value.cast_ms * ends_high
+            cut.pay_where_any_high(ends, value.cast_ms * (not ends_high))
+        elif ends_high:
             cut.pay_unless_all_high(ends, value.cast_ms)
         else:
             cut.pay_where_any_high(ends, value.cast_ms)
