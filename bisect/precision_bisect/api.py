@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from precision_bisect.errors import (
     RAISED_BY_OTHERS,
-    InputError,
     PluginError,
     PrecisionBisectError,
     SearchInterrupted,
     UsageError,
+    errors_of_inputs,
     in_words,
     shortened,
 )
@@ -244,6 +244,12 @@ def _errors_in_python() -> Iterator[None]:
         if error.further:
             error.add_note(error.further)
         raise
+    except MemoryError as error:
+        hint = "give it more, or fewer and smaller samples"
+        raise UsageError("the memory ran out", hint) from error
+    except OSError as error:
+        name = shortened(str(error.filename))
+        raise UsageError(f"{name}: {error.strerror}", "choose another path") from error
 
 
 def _in_python(text: str) -> str:
@@ -257,23 +263,15 @@ def _path(value: object, name: str) -> Path:
 
 
 def _samples(inputs: Any) -> Any:
-    """Return one sample, or what yields samples, as the list that it stands for."""
+    """Return one sample as the list that it stands for; what yields samples is asked by the run.
+
+    Raises InputError for what cannot even be looked at.
+    """
     if isinstance(inputs, str):
         return _path(inputs, "inputs")
     # An array would be taken apart into its rows.
-    if isinstance(inputs, Mapping) or hasattr(inputs, "shape"):
-        return [inputs]
-    listed = isinstance(inputs, Iterable) and not isinstance(inputs, Sequence)
-    if not listed:
-        return inputs
-    # Imported here: it brings in numpy.
-    from precision_bisect.judging.inputs.input_check import own_sample
-
-    try:
-        return [own_sample(sample) for sample in inputs]
-    except RAISED_BY_OTHERS as error:  # a generator of the caller's
-        hint = "run what makes them on its own"
-        raise InputError(f"inputs failed: {in_words(error)}", hint) from error
+    with errors_of_inputs():
+        return [inputs] if isinstance(inputs, Mapping) or hasattr(inputs, "shape") else inputs
 
 
 def _written(options: Options, proto: object, work: Path) -> Options:

@@ -4,7 +4,8 @@ Every error says in one line what happened and, in `hint`, what to do about it; 
 prints both and never a traceback for one of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -143,3 +144,15 @@ def in_words(error: BaseException) -> str:
     text = " ".join(said_by(error).split())
     usual = isinstance(error, ImportError | OSError) and text
     return text if usual else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+@contextmanager
+def errors_of_inputs() -> Iterator[None]:
+    """Have whatever samples of the user's raise, or what yields them, be an InputError."""
+    try:
+        yield
+    except PrecisionBisectError:
+        raise
+    except RAISED_BY_OTHERS as error:
+        hint = "run what makes them on its own"
+        raise InputError(f"inputs failed: {in_words(error)}", hint) from error

@@ -114,7 +114,7 @@ def make(
     try:
         plugin = call(*arguments, **settings)
         lacking = [member for member in _MEMBERS[group] if not hasattr(plugin, member)]
-    except (MemoryError, PrecisionBisectError):
+    except PrecisionBisectError:
         raise
     except RAISED_BY_OTHERS as error:
         raise PluginError(f"{what} cannot be made: {in_words(error)}", _PROTOCOL) from error

@@ -1,6 +1,7 @@
 """Functions and classes of the caller in the place of names, in the Python API."""
 
 import itertools
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from precision_bisect.protocols import Judgement, Problem, Sample
 from precision_bisect.runs.monitoring.events import Event, TrialFinished
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Proposal, Verdict
 
 SAMPLE = {"x": np.array([300.0], np.float32)}
@@ -206,6 +208,18 @@ class Nameless(Searching):
     name = property(raises(LookupError()))  # type: ignore[assignment]
 
 
+class Shapeless:
+    """Fails where it is asked whether it is an array."""
+
+    shape = property(raises(LookupError()))
+
+
+class Arrayless:
+    """Fails where an array is made of it."""
+
+    __array__ = raises(SystemExit(3))
+
+
 class Untold(Largest):
     """A metric whose settings are none."""
 
@@ -260,6 +274,11 @@ def samples() -> Iterator[Sample]:
         ({"metric": Closed}, "Closed failed: GeneratorExit"),
         ({"metric": Numbers}, "Numbers failed: it returned int, which is no Judgement"),
         ({"inputs": map(raises(SystemExit(3)), "x")}, "inputs failed: SystemExit: 3"),
+        ({"inputs": [Shapeless()]}, "inputs failed: LookupError"),
+        ({"inputs": Shapeless()}, "inputs failed: LookupError"),
+        ({"inputs": {"x": Arrayless()}}, "inputs failed: SystemExit: 3"),
+        ({"strategy": raises(MemoryError())}, "cannot be made: MemoryError"),
+        ({"out": "a" * 5000}, "File name too long; choose another path"),
         ({"ladder": [None, "fp16"]}, "None is no type"),
         ({"inputs": samples()}, "inputs failed: LookupError: no more"),
         ({"out": "a\0b"}, "give a path"),
@@ -276,6 +295,19 @@ def test_whatever_is_called_its_errors_are_ours(
         given = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **options}
         precision_bisect.find(model, **given)
     assert said in str(caught.value) and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "inputs", [itertools.repeat(SAMPLE), (time.sleep(600) for _ in "x")], ids=["many", "slow"]
+)
+def test_samples_without_end_end_with_the_time(inputs: Any, tmp_path: Path) -> None:
+    """A generator of the caller's, too; the run has its result."""
+    model = save(parse(OVERFLOW), tmp_path)
+    result = precision_bisect.find(
+        model, inputs=inputs, tol=0.2, out=tmp_path / "run", max_time_s=1.0
+    )
+    assert Status.BUDGET_EXHAUSTED is result.status
+    assert (tmp_path / "run" / RESULT).exists()
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_trials": 3}])

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from precision_bisect.errors import InputError, UsageError
+from precision_bisect.errors import InputError, UsageError, errors_of_inputs
 from precision_bisect.graphs.load import Model
 from precision_bisect.judging.inputs.input_check import (
     CheckedSamples,
@@ -71,18 +71,20 @@ def load_samples(
         count = options.synthetic + options.holdout
         synthetic = synthetic_samples(model, options.input_shapes, count, options.seed)
         return options, check_samples(model, synthetic), None, ()
-    if not inputs:
-        raise InputError("inputs hold no sample", "give dicts from input name to array")
     if isinstance(inputs, Path):
         source = open_source(options, inputs, model)
+        samples: Sequence[Sample] = CheckedSamples(model, source.placed, fed)
+        if isinstance(source.placed, dict):
+            samples = list(samples)
     else:
-        # A list holds all of its samples; another sequence may make each anew in one buffer.
+        # A list holds all of its samples; what yields them may make each anew in one buffer.
         own = (lambda sample: sample) if isinstance(inputs, list | tuple) else own_sample
-        placed = {f"sample {number}": own(sample) for number, sample in enumerate(inputs)}
-        source = Source(placed=placed, options=options)
-    samples: Sequence[Sample] = CheckedSamples(model, source.placed, fed)
-    if isinstance(source.placed, dict):
-        samples = list(samples)
+        with errors_of_inputs():
+            placed = {f"sample {number}": own(sample) for number, sample in enumerate(inputs)}
+            if not placed:
+                raise InputError("inputs hold no sample", "give dicts from input name to array")
+            source = Source(placed=placed, options=options)
+            samples = list(CheckedSamples(model, placed, fed))
     path = str(inputs) if isinstance(inputs, Path) else ""
     read = figures(samples, model.inputs, path, source.images)
     if source.images is not None and unnormalized(options):

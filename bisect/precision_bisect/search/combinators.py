@@ -95,7 +95,7 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
     except StopIteration as end:
         plan = end.value
     except RAISED_BY_OTHERS as error:
-        if error in thrown or isinstance(error, PrecisionBisectError | MemoryError):
+        if error in thrown or isinstance(error, PrecisionBisectError):
             raise
         raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error
     if not is_plan(plan):

@@ -3,7 +3,7 @@
 import math
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from numbers import Real
@@ -211,7 +211,7 @@ class SampleOptions(ImageOptions, LoopOptions):
     to have ONNX Runtime compute the FP32 outputs.
     """
 
-    inputs: "Path | Sequence[Sample] | None" = _inputs(
+    inputs: "Path | Iterable[Sample] | None" = _inputs(
         None,
         "images, .npz, .npy or .bin: a file, a folder, a pattern, or NAME:FILE; Polygraphy's "
         ".json; a .py with load_data(); without it inputs are made up",
@@ -277,7 +277,7 @@ class SampleOptions(ImageOptions, LoopOptions):
 
     def check_samples(self) -> None:
         """Raise UsageError for samples, shapes and limits of a type that only Python can give."""
-        if not isinstance(self.inputs, Path | Sequence | None):
+        if not isinstance(self.inputs, Path | Iterable | None):
             raise UsageError(
                 f"inputs cannot be {self.inputs!r}", "give a path, a dict of arrays, or several"
             )
