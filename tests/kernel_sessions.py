@@ -7,7 +7,6 @@ are real ones. `install` makes it a plug-in in this process and in its children.
 import os
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,17 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend, BackendFailure, Engine, Sample
 from precision_bisect.search.speed.kernel_times import KernelTimes
 from precision_bisect.trial import Outcome, TrialStatus
+from simulated import Unversioned
 
+GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
+  float half = {0.5}> {
+  [div] d = Div(x, r)
+  [erf] e = Erf(d)
+  [add] a = Add(e, one)
+  [mul] m = Mul(x, a)
+  [out] h = Mul(m, half)
+  [act] y = Sigmoid(h) }"""
+"""Five layers that ONNX Runtime fuses into one, called Gelu, and one that it leaves alone."""
 NAME = "cpu-sessions"
 
 
@@ -50,23 +59,14 @@ class CpuTimes:
         return times_of(self._sessions, self._writer, plan, self._opener, feed, "cpu")
 
 
-class CpuSessions(CpuTimes):
+class CpuSessions(Unversioned, CpuTimes):
     """See the module; the rest is as in `Backend`."""
 
     name: ClassVar[str] = NAME
-    emulated: ClassVar[bool] = False
 
     def __init__(self, writer: TypedWriter, folder: Path, emulator: Backend) -> None:
         super().__init__(writer, folder)
         self._emulator = emulator
-
-    def versions(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return nothing: every layer can run low."""
-        return {}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
         """Return the emulator's engine."""

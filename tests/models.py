@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,12 @@ def save_external(model: onnx.ModelProto, folder: Path, data: str = "model.data"
 def load_text(body: str, folder: Path, *, opset: int = 17, domains: str = "") -> Model:
     """Parse, save and load a model written as text."""
     return load_model(save(parse(body, opset=opset, domains=domains), folder))
+
+
+def loaded(proto: onnx.ModelProto) -> Model:
+    """Return the model as a file of it loads; the file is gone then."""
+    with TemporaryDirectory() as folder:
+        return load_model(save(proto, Path(folder)))
 
 
 def keeping(model: Model, *kept: str) -> Plan:

@@ -1,13 +1,12 @@
 """Simulated engines with a clock: what layers and borders cost, noise, and a clock that drifts."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import oracles
-from precision_bisect.layer_table import LayerName
 from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, SpeedLimits, Value
@@ -18,7 +17,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import Evidence, Latency
 from precision_bisect_strategies.guided import Guided
-from simulated import Evaluate, Simulated, driver_of
+from simulated import Evaluate, Simulated, Unversioned, driven
 
 
 def chain(high_ms: Sequence[float], cast_ms: float = 0.1) -> CostGraph:
@@ -108,32 +107,24 @@ def run(
 ) -> tuple[Ending, Driver]:
     """Run the whole course of a case, timed beside all-high. Raises BudgetSpent."""
     everything = Plan.all_high(asked.problem.size)
-    with Stopwatch(asked.backend.build, everything) as stopwatch:
-        driver, ledger = driver_of(
+    with (
+        Stopwatch(asked.backend.build, everything) as stopwatch,
+        driven(
             path, asked.backend, emulator=asked.emulator, budget=budget, stopwatch=stopwatch
-        )
-        with ledger:
-            return driver.run(flow(asked.problem, strategy or Guided(), Course())), driver
+        ) as driver,
+    ):
+        return driver.run(flow(asked.problem, strategy or Guided(), Course())), driver
 
 
-class Clocked:
+class Clocked(Unversioned):
     """A backend with the outputs of another one and a clock of its own."""
 
     name = "clocked"
-    emulated = False
 
     def __init__(self, backend: Backend, clock: Clock, *, hasty: bool = False) -> None:
         self.backend = backend
         self.clock = clock
         self.hasty = hasty
-
-    def versions(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return nothing: every layer can run low."""
-        return {}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> "ClockedEngine":
         """Build the plan on the other backend."""

@@ -7,11 +7,9 @@ import run_folders
 from precision_bisect.explaining.diagnosis.findings import (
     Advice,
     Birth,
-    Finding,
     Findings,
     Histogram,
     Hurt,
-    Signs,
 )
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.runfolder import DIAGNOSIS
@@ -27,13 +25,10 @@ def write_report_of_80(folder: Path) -> Path:
     folder = run_folders.write_run(folder, NAMES, KEPT, timed=True)
     counts = {"inputs": [0, 5, 90, 5], "outputs": [0, 0, 40, 60], "weights": []}
     entries = [
-        Finding(
-            layer=NAMES[layer],
-            kept=True,
-            low="fp16",
-            high="fp32",
+        run_folders.finding(
+            NAMES[layer],
+            f"evidence of {cause}",
             cause=cause,
-            evidence=Signs(f"evidence of {cause}"),
             figures={"largest": 141000.0},
             histogram=Histogram(lowest_exponent=14, counts=counts),
             hurts=Hurt(

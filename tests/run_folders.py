@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from beginning import STARTED
+from precision_bisect.explaining.diagnosis.findings import Finding, Signs
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
@@ -275,3 +276,9 @@ def write_ladder(folder: Path, layers: Sequence[str]) -> Path:
     result = result_of(layers, [1, 2], low="int8", rungs=rungs)
     (folder / RESULT).write_text(result.to_text(), encoding="utf-8")
     return folder
+
+
+def finding(layer: str, evidence: str = "so", **about: Any) -> Finding:
+    """Return why a layer is kept: it overflows in FP16, unless it is said otherwise."""
+    usual = {"kept": True, "low": "fp16", "high": "fp32", "cause": Cause.OVERFLOW}
+    return Finding(**{**usual, **about}, layer=layer, evidence=Signs(evidence))

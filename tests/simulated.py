@@ -1,9 +1,10 @@
 """A backend whose outputs are what a rule says, and a driver over it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,11 +29,24 @@ SIZE = 12
 Evaluate = Callable[[Plan, Sample], float]
 
 
-class Simulated:
+class Unversioned:
+    """What backends of tests have in common: nothing that results depend on, and no limit."""
+
+    emulated: ClassVar[bool] = False
+
+    def versions(self) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def unbuildable(self) -> Mapping[LayerName, str]:
+        """Return nothing: every layer can run low."""
+        return {}
+
+
+class Simulated(Unversioned):
     """A backend whose one output is the error itself, against a reference of zero."""
 
     name: ClassVar[str] = "simulated"
-    emulated: ClassVar[bool] = False
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
@@ -42,14 +56,6 @@ class Simulated:
         self.clock: Callable[[Plan], float] = lambda plan: 1.0 + len(plan)
         self.clockless = False
         self.open = 0
-
-    def versions(self) -> Mapping[str, str]:
-        """Return nothing: there is nothing that results depend on."""
-        return {}
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return nothing: every layer can run low."""
-        return {}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> "SimulatedEngine":
         """Note that the plan was built, and whether afresh."""
@@ -163,3 +169,11 @@ def driver_of(
     )
     driver = Driver(threads(evaluator, workers), ledger, budget or Budget(), observer)
     return driver, ledger
+
+
+@contextmanager
+def driven(path: Path, backend: Backend, **about: Any) -> Iterator[Driver]:
+    """Give the driver of `driver_of`, with its ledger open."""
+    driver, ledger = driver_of(path, backend, **about)
+    with ledger:
+        yield driver

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 
 import precision_bisect
 from precision_bisect.backends.emulation.emulator import EmulatedEngine
+from precision_bisect.commandline.main import main as command_line
 from precision_bisect.errors import SearchInterrupted
 from precision_bisect.graphs.module_names import SCOPES
 from precision_bisect.protocols import Sample
@@ -85,6 +86,13 @@ def search(model: Path, out: Path, **options: Any) -> Result:
     """Search the model on one sample, one thread, unless the options say otherwise."""
     options = {"inputs": samples(), "threads": 1, "tol": 1e-2, **options}
     return ended(precision_bisect.find, model, out=out, **options)
+
+
+def command(model: Path, out: Path, *arguments: str, first: str = "", tol: str = "1e-2") -> int:
+    """Run the main job, or the command `first`, on a model that has its samples beside it."""
+    inputs = str(model.parent / "inputs.npz")
+    shared = ["--inputs", inputs, "--threads", "1", "--tol", tol, "--out", str(out)]
+    return command_line([*([first] if first else []), str(model), *shared, *arguments])
 
 
 def ended(find: Callable[..., Result], *arguments: Any, **options: Any) -> Result:

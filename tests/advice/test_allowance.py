@@ -32,7 +32,7 @@ from precision_bisect.trial import (
     Verdict,
 )
 from reported_models import ATTENTION, MASKED
-from simulated import Simulated, driver_of
+from simulated import Simulated, driven
 
 
 def prepared(folder: Path) -> Prepared:
@@ -106,8 +106,7 @@ def test_what_was_tried_stays_when_it_is_cut(tmp_path: Path) -> None:
             if len(started) == 3:
                 raise KeyboardInterrupt
 
-    driver, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0), observer=observe)
-    with ledger:
+    with driven(tmp_path, Simulated(lambda *_: 0.0), observer=observe) as driver:
         found = driver.run(driver.to_end(advised(replace(case, cases=driver.cases))))
     assert 3 == len(started)
     tried = [advice.tried for advice in found.advice if advice.tried]

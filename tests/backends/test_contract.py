@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import Model
-from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Engine
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.testing.driving import ContractError
+from simulated import Unversioned
 from tiny import KEPT, write_with_samples
 
 REPO = Path(__file__).parents[2]
@@ -45,23 +44,14 @@ def test_the_example_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.Monk
     scope["test_contract"](tmp_path)
 
 
-class Deaf:
+class Deaf(Unversioned):
     """A backend that computes every plan in FP32."""
 
     name = "deaf"
-    emulated = False
 
     def __init__(self, model: Model) -> None:
         self._inner = emulator(model)
         self._all = Plan.of(range(len(model.table.candidates)))
-
-    def versions(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def unbuildable(self) -> Mapping[LayerName, str]:
-        """Return nothing."""
-        return {}
 
     def build(self, plan: Plan, *, afresh: bool = False) -> Engine:
         """Build the plan that keeps every layer."""

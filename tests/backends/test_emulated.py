@@ -1,7 +1,6 @@
 """The emulator against an oracle that shares nothing with it, and against known tiny models."""
 
 import random
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from models import (
     UNDERFLOW,
     keeping,
     load_text,
+    loaded,
     normal,
     parse,
     save,
@@ -64,8 +64,7 @@ def test_every_plan_equals_casts_written_into_the_graph(
     proto: onnx.ModelProto, low: LowName, choose: random.Random, scale: float
 ) -> None:
     """Whatever the graph and the plan, switching gives what a static graph of Casts gives."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(proto, Path(folder)))
+    model = loaded(proto)
     count = len(model.table.candidates)
     backend = EmulatedBackend(model, low, threads=1)
     x = normal(SIZE, SIZE) * np.float32(scale)

@@ -1,6 +1,5 @@
 """A graph for one plan gives, bit for bit, what the graph of all plans gives."""
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effort import examples
-from models import load_text, normal, save
+from models import load_text, loaded, normal
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
-from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
@@ -35,8 +33,7 @@ def test_any_graph_under_any_plan(
     proto: onnx.ModelProto, pair: Pair, target: TargetName, bare: bool, seed: int
 ) -> None:
     """Fusions that a switch has kept from happening do not happen now; a bare graph has none."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(proto, Path(folder)))
+    model = loaded(proto)
     graph = switch(model, pair, Scales(), target=target)
     every = Session(graph.proto, graph.weights, 1, optimised=not bare)
     sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from effort import examples
 from layout_graphs import LayoutMaker, layout_models
-from models import normal, save, save_external
+from models import loaded, normal, save, save_external
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CPU, Session
@@ -95,8 +95,7 @@ def test_a_session_holds_its_own_weights() -> None:
     """Arrays that are handed over may go, or change, once the session is open."""
     maker = LayoutMaker(12, 6, 6, np.random.default_rng(0))
     maker.first("Conv")
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(maker.model(), Path(folder)))
+    model = loaded(maker.model())
     weights = {name: np.array(array) for name, array in model.weights.items()}
     feed = {"x": normal(1, 12, 6, 6)}
     session = Session(model.proto, weights, 1)

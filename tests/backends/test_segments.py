@@ -1,7 +1,6 @@
 """The emulator in segments gives, bit for bit, what it gives in one session."""
 
 import random
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effort import examples
-from models import load_text, normal, save
+from models import load_text, loaded, normal
 from precision_bisect.backends.emulation import segments
 from precision_bisect.backends.emulation.emulator import WHOLE_PLANS, EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
@@ -102,8 +101,7 @@ def test_any_graph_in_any_state(
 
     Those of a bare graph do so with and without their switches.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(proto, Path(folder)))
+    model = loaded(proto)
     graph = switch(model, pair, Scales(), factors=factors, tf32=tf32)
     if not list(cut(graph, model)):
         return

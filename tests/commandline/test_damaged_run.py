@@ -19,19 +19,16 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.diagnosis.findings import (
     Advice,
     Birth,
-    Finding,
     Findings,
     Hurt,
-    Signs,
 )
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.run_status import RunningTrial, Shown
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
-from run_folders import names, write_run, write_status
+from run_folders import finding, names, write_run, write_status
 
 DEEP = "[" * 200_000
 """No parser of Python's follows this."""
@@ -52,13 +49,9 @@ CONTENTS = {
 FINDINGS = Findings(
     low="fp16",
     layers=[
-        Finding(
-            layer=name,
-            kept=True,
-            low="fp16",
-            high="fp32",
-            cause=Cause.OVERFLOW,
-            evidence=Signs("output reaches 1e+05"),
+        finding(
+            name,
+            "output reaches 1e+05",
             figures={"alone_error": inf, "tensor": "t", "sample": 0, "index": [1], "largest": 1e5},
             hurts=Hurt(output="y", error=inf, path=[name, "b"], errors=[0.1, None]),
             advice=["scale"],

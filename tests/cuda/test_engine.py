@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernel_sessions import GELU
 from models import load_text, normal
 from precision_bisect.backends.cuda.building import CudaKernel, Trace, TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
@@ -19,16 +20,6 @@ from precision_bisect.precisions import Pair
 from precision_bisect.protocols import BackendFailure
 from precision_bisect.search.stopwatch import Stopwatch
 from precision_bisect.trial import Honour, TrialStatus
-
-GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
-  float half = {0.5}> {
-  [div] d = Div(x, r)
-  [erf] e = Erf(d)
-  [add] a = Add(e, one)
-  [mul] m = Mul(x, a)
-  [out] h = Mul(m, half)
-  [act] y = Sigmoid(h) }"""
-"""Five layers that ONNX Runtime fuses into one, called Gelu, and one that it leaves alone."""
 
 
 def engine(model: Model, folder: Path) -> SessionEngine:

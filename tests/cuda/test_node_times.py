@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_sessions import CpuTimes
+from kernel_sessions import GELU, CpuTimes
 from models import keeping, load_text, normal
 from precision_bisect.backends.cuda import cuda_backend
 from precision_bisect.backends.timing import WARM_UP_RUNS
@@ -20,15 +20,6 @@ from precision_bisect.search.speed.costs import cost_graph
 from precision_bisect.search.speed.island_costs import island_costs
 from precision_bisect.search.speed.kernel_times import KernelTimes
 
-GELU = """(float[2,8] x) => (float[2,8] y) <float r = {1.41421356}, float one = {1},
-  float half = {0.5}> {
-  [div] d = Div(x, r)
-  [erf] e = Erf(d)
-  [add] a = Add(e, one)
-  [mul] m = Mul(x, a)
-  [out] h = Mul(m, half)
-  [act] y = Sigmoid(h) }"""
-"""Five layers that ONNX Runtime fuses into one, called Gelu, and one that it leaves alone."""
 CONVOLUTION = """(float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1,2,3,4},
   float[1,2,1,1] b = {1,2}> {
   [conv] c = Conv(x, w)

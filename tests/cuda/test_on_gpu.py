@@ -322,9 +322,10 @@ def test_what_is_judged_is_what_is_deployed(tmp_path: Path) -> None:
         out=tmp_path / "out",
     )
     assert "found" == found.status
-    assert found.deployment is not None and found.deployment.recheck is not None
-    recheck = found.deployment.recheck
-    assert "pass" == recheck.outcome and recheck.library_defaults is not None
+    recheck = found.rechecked
+    assert (
+        recheck is not None and "pass" == recheck.outcome and recheck.library_defaults is not None
+    )
     assert "fail" == recheck.library_defaults.outcome
     assert ["use_tf32=0"] == list(recheck.library_defaults.options)
     ran = subprocess.run([sys.executable, tmp_path / "out" / "run_onnxruntime.py"])

@@ -16,7 +16,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.search.evaluation import CURVE_COPIES
 from precision_bisect.search.precision_curve import CURVE_DRAW
 from precision_bisect.trial import Kind, Phase, Proposal
-from simulated import SIZE, Simulated, copies_of, driver_of
+from simulated import SIZE, Simulated, copies_of, driven
 
 ERRORS = [40.0, 30.0, 0.5, 0.45, 0.4, 0.4, 0.35, 0.35, 0.3, 0.3, 0.25, 0.25]
 
@@ -45,8 +45,7 @@ def rule(plan: Plan, feed: Sample) -> float:
 def test_a_strategy_is_given_a_plan_that_passes(tmp_path: Path) -> None:
     """Each point is one build, judged on four copies at the most, and the passing one is given."""
     backend = Simulated(rule)
-    driver, ledger = driver_of(tmp_path, backend, copies=copies_of)
-    with ledger:
+    with driven(tmp_path, backend, copies=copies_of) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Passing(), Course(copies=True, curve=True)))
     points = [
@@ -68,8 +67,7 @@ def test_a_strategy_is_given_a_plan_that_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("until", ["culprits", "curve"])
 def test_a_run_may_end_before_the_search(tmp_path: Path, until: Until) -> None:
     """The culprits do not suffice here; for the curve alone there is no plan."""
-    driver, ledger = driver_of(tmp_path, Simulated(rule), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(rule), copies=copies_of) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Passing(), Course(copies=True, until=until)))
     assert Status.STOPPED is ending.status

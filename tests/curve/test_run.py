@@ -12,7 +12,6 @@ import pytest
 import tiny
 from effort import nightly
 from final_screens import words
-from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, UsageError
 from precision_bisect.graphs.load import load_model
 from precision_bisect.options import Until
@@ -41,13 +40,6 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     return tiny.search(model, tmp_path_factory.mktemp("whole"))
 
 
-def command(model: Path, out: Path, *arguments: str, first: str = "curve") -> int:
-    """Run a command on the small model."""
-    inputs = str(model.parent / "inputs.npz")
-    shared = ["--inputs", inputs, "--threads", "1", "--tol", "1e-2", "--out", str(out)]
-    return main([*([first] if first else []), str(model), *shared, *arguments])
-
-
 def test_culprits_are_named_with_what_each_brings(whole: Result) -> None:
     """The four layers that overflow, with the error without each and with all."""
     assert tiny.KEPT == [each.layer for each in whole.culprits]
@@ -68,19 +60,19 @@ def test_an_answer_is_not_lost_to_its_own_curve(
 ) -> None:
     """A curve of a run that has an answer is told to be there, and nothing is written."""
     run = tmp_path / "run"
-    assert ExitCode.OK == command(model, run, first="")
+    assert ExitCode.OK == tiny.command(model, run)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     first = "" if arguments else "curve"
-    assert ExitCode.USAGE == command(model, run, "--resume", *arguments, first=first)
+    assert ExitCode.USAGE == tiny.command(model, run, "--resume", *arguments, first=first)
     assert "an answer, which has its curve; precision-bisect curve " in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 
 def test_culprits_alone_are_no_answer_of_a_search(model: Path, tmp_path: Path) -> None:
     """The curve is drawn after them."""
-    assert ExitCode.OK == command(model, tmp_path / "run", "--culprits-only", first="")
+    assert ExitCode.OK == tiny.command(model, tmp_path / "run", "--culprits-only")
     few = read_saved(tmp_path / "run").result.curve
-    assert ExitCode.OK == command(model, tmp_path / "run", "--resume")
+    assert ExitCode.OK == tiny.command(model, tmp_path / "run", "--resume", first="curve")
     assert len(few) < len(read_saved(tmp_path / "run").result.curve)
 
 
@@ -141,7 +133,7 @@ def test_nothing_to_keep_has_no_curve(model: Path, tmp_path: Path) -> None:
 
 def test_culprits_alone_that_pass_are_an_answer(model: Path, tmp_path: Path) -> None:
     """The run ends with them, judged on copies, exported, and not certified."""
-    assert ExitCode.OK == command(model, tmp_path, "--culprits-only", first="")
+    assert ExitCode.OK == tiny.command(model, tmp_path, "--culprits-only")
     result = read_saved(tmp_path).result
     assert (Status.FOUND, tiny.KEPT) == (result.status, result.kept)
     assert result.stability is not None and 16 == result.stability.copies
@@ -177,7 +169,7 @@ def test_the_command_draws_the_curve_alone(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A table, no answer, no exports; the search goes on from its ledger."""
-    assert ExitCode.OK == command(model, tmp_path)
+    assert ExitCode.OK == tiny.command(model, tmp_path, first="curve")
     shown = capsys.readouterr().out
     assert "No answer yet: only the curve was asked for" in shown
     assert "4 layers break FP16 (overflow), n4_Mul, n5_Sqrt and 2 more:" in " ".join(shown.split())
@@ -185,7 +177,7 @@ def test_the_command_draws_the_curve_alone(
     assert ("stopped", [], []) == (told["status"], told["kept"], told["rungs"])
     assert "culprits" in [each["point"] for each in told["curve"]]
     assert not (tmp_path / "model.mixed.onnx").exists()
-    assert ExitCode.OK == command(model, tmp_path, "--resume", first="")
+    assert ExitCode.OK == tiny.command(model, tmp_path, "--resume")
     assert tiny.KEPT == read_saved(tmp_path).result.kept
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import final_screens
 from golden_screens import PLAN, culprit, point
 from precision_bisect.errors import counted
 from precision_bisect.runs.results.advised import Advised, Tried
 from precision_bisect.runs.results.certificates import Certificate
-from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import (
     Result,
     Rung,
@@ -28,35 +28,20 @@ POINTS = [
     point(215, 0.0099),
     point(219, 0.0095, "answer"),
 ]
-RESULT = Result(
-    status=Status.FOUND,
-    backend="emulated",
-    emulated=True,
-    low="fp16",
-    high="fp32",
-    tolerance=1e-2,
+KEPT = [f"n{i}" for i in range(219)]
+RESULT = replace(
+    final_screens.RESULT,
     error=0.0095,
-    noise_floor=0.0,
-    layers_total=672,
     candidates=329,
-    kept=[f"n{i}" for i in range(219)],
+    kept=KEPT,
     rungs=[
-        Rung(precision="fp32", layers=[f"n{i}" for i in range(219)], count=219),
+        Rung(precision="fp32", layers=KEPT, count=219),
         Rung(precision="fp16", layers=None, count=110),
     ],
-    layer_precisions=None,
-    layer_precisions_reason=None,
     certificate=Certificate(minimal=False, checked=(), unchecked=()),
     culprits=[culprit("BatchNormalization.1", 1.0, 0.064)],
     curve=POINTS,
-    trials=9,
-    builds=0,
-    evaluations=19,
-    wall_s=2.5,
-    latency_ms=None,
-    honoured=None,
     diagnosis=(),
-    fingerprint={},
 )
 
 

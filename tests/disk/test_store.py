@@ -16,7 +16,7 @@ from precision_bisect.runs.runfolder import ENGINE, ENGINES, LOGS, TIMING_CACHE
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.engine_store import Store, engine_folder
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
-from simulated import Simulated, by, driver_of
+from simulated import Simulated, by, driven, driver_of
 
 KB = 1024
 
@@ -142,10 +142,9 @@ def test_every_engine_of_a_search_is_kept_where_that_is_asked(tmp_path: Path) ->
 def test_an_engine_that_cannot_be_kept_costs_a_note(tmp_path: Path) -> None:
     """The verdict stands."""
     (tmp_path / ENGINES).write_text("in the way")
-    driver, ledger = driver_of(
+    with driven(
         tmp_path, Simulated(by(oracles.monotone((1,)))), engines=tmp_path / ENGINES
-    )
-    with ledger:
+    ) as driver:
         outcome = driver.consider(Proposal(plan=Plan.of((1,))))
     assert outcome.passed
     assert ("its engine could not be kept: Not a directory",) == outcome.evidence.notes

@@ -10,7 +10,7 @@ from precision_bisect.protocols import BackendFailure, Sample, Search
 from precision_bisect.search.budget import BudgetSpent
 from precision_bisect.search.driver import MOST_LOST, CrashLoop
 from precision_bisect.trial import Outcome, Proposal, TrialStatus
-from simulated import Simulated, driver_of
+from simulated import Simulated, driven, driver_of
 
 CRASH, HANG, OUT = TrialStatus.CRASHED, TrialStatus.TIMED_OUT, TrialStatus.BUILD_FAILED
 
@@ -29,8 +29,7 @@ def considered(folder: Path, ends: Sequence[TrialStatus | None]) -> int:
         for number in range(len(ends)):
             yield (Proposal(plan=Plan.of(range(number))),)
 
-    driver, ledger = driver_of(folder, Simulated(rule))
-    with ledger:
+    with driven(folder, Simulated(rule)) as driver:
         try:
             driver.run(asked())
         finally:
@@ -79,6 +78,5 @@ def test_a_search_that_asks_again_for_all_it_knows_goes_on(tmp_path: Path) -> No
                 yield (Proposal(plan=Plan.of([number])),)
         return 1
 
-    driver, ledger = driver_of(tmp_path, Simulated(lambda plan, feed: 0.1))
-    with ledger:
+    with driven(tmp_path, Simulated(lambda plan, feed: 0.1)) as driver:
         assert 1 == driver.run(asked())

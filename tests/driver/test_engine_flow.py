@@ -26,7 +26,7 @@ from precision_bisect.trial import (
     TrialStatus,
 )
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, by, driver_of, samples
+from simulated import SIZE, Evaluate, Simulated, by, driven, samples
 
 
 def engine_course(
@@ -34,8 +34,7 @@ def engine_course(
 ) -> tuple[Ending, Driver, Simulated]:
     """Run the whole flow on an engine whose behaviour an emulator predicts."""
     backend = Simulated(engine)
-    driver, ledger = driver_of(path, backend, emulator=Simulated(emulator))
-    with ledger:
+    with driven(path, backend, emulator=Simulated(emulator)) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course()))
     return ending, driver, backend
@@ -102,8 +101,7 @@ def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
     backend = Simulated(by(oracles.monotone([1])))
     entry = LayerHonour(layer="layer1", honoured=Honour.DEMOTED, evidence="its weights are half")
     backend.shown[Plan.of((1,))] = Evidence(honours=(entry,))
-    driver, ledger = driver_of(tmp_path, backend)
-    with ledger:
+    with driven(tmp_path, backend) as driver:
         outcome = driver.consider(Proposal(plan=Plan.of((1,))))
     assert (TrialStatus.NOT_HONOURED, None, 0.0) == (
         outcome.status,
@@ -123,8 +121,7 @@ def test_an_answer_that_fails_when_it_is_built_again_is_widened(tmp_path: Path) 
         return 7.0 if again else rule(plan, feed)
 
     backend = Simulated(changing)
-    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule))
-    with ledger:
+    with driven(tmp_path, backend, emulator=Simulated(rule)) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=False)))
     assert Status.FOUND is ending.status and ending.plan is not None
@@ -141,8 +138,7 @@ def test_other_samples_judge_a_fresh_build_too(tmp_path: Path) -> None:
 
     backend = Simulated(rule)
     sets = samples(2, pool=[0])
-    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule), sets=sets)
-    with ledger:
+    with driven(tmp_path, backend, emulator=Simulated(rule), sets=sets) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(pool=[0], others=True)))
     assert ending.plan is not None
@@ -166,8 +162,7 @@ def test_a_fresh_build_without_a_verdict_is_not_called_a_difference(
         return rule(plan, feed)
 
     backend = Simulated(slow)
-    driver, ledger = driver_of(tmp_path, backend, emulator=Simulated(rule), held_out=held_out)
-    with ledger:
+    with driven(tmp_path, backend, emulator=Simulated(rule), held_out=held_out) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course(held_out=bool(held_out))))
     assert "not built within 5 s" in ending.message
@@ -179,8 +174,7 @@ def test_a_latency_that_cannot_be_measured_costs_only_its_figure(tmp_path: Path)
     """The verdict stands, and a note says why there is no figure."""
     backend = Simulated(by(oracles.monotone([1])))
     backend.clockless = True
-    driver, ledger = driver_of(tmp_path, backend)
-    with ledger:
+    with driven(tmp_path, backend) as driver:
         outcome = driver.consider(Proposal(plan=Plan.of((1,)), timed=True))
     assert outcome.passed
     assert outcome.evidence.latency is None

@@ -21,9 +21,10 @@ from precision_bisect.runs.monitoring.events import (
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
+from precision_bisect.search.sample_sets import SampleSets
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet, TrialStatus, Verdict
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, by, driver_of, samples
+from simulated import SIZE, Evaluate, Simulated, by, driven, driver_of, samples
 
 CRASH = Outcome(status=TrialStatus.CRASHED, message="segmentation fault")
 
@@ -33,8 +34,7 @@ def course(
 ) -> tuple[Ending, Driver, Simulated]:
     """Run the whole flow over a rule."""
     backend = Simulated(evaluate)
-    driver, ledger = driver_of(path, backend, held_out=held_out)
-    with ledger:
+    with driven(path, backend, held_out=held_out) as driver:
         asked = oracles.problem(SIZE)
         ending = driver.run(flow(asked, strategy or Guided(), Course(held_out=held_out > 0)))
     return ending, driver, backend
@@ -53,8 +53,7 @@ def test_a_plan_is_found_and_every_kept_layer_was_dropped_once(tmp_path: Path) -
 
 def test_noise_and_answer_are_built_afresh(tmp_path: Path) -> None:
     """What earlier builds have timed would make them more alike than those of others."""
-    driver, ledger = driver_of(tmp_path, backend := Simulated(by(oracles.monotone([4]))))
-    with ledger:
+    with driven(tmp_path, backend := Simulated(by(oracles.monotone([4])))) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course()))
     assert ending.plan == Plan.of((4,))
@@ -77,8 +76,7 @@ def test_what_leaves_the_range_of_a_large_model_is_not_ranked(
 ) -> None:
     """Where it passes each drop of it is built, and nothing forecast; the answer is minimal."""
     rule = by(oracles.monotone(needed))
-    driver, ledger = driver_of(tmp_path, Simulated(rule), emulator=Simulated(rule))
-    with ledger:
+    with driven(tmp_path, Simulated(rule), emulator=Simulated(rule)) as driver:
         asked = replace(oracles.problem(SIZE), builds=True, large=large)
         asked = replace(asked, beyond_range=lambda: Plan.of(beyond))
         ending = driver.run(flow(asked, Guided(), Course(certify="forecasts", curve=True)))
@@ -196,6 +194,11 @@ def test_held_out_samples_that_agree_cost_one_trial(tmp_path: Path) -> None:
     assert sum(t.proposal.phase is Phase.RECHECK for t in driver.trials) == 1
 
 
+def by_factors(sets: SampleSets) -> Copies:
+    """Return copies by factors."""
+    return Copies(samples=sets, count=16, refer=dict, layers=SIZE)
+
+
 def half_of_the_time(plan: Plan, feed: Sample) -> float:
     """Pass on what is not changed; else layers 2 and 3 together decide, or luck."""
     if {2, 3} <= plan.kept:
@@ -208,7 +211,7 @@ def test_a_plan_that_holds_on_some_copies_is_told_from_one_that_holds(tmp_path: 
     driver, ledger = driver_of(
         tmp_path,
         Simulated(half_of_the_time),
-        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+        copies=by_factors,
     )
     some, never = Plan.of((2,)), Plan.of((3,))
     with ledger:
@@ -233,7 +236,7 @@ def test_a_plan_that_fails_on_every_copy_is_a_near_miss(tmp_path: Path) -> None:
     driver, ledger = driver_of(
         tmp_path,
         Simulated(rule),
-        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+        copies=by_factors,
     )
     every, some = Plan.of((2,)), Plan.of((2, 5, 6))
     with ledger:
@@ -272,8 +275,7 @@ def test_a_trial_is_evaluated_once_and_recalled_after(tmp_path: Path) -> None:
     backend = Simulated(by(oracles.monotone([1])))
     proposal = Proposal(plan=Plan.of((1, 2)))
     for _ in range(2):
-        driver, ledger = driver_of(tmp_path, backend, observer=seen.append)
-        with ledger:
+        with driven(tmp_path, backend, observer=seen.append) as driver:
             first, second = driver.consider(proposal), driver.consider(proposal)
         assert first == second
         assert first.verdict is Verdict.PASS
@@ -317,7 +319,7 @@ def test_a_plan_that_other_samples_refute_is_not_there(tmp_path: Path) -> None:
         tmp_path,
         Simulated(rule),
         sets=samples(2, pool=[0]),
-        copies=lambda sets: Copies(samples=sets, count=16, refer=dict, layers=SIZE),
+        copies=by_factors,
     )
     plan, chosen = Plan.of((2,)), SampleSet.chosen([0])
     with ledger:

@@ -15,7 +15,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.limits_and_noise import judged_within, repeated
 from precision_bisect.trial import Kind, Outcome, Proposal, SampleSet
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, by, driver_of
+from simulated import SIZE, Evaluate, Simulated, by, driven
 
 EVERYTHING = Plan.all_high(SIZE)
 ANSWER = Plan.of((2, 3, 9))
@@ -36,8 +36,7 @@ def noisy_course(
         return builds[plan][: backend.built.count(plan)][-1]
 
     backend = Simulated(evaluate)
-    driver, ledger = driver_of(path, backend, emulator=Simulated(rule))
-    with ledger:
+    with driven(path, backend, emulator=Simulated(rule)) as driver:
         asked = replace(oracles.problem(SIZE), builds=True)
         ending = driver.run(flow(asked, Guided(), Course()))
     return ending, driver

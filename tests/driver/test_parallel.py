@@ -24,7 +24,7 @@ from precision_bisect.search.budget import Budget, BudgetSpent
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.workers import still_working, threads
 from precision_bisect.trial import Kind, Proposal
-from simulated import Evaluate, Simulated, by, driver_of
+from simulated import Evaluate, Simulated, by, driven, driver_of
 
 ORACLE = oracles.monotone([0])
 
@@ -81,8 +81,7 @@ def test_one_worker_is_the_callers_thread() -> None:
 def test_four_workers_evaluate_side_by_side(tmp_path: Path, kind: Kind) -> None:
     """Of twelve trials four are in flight at a time, and never more."""
     rule = Company(lambda plan: 0.1, meets=dict.fromkeys(range(1, 5), 4))
-    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=4)
-    with ledger:
+    with driven(tmp_path, Simulated(rule), workers=4) as driver:
         driver.consider(*proposals(99, kind=kind))
         driver.consider_all(proposals(*range(1, 13), kind=kind))
     assert 4 == max(rule.most.values())
@@ -109,8 +108,7 @@ def test_what_is_known_or_comes_twice_is_evaluated_once(tmp_path: Path) -> None:
     """A batch with a known plan and a plan twice costs the others only."""
     seen: list[Event] = []
     backend = Simulated(by(ORACLE))
-    driver, ledger = driver_of(tmp_path, backend, workers=3, observer=seen.append)
-    with ledger:
+    with driven(tmp_path, backend, workers=3, observer=seen.append) as driver:
         driver.consider(*proposals(2))
         outcomes = driver.consider_all(proposals(4, 2, 4, 0))
     assert Counter({Plan.of(range(size)): 1 for size in (2, 4, 0)}) == Counter(backend.built)
@@ -184,8 +182,7 @@ def test_intents_and_outcomes_are_durable_as_they_come(tmp_path: Path) -> None:
         if isinstance(event, TrialFinished) and len(event.proposal.plan) == 3:
             release.set()
 
-    driver, ledger = driver_of(tmp_path, Simulated(rule), workers=2, observer=observe)
-    with ledger:
+    with driven(tmp_path, Simulated(rule), workers=2, observer=observe) as driver:
         driver.consider_all(proposals(1, 2, 3))
     done = "finished"
     assert [
@@ -246,8 +243,7 @@ def test_a_second_interrupt_gives_up_what_flies(tmp_path: Path, second: type[Eve
     def first_quick(plan: Plan, feed: Sample) -> float:
         return 0.0 if len(plan) == 5 else rule(plan, feed)
 
-    driver, ledger = driver_of(tmp_path, Simulated(first_quick), workers=3, observer=observe)
-    with ledger:
+    with driven(tmp_path, Simulated(first_quick), workers=3, observer=observe) as driver:
         with pytest.raises(KeyboardInterrupt):
             driver.consider_all(proposals(5, 1, 2))
         left = {5: "finished"} if second is TrialFinished else {}
@@ -255,8 +251,7 @@ def test_a_second_interrupt_gives_up_what_flies(tmp_path: Path, second: type[Eve
         assert len(left) == len(driver.trials)
     gate.set()
     backend = Simulated(by(ORACLE))
-    driver, ledger = driver_of(tmp_path, backend, workers=3)
-    with ledger:
+    with driven(tmp_path, backend, workers=3) as driver:
         driver.consider_all(proposals(5, 1, 2))
     assert {5, 1, 2} - set(left) == {len(plan) for plan in backend.built}
 
@@ -290,8 +285,7 @@ def test_what_breaks_one_trial_off_leaves_the_others(
 def test_a_repeat_waits_for_the_first_run(tmp_path: Path) -> None:
     """A plan and its repeat in one batch are two builds, judged against each other."""
     backend = Simulated(Company())
-    driver, ledger = driver_of(tmp_path, backend, workers=4)
-    with ledger:
+    with driven(tmp_path, backend, workers=4) as driver:
         outcomes = driver.consider_all((*proposals(2), *proposals(2, kind=Kind.REPEAT)))
     assert [0.0, 0.0] == [outcome.error for outcome in outcomes]
     assert 2 == len(backend.built)
@@ -302,8 +296,7 @@ def test_the_seconds_of_trials_add_up_to_those_of_the_run(tmp_path: Path) -> Non
 
     That is 0.2 s at the least, and no more than all took.
     """
-    driver, ledger = driver_of(tmp_path, Simulated(Company(lambda plan: 0.1)), workers=4)
-    with ledger:
+    with driven(tmp_path, Simulated(Company(lambda plan: 0.1)), workers=4) as driver:
         begun = time.perf_counter()
         driver.consider_all(proposals(*range(8)))
         seconds = time.perf_counter() - begun

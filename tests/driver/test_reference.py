@@ -172,8 +172,7 @@ def test_a_declared_shape_that_is_false_is_not_repeated(tmp_path: Path) -> None:
     assert (None, None) == loaded.case.model.outputs[0].shape
     onnx.checker.check_model(loaded.case.model.proto, full_check=True)
     result = tiny.search(options.model, tmp_path / "run", inputs=options.inputs, tol=1e-2)
-    assert result.deployment is not None and result.deployment.recheck is not None
-    assert "not_judged" == result.deployment.recheck.outcome
+    assert result.rechecked is not None and "not_judged" == result.rechecked.outcome
     reasons = export(tmp_path / "run", None, None, {}).reasons
     assert not any(str(reason).startswith("Polygraphy") for reason in reasons.values())
     assert {"samples": 1, "unrun": ""} == fit(tmp_path / "run", Feeds(), tmp_path)

@@ -18,6 +18,7 @@ from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.precisions import LowName
 from precision_bisect.runs.results.endings import Status
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.results.saved import read_saved
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 
@@ -91,6 +92,13 @@ def test_a_file_that_is_not_the_answer_ends_the_run_otherwise(
     assert not [file for file in (RUN_SCRIPT, "polygraphy", "trtexec.sh") if file in steps]
 
 
+def not_judged(found: Result) -> str:
+    """Return what the last check says of files on which it has no verdict."""
+    assert found.rechecked is not None
+    assert ("not_judged", ExitCode.OK) == (found.rechecked.outcome, found.exit_code)
+    return found.rechecked.message
+
+
 def test_what_this_library_cannot_run_is_not_broken(tmp_path: Path) -> None:
     """A kernel that ONNX Runtime's CPU lacks is told, and nothing is said to fit."""
     path = save(parse(SCATTER, opset=18), tmp_path)
@@ -104,11 +112,9 @@ def test_what_this_library_cannot_run_is_not_broken(tmp_path: Path) -> None:
     }
     if kinds != {onnx.TensorProto.FLOAT16}:
         pytest.skip("the scatter is kept")
-    assert found.deployment is not None and found.deployment.recheck is not None
-    recheck = found.deployment.recheck
-    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
-    assert "was not run: ONNX Runtime's CPU does not run it: sum: " in recheck.message
-    assert "fits" not in recheck.message
+    message = not_judged(found)
+    assert "was not run: ONNX Runtime's CPU does not run it: sum: " in message
+    assert "fits" not in message
 
 
 def test_what_this_library_writes_out_wrongly_is_not_broken(tmp_path: Path) -> None:
@@ -123,11 +129,9 @@ def test_what_this_library_writes_out_wrongly_is_not_broken(tmp_path: Path) -> N
         low="bf16",
         out=tmp_path / "run",
     )
-    assert found.deployment is not None and found.deployment.recheck is not None
-    recheck = found.deployment.recheck
-    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
-    assert "of operator (Where) in node ()" in recheck.message
-    assert "fits" not in recheck.message
+    message = not_judged(found)
+    assert "of operator (Where) in node ()" in message
+    assert "fits" not in message
     # Such a node of the file itself is a fault of the file.
     typed = onnx.load(tmp_path / "run" / MIXED_MODEL)
     clip = next(node for node in typed.graph.node if node.op_type == "Clip")
@@ -147,7 +151,5 @@ def test_an_output_of_unknown_rank_is_not_broken(tmp_path: Path) -> None:
     found = precision_bisect.find(
         save(model, tmp_path), inputs=[{"x": normal(4)}], threads=1, tol=1e-2, out=tmp_path / "run"
     )
-    assert found.deployment is not None and found.deployment.recheck is not None
-    recheck = found.deployment.recheck
-    assert ("not_judged", ExitCode.OK) == (recheck.outcome, found.exit_code)
-    assert "opens and runs in a fresh process" in recheck.message
+    message = not_judged(found)
+    assert "opens and runs in a fresh process" in message

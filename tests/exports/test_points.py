@@ -11,7 +11,6 @@ import pytest
 import tiny
 from effort import nightly
 from precision_bisect.commandline.export_command import export
-from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
 from precision_bisect.options import Options
 from precision_bisect.runs.results.chosen_point import find_point
@@ -40,14 +39,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """Return the result of one run, whose exports hold the answer."""
     return tiny.search(model, tmp_path_factory.mktemp("whole"))
-
-
-def command(model: Path, out: Path, *arguments: str, tol: str = "1e-2") -> int:
-    """Run the main job, or the command that comes first, on the small model."""
-    inputs = str(model.parent / "inputs.npz")
-    first = [arguments[0]] if arguments[0] == "curve" else []
-    shared = ["--inputs", inputs, "--threads", "1", "--tol", tol, "--out", str(out)]
-    return main([*first, str(model), *shared, *arguments[len(first) :]])
 
 
 def kept_in(folder: Path) -> list[str]:
@@ -89,7 +80,7 @@ def test_a_run_exports_the_point_that_was_asked_for(
     model: Path, whole: Result, tmp_path: Path, point: str
 ) -> None:
     """The answer stays the answer; files, string, script and their last check are of the point."""
-    assert ExitCode.OK == command(model, tmp_path, "--export-point", point)
+    assert ExitCode.OK == tiny.command(model, tmp_path, "--export-point", point)
     result = read_saved(tmp_path).result
     wanted = find_point(point, whole.curve, whole.culprits)
     assert ("2" == point) == exported(result).endswith("that is over the limit")
@@ -99,8 +90,7 @@ def test_a_run_exports_the_point_that_was_asked_for(
     assert point == point_in(tmp_path)
     assert f"(point {point} of the curve)" in (tmp_path / TRTEXEC).read_text()
     assert all(repr(name) not in low_layers(tmp_path) for name in wanted.kept)
-    assert result.deployment is not None and result.deployment.recheck is not None
-    assert "not_judged" == result.deployment.recheck.outcome
+    assert result.rechecked is not None and "not_judged" == result.rechecked.outcome
     assert '["Exports"' in (tmp_path / "report.html").read_text()
 
 
@@ -113,7 +103,7 @@ def test_a_finished_run_exports_any_point_again(
 ) -> None:
     """It goes to a folder of its own in the run folder, with the script for that plan."""
     run = tmp_path / "run"
-    assert ExitCode.OK == command(model, run, "--export-point", point)
+    assert ExitCode.OK == tiny.command(model, run, "--export-point", point)
     again = export(model, whole.out, tmp_path / "again", {}, point)
     assert {TORCH_AUTOCAST} == {*filter(again.reasons.get, again.reasons)}
     for name in (MIXED_MODEL, LAYER_PRECISIONS, RUN_SCRIPT):
@@ -130,7 +120,9 @@ def test_a_finished_run_exports_any_point_again(
 
 def test_the_curve_alone_exports_a_point(model: Path, tmp_path: Path) -> None:
     """Without an answer a point of the curve is exported all the same; then by `export`, too."""
-    assert ExitCode.OK == command(model, tmp_path, "curve", "--export-point", "culprits")
+    assert ExitCode.OK == tiny.command(
+        model, tmp_path, "--export-point", "culprits", first="curve"
+    )
     result = read_saved(tmp_path).result
     assert ([], "culprits") == (list(result.kept), result.export_point)
     assert sorted(tiny.KEPT) == sorted(kept_in(tmp_path))
@@ -142,7 +134,7 @@ def test_a_point_that_is_not_there_is_one_line(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run ends with its answer exported, and exit code 2 names the points that there are."""
-    assert ExitCode.USAGE == command(model, tmp_path, "--export-point", "17")
+    assert ExitCode.USAGE == tiny.command(model, tmp_path, "--export-point", "17")
     line = capsys.readouterr().err.splitlines()[-1]
     assert "--export-point 17: the curve has no point of 17 layers; choose fewest, cu" in line
     result = read_saved(tmp_path).result
@@ -157,7 +149,7 @@ def test_nothing_to_keep_has_no_other_point(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where all can run low there is no curve, and the one plan is exported."""
-    assert ExitCode.USAGE == command(model, tmp_path, "--export-point", "margin", tol="10")
+    assert ExitCode.USAGE == tiny.command(model, tmp_path, "--export-point", "margin", tol="10")
     assert "the run has no curve; leave it out" in capsys.readouterr().err
     assert (tmp_path / MIXED_MODEL).exists()
 
@@ -167,7 +159,7 @@ def test_what_names_no_point_is_wrong_usage(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], point: str
 ) -> None:
     """It is said before anything runs."""
-    assert ExitCode.USAGE == command(model, tmp_path / "run", f"--export-point={point}")
+    assert ExitCode.USAGE == tiny.command(model, tmp_path / "run", f"--export-point={point}")
     assert "is none of deploy, fewest, culprits, margin" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -1,6 +1,7 @@
 """Putting norms together changes nothing in FP32 and removes the need for it."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,8 @@ from precision_bisect import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.fusing.fuse import fuse
 from precision_bisect.graphs.fusing.norms import find_decomposed
-from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.protocols import Sample
 
 FUSED = {
     "layernorm": (layer_norm(), 17, "LayerNormalization", 17),
@@ -36,6 +38,17 @@ FUSED = {
     "rmsnorm": (layer_norm(centred=False), 17, "RMSNormalization", 23),
     "groupnorm": (group_norm(), 17, "GroupNormalization", 21),
 }
+
+
+def fused_alike(
+    model: Model, feeds: Sequence[Sample], folder: Path, *, rtol: float, atol: float
+) -> Model:
+    """Fuse a model, and check that it gives what it gave before."""
+    reference = reference_outputs(model, feeds)
+    new, _ = fuse(model, feeds, reference, folder)
+    (found,) = reference_outputs(new, feeds)
+    np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=rtol, atol=atol)
+    return new
 
 
 @examples(15)
@@ -53,11 +66,7 @@ def test_fused_norms_compute_the_same(
     """In every spelling the fused model gives what the original gives, in FP32."""
     folder = tmp_path_factory.mktemp("fused")
     model = load_text(layer_norm(*spelling), folder, opset=AXES[spelling[2]])
-    samples = large(scale, seed)
-    reference = reference_outputs(model, samples)
-    new, _ = fuse(model, samples, reference, folder)
-    (found,) = reference_outputs(new, samples)
-    np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-4, atol=1e-5)
+    new = fused_alike(model, large(scale, seed), folder, rtol=1e-4, atol=1e-5)
     assert "LayerNormalization" in [node.op_type for node in new.proto.graph.node]
 
 
@@ -65,11 +74,7 @@ def test_fused_norms_compute_the_same(
 def test_fused_activations_compute_the_same(tmp_path: Path, body: str) -> None:
     """Softmax and Gelu in one operator give what their pieces give."""
     model = load_text(activation(body), tmp_path)
-    samples = large(1.0)
-    reference = reference_outputs(model, samples)
-    new, _ = fuse(model, samples, reference, tmp_path)
-    (found,) = reference_outputs(new, samples)
-    np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-5, atol=1e-6)
+    new = fused_alike(model, large(1.0), tmp_path, rtol=1e-5, atol=1e-6)
     assert 3 == len(new.table.layers)
 
 
@@ -129,11 +134,7 @@ def test_large_weights_pass_through(tmp_path: Path) -> None:
     big = np.tile(square, (1, 1)).astype(np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(big, "weight"))
     model = load_model(save_external(proto, tmp_path))
-    samples = large(1.0)
-    reference = reference_outputs(model, samples)
-    new, _ = fuse(model, samples, reference, tmp_path)
-    (found,) = reference_outputs(new, samples)
-    np.testing.assert_allclose(found["y"], reference[0]["y"], rtol=1e-4, atol=1e-3)
+    fused_alike(model, large(1.0), tmp_path, rtol=1e-4, atol=1e-3)
 
 
 def test_a_wrong_fusion_is_refused(tmp_path: Path) -> None:

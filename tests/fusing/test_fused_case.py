@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import golden_screens
 import oracles
 from fused_models import ALONE, BESIDE, HEAD, NORM, TOLERANCE, samples, saved
 from precision_bisect import PrecisionBisectError, find
@@ -28,7 +29,6 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Search
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.runfolder import FUSED_MODEL, LEDGER, MIXED_MODEL, TRTEXEC
 from precision_bisect.search.combinators import feed
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -337,20 +337,7 @@ def test_where_copies_refuse_the_fewest_a_plan_on_the_way_to_them_is_taken(
         assert best is not None
 
 
-PLAN = PlanToDeploy(
-    kept=["a", "b"],
-    error=0.0,
-    time=0.5,
-    answer_time=1.0,
-    fp32_tf32_time=1.0,
-    tf32_time=0.5,
-    full_batch_time=0.5,
-    casts=0,
-    weight_bytes=10,
-    answer_weight_bytes=10,
-    high_weight_bytes=20,
-    estimated=True,
-)
+PLAN = replace(golden_screens.PLAN, kept=["a", "b"], time=0.5, answer_time=1.0, tf32_time=0.5)
 
 
 @given(share=st.floats(0.1, 3), kept=st.integers(0, 4), tf32=st.booleans())

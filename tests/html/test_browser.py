@@ -12,8 +12,7 @@ from playwright.sync_api import Page, expect
 import run_folders
 from effort import nightly
 from golden_screens import PLAN, tf32
-from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Finding, Findings, Signs
-from precision_bisect.runs.results.causes import Cause
+from precision_bisect.explaining.diagnosis.findings import Advice, Birth, Findings
 from precision_bisect.runs.runfolder import DIAGNOSIS, POLYGRAPHY_SCRIPT, RESULT
 from precision_bisect_reports.html.page import write_report
 from report_page import KEPT, NAMES
@@ -187,17 +186,7 @@ def test_hostile_names_are_text(opened: Open, tmp_path: Path) -> None:
     advice = Advice(
         id="x", title=HOSTILE[0], text=HOSTILE[1], layers=[HOSTILE[2]], evidence=HOSTILE[0]
     )
-    layers = [
-        Finding(
-            layer=name,
-            kept=True,
-            low="fp16",
-            high="fp32",
-            cause=Cause.OVERFLOW,
-            evidence=Signs(HOSTILE[1]),
-        )
-        for name in names
-    ]
+    layers = [run_folders.finding(name, HOSTILE[1]) for name in names]
     birth = Birth(layer=HOSTILE[1], born="nan", path=[HOSTILE[1]], output=None)
     told = Findings(low="fp16", layers=layers, spread=[birth], advice=[advice])
     (folder / DIAGNOSIS).write_text(told.to_text())
@@ -256,14 +245,7 @@ def test_no_width_needs_sideways_scrolling(opened: Open, tmp_path: Path, width: 
     names = [f"jax2tf_{'get_logits_' * 20}truediv_{place}" for place in range(9)]
     folder = run_folders.write_run(tmp_path, names, KEPT[:1], timed=True)
     run_folders.write_curve(folder, names, KEPT[:1])
-    entry = Finding(
-        layer=names[3],
-        kept=True,
-        low="fp16",
-        high="fp32",
-        cause=Cause.OVERFLOW,
-        evidence=Signs(names[0]),
-    )
+    entry = run_folders.finding(names[3], names[0])
     told = Findings(
         low="fp16",
         layers=[entry, replace(entry, layer=names[2], kept=False)],

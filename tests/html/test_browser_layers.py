@@ -11,10 +11,8 @@ import run_folders
 import tiny
 from precision_bisect.explaining.diagnosis.findings import (
     Advice,
-    Finding,
     Findings,
     Histogram,
-    Signs,
 )
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.results.causes import Cause
@@ -204,14 +202,7 @@ def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) ->
     folder = run_folders.write_run(tmp_path, NAMES, KEPT)
     counts = {"inputs": [5, 90, 5], "outputs": [], "weights": [1, 0, 2]}
     scaled = Histogram(lowest_exponent=-3, scaled=True, counts=counts)
-    half = Finding(
-        layer=NAMES[3],
-        kept=True,
-        low="fp16",
-        high="fp32",
-        cause=Cause.OVERFLOW,
-        evidence=Signs("so"),
-    )
+    half = run_folders.finding(NAMES[3])
     eighth = replace(
         half, low="int8", cause=Cause.OUTLIERS, figures={"scale": 0.5}, histogram=scaled
     )

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import run_folders
 from precision_bisect.errors import RunFolderError
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Histogram, Signs
+from precision_bisect.explaining.diagnosis.findings import Findings, Histogram
 from precision_bisect.layer_table import Exclusion
 from precision_bisect.runs.ledger.store import open_ledger
-from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect_reports.html.page import embedded, page, write_report
@@ -158,13 +157,8 @@ def test_without_a_list_of_layers_the_kept_ones_are_shown(tmp_path: Path) -> Non
 def test_a_diagnosis_is_joined_by_layer(tmp_path: Path) -> None:
     """Entries of known layers are taken; what counts nothing, and lists, are not shown."""
     run_folders.write_run(tmp_path, LAYERS_10, [2])
-    found = Finding(
-        layer=LAYERS_10[2],
-        kept=True,
-        low="fp16",
-        high="fp32",
-        cause=Cause.OVERFLOW,
-        evidence=Signs("so"),
+    found = run_folders.finding(
+        LAYERS_10[2],
         figures={"index": [1]},
         histogram=Histogram(lowest_exponent=-3, counts={"inputs": [1, 2], "outputs": [0]}),
     )

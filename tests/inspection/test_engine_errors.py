@@ -23,7 +23,7 @@ from precision_bisect.backends.inspection.shown_tensors import (
 )
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import RefusedError, UsageError
-from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Signs
+from precision_bisect.explaining.diagnosis.findings import Findings
 from precision_bisect.explaining.diagnosis.instrument import Instrument
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
@@ -51,6 +51,7 @@ from precision_bisect.trial import (
     TrialStatus,
     Verdict,
 )
+from run_folders import finding
 
 CHAIN = """(float[8, 16] x) => (float[8, 16] y) <float[16, 16] w, float[16, 16] v> {
     [one] a = MatMul (x, w)
@@ -222,15 +223,7 @@ def test_a_diagnosis_tells_what_the_engine_has_shown(tmp_path: Path) -> None:
     errors.save(tmp_path)
     assert errors == read_tensor_errors(tmp_path)
     findings = [
-        Finding(
-            layer=layer,
-            kept=True,
-            low="fp16",
-            high="fp32",
-            cause=Cause.ROUNDING,
-            evidence=Signs("it rounds"),
-        )
-        for layer in ("one", "two", "three")
+        finding(layer, "it rounds", cause=Cause.ROUNDING) for layer in ("one", "two", "three")
     ]
     seen = seen_in_engine(Explained(Findings(low="fp16", layers=findings)), errors).findings
     assert [

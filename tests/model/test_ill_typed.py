@@ -68,8 +68,7 @@ def test_the_node_is_named_and_the_fp32_form_is_searched(
     assert all(tensor in note for tensor in tensors)
     assert "without autocast" in note
     assert result.status.answers
-    assert result.deployment is not None and result.deployment.recheck is not None
-    assert not result.deployment.recheck.refutes
+    assert result.rechecked is not None and not result.rechecked.refutes
 
 
 def test_types_that_an_operator_takes_apart_are_none(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Files whose nodes are out of order: ONNX Runtime opens them, and each is as the sorted one."""
 
 import random
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import tiny
 from effort import examples
-from models import normal, parse, save
+from models import loaded, normal, parse, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import all_graphs, copied, refill
@@ -59,8 +58,7 @@ def shuffled(proto: onnx.ModelProto, drawn: random.Random) -> onnx.ModelProto:
 
 def outputs_of(proto: onnx.ModelProto, feed: Sample, kept: list[str]) -> list[list[np.ndarray]]:
     """Return what a plan gives in the emulator, and its typed graph in ONNX Runtime."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(proto, Path(folder)))
+    model = loaded(proto)
     plan = Plan.of(i for i, name in enumerate(model.table.names) if name in kept)
     emulated = EmulatedBackend(model, "fp16", threads=1).evaluate(plan, feed)
     typed = TypedWriter(model, PAIR).write(plan)
@@ -95,8 +93,7 @@ def test_permutations_are_one_model(proto: onnx.ModelProto, drawn: random.Random
         other = shuffled(proto, drawn)
         if list(other.graph.node) == list(proto.graph.node):
             return
-        with tempfile.TemporaryDirectory() as folder:
-            model = load_model(save(other, Path(folder)))
+        model = loaded(other)
         made = {"x", *(tensor.name for tensor in model.proto.graph.initializer)}
         for node in model.proto.graph.node:
             assert made.issuperset(node.input)

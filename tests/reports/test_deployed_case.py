@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import golden_screens
 from final_screens import DEPLOYMENT, KEPT, RESULT
 from precision_bisect.runs.comparing.changes import Comparison, compare, read_side
 from precision_bisect.runs.results.causes import Cause
@@ -13,7 +14,6 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.other_targets import WithTf32
 from precision_bisect.runs.results.result import Diagnosis, Result
-from precision_bisect.runs.results.speed_report import PlanToDeploy
 from precision_bisect.runs.runfolder import RESULT as RESULT_FILE
 from precision_bisect_reports.comparison import told_of
 from precision_bisect_reports.error_by_time import error_by_time
@@ -24,18 +24,14 @@ from precision_bisect_reports.speed import to_deploy, with_tf32
 FORM = FusedForm(
     model="00", operators={"LayerNormalization": 1}, candidates=3, kept=[], error=4e-4
 )
-PLAN = PlanToDeploy(
+PLAN = replace(
+    golden_screens.PLAN,
     kept=[],
     error=4e-4,
     time=0.5,
     answer_time=0.8,
     fp32_tf32_time=0.9,
     full_batch_time=0.5,
-    casts=0,
-    weight_bytes=1,
-    answer_weight_bytes=1,
-    high_weight_bytes=2,
-    estimated=True,
     fused=True,
 )
 HOLDS = WithTf32(fp32_passed=True, fp32_error=1e-4, passed=True, error=4e-4)

@@ -1,5 +1,7 @@
 """Timing beside all-high: drift cancels, the baseline is built once and always let go."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ from paced import Clock, chain
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import Pace
 from precision_bisect.protocols import BackendFailure, Engine
+from precision_bisect.search.driver import Driver
 from precision_bisect.search.stopwatch import TURNS, Stopwatch
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
-from simulated import SIZE, Simulated, by, driver_of
+from simulated import SIZE, Simulated, by, driven
 
 GRAPH = chain([0.2] * SIZE)
 EVERYTHING = Plan.all_high(SIZE)
@@ -25,13 +28,26 @@ def backend(**clock: float) -> Simulated:
     return made
 
 
+@contextmanager
+def timing(
+    path: Path,
+    engine: Simulated,
+    baseline: Plan | None = EVERYTHING,
+    build: Callable[[Plan], Engine] | None = None,
+) -> Iterator[Driver]:
+    """Give a driver that times engines beside the baseline, which something else may build."""
+    with (
+        Stopwatch(build or engine.build, baseline) as stopwatch,
+        driven(path, engine, stopwatch=stopwatch) as driver,
+    ):
+        yield driver
+
+
 def pace(path: Path, engine: Simulated, plan: Plan, baseline: Plan | None = EVERYTHING) -> Pace:
     """Return the pace of a plan, against an all-high latency measured before."""
-    with Stopwatch(engine.build, baseline) as stopwatch:
-        driver, ledger = driver_of(path, engine, stopwatch=stopwatch)
-        with ledger:
-            high = driver.consider(Proposal(plan=EVERYTHING, timed=True)).evidence.latency
-            latency = driver.consider(Proposal(plan=plan, timed=True)).evidence.latency
+    with timing(path, engine, baseline) as driver:
+        high = driver.consider(Proposal(plan=EVERYTHING, timed=True)).evidence.latency
+        latency = driver.consider(Proposal(plan=plan, timed=True)).evidence.latency
     assert high is not None
     found = Pace.of(latency, high.median_ms)
     assert found is not None
@@ -63,12 +79,10 @@ def test_the_baseline_is_as_fast_as_itself(tmp_path: Path) -> None:
 def test_the_first_all_high_engine_stays_open(tmp_path: Path) -> None:
     """The preflight's engine serves all timings: nothing is built for them, and it is let go."""
     engine = backend()
-    with Stopwatch(engine.build, EVERYTHING) as stopwatch:
-        driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-        with ledger:
-            for plan in (EVERYTHING, SLOW, FAST):
-                driver.consider(Proposal(plan=plan, timed=True))
-            assert 1 == engine.open
+    with timing(tmp_path, engine) as driver:
+        for plan in (EVERYTHING, SLOW, FAST):
+            driver.consider(Proposal(plan=plan, timed=True))
+        assert 1 == engine.open
     assert [EVERYTHING, SLOW, FAST] == engine.built
     assert 0 == engine.open
 
@@ -78,11 +92,9 @@ def test_a_resumed_run_builds_the_baseline_once_more(tmp_path: Path) -> None:
     engine = backend()
     for plan in (EVERYTHING, SLOW):
         engine.built.clear()
-        with Stopwatch(engine.build, EVERYTHING) as stopwatch:
-            driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-            with ledger:
-                driver.consider(Proposal(plan=EVERYTHING, timed=True))
-                driver.consider(Proposal(plan=plan, timed=True))
+        with timing(tmp_path, engine) as driver:
+            driver.consider(Proposal(plan=EVERYTHING, timed=True))
+            driver.consider(Proposal(plan=plan, timed=True))
     assert [SLOW, EVERYTHING] == engine.built
     assert 0 == engine.open
 
@@ -90,14 +102,9 @@ def test_a_resumed_run_builds_the_baseline_once_more(tmp_path: Path) -> None:
 def test_the_baseline_is_let_go_on_an_error(tmp_path: Path) -> None:
     """An exception that ends the run leaves no engine open."""
     engine = backend()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Stopwatch(engine.build, EVERYTHING) as stopwatch,
-    ):
-        driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-        with ledger:
-            driver.consider(Proposal(plan=EVERYTHING, timed=True))
-            raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), timing(tmp_path, engine) as driver:
+        driver.consider(Proposal(plan=EVERYTHING, timed=True))
+        raise KeyboardInterrupt
     assert 0 == engine.open
 
 
@@ -108,10 +115,8 @@ def test_beside_a_baseline_that_cannot_be_built_engines_are_timed_alone(tmp_path
     def refuse(plan: Plan) -> Engine:
         raise BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=f"no {plan.key}"))
 
-    with Stopwatch(refuse, EVERYTHING) as stopwatch:
-        driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-        with ledger:
-            outcome = driver.consider(Proposal(plan=FAST, timed=True))
+    with timing(tmp_path, engine, build=refuse) as driver:
+        outcome = driver.consider(Proposal(plan=FAST, timed=True))
     latency = outcome.evidence.latency
     assert outcome.passed
     assert latency is not None
@@ -121,12 +126,9 @@ def test_beside_a_baseline_that_cannot_be_built_engines_are_timed_alone(tmp_path
 def test_latencies_come_back_from_the_ledger_as_they_were(tmp_path: Path) -> None:
     """What was measured beside the baseline survives a restart."""
     engine = backend(noise=0.05)
-    with Stopwatch(engine.build, EVERYTHING) as stopwatch:
-        driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-        with ledger:
-            first = driver.consider(Proposal(plan=SLOW, timed=True)).evidence.latency
-    driver, ledger = driver_of(tmp_path, engine)
-    with ledger:
+    with timing(tmp_path, engine) as driver:
+        first = driver.consider(Proposal(plan=SLOW, timed=True)).evidence.latency
+    with driven(tmp_path, engine) as driver:
         assert first == driver.consider(Proposal(plan=SLOW)).evidence.latency
     assert first is not None
     assert TURNS == first.runs
@@ -135,9 +137,7 @@ def test_latencies_come_back_from_the_ledger_as_they_were(tmp_path: Path) -> Non
 def test_a_repeat_is_not_taken_for_the_baseline(tmp_path: Path) -> None:
     """Only an engine that is timed is kept open, so untimed runs hold no memory."""
     engine = backend()
-    with Stopwatch(engine.build, EVERYTHING) as stopwatch:
-        driver, ledger = driver_of(tmp_path, engine, stopwatch=stopwatch)
-        with ledger:
-            driver.consider(Proposal(plan=EVERYTHING))
-            driver.consider(Proposal(plan=EVERYTHING, kind=Kind.REPEAT))
-            assert 0 == engine.open
+    with timing(tmp_path, engine) as driver:
+        driver.consider(Proposal(plan=EVERYTHING))
+        driver.consider(Proposal(plan=EVERYTHING, kind=Kind.REPEAT))
+        assert 0 == engine.open

@@ -265,8 +265,7 @@ def test_a_run_that_is_cut_off_goes_on_to_the_same(
     assert (Status.BUDGET_EXHAUSTED, None) == (cut.status, cut.deploy)
     whole = find(model, tol=TOLERANCE, inputs=samples(), out=tmp_path, threads=1, resume=True)
     assert (result.kept, result.deploy) == (whole.kept, whole.deploy)
-    assert whole.deployment is not None and whole.deployment.recheck is not None
-    assert "not_judged" == whole.deployment.recheck.outcome
+    assert whole.rechecked is not None and "not_judged" == whole.rechecked.outcome
 
 
 @pytest.mark.parametrize("tf32", ["on", "off"])

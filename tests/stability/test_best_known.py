@@ -1,7 +1,7 @@
 """An answer is never worse than another plan of its own curve, if that holds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import oracles
+from precision_bisect.options import Certify
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.stability import StabilityCheck
 from precision_bisect.plan import Plan
@@ -18,8 +19,8 @@ from precision_bisect.search.certificate.judged_trials import JudgedTrials
 from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver
 from precision_bisect.search.precision_curve import Curve, sweep
-from precision_bisect.trial import Kind, Phase, Proposal, SampleSet
-from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
+from precision_bisect.trial import Kind, Outcome, Phase, Proposal, SampleSet
+from simulated import SIZE, Evaluate, Simulated, copies_of, driven, driver_of
 
 ERRORS = [5.0, 3.0, 2.0, 0.3, 0.25, 0.2, 0.2, 0.15, 0.15, 0.1, 0.1, 0.1]
 
@@ -32,6 +33,20 @@ def in_quadrature(errors: Sequence[float]) -> Evaluate:
         return math.hypot(*(errors[i] for i in range(len(errors)) if i not in plan.kept))
 
     return evaluate
+
+
+def standing_of(
+    ending: Ending,
+    outcome: Outcome,
+    *,
+    refuted: Collection[Plan] = (),
+    certify: Certify = "full",
+) -> Standing:
+    """Return what is known of an answer of which no trial was seen."""
+    seen = JudgedTrials(tolerance=1.0, size=SIZE)
+    return Standing(
+        ending=ending, outcome=outcome, refuted=refuted, copies=True, certify=certify, seen=seen
+    )
 
 
 def settle(
@@ -49,14 +64,8 @@ def settle(
             asked = Proposal(plan=ending.plan, phase=Phase.RECHECK, draw=1)
             outcome = driver.consider(asked)
             driver.run(complete(curve, ending.plan, outcome))
-            standing = Standing(
-                ending=ending,
-                outcome=outcome,
-                refuted=driver.refuted,
-                copies=True,
-                certify="full",
-                seen=JudgedTrials(tolerance=1.0, size=SIZE).having(driver.trials),
-            )
+            standing = standing_of(ending, outcome, refuted=driver.refuted)
+            standing.seen.having(driver.trials)
             better = driver.run(best_known(problem, curve, standing))
             if better is None:
                 return ending, curve, driver
@@ -109,18 +118,11 @@ def test_a_layer_more_for_half_the_error(tmp_path: Path, spread: str | None) -> 
     errors = [0.9, 0.89, 0.88, 0.87, 0.86, 0.85, 0.84, 0.83, 0.82, 0.81, 0.8, 0.1]
     answer = Plan.of(range(10))
     better = Plan.of(range(11))
-    driver, ledger = driver_of(tmp_path, Simulated(in_quadrature(errors)), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(in_quadrature(errors)), copies=copies_of) as driver:
         curve = Curve(problem=oracles.problem(SIZE))
         outcomes = {plan: driver.run(curve.judge(plan, "a point")) for plan in (answer, better)}
-        standing = Standing(
-            ending=Ending(status=Status.FOUND, plan=answer, spread=spread),
-            outcome=outcomes[answer],
-            refuted=(),
-            copies=True,
-            certify="full",
-            seen=JudgedTrials(tolerance=1.0, size=SIZE),
-        )
+        ending = Ending(status=Status.FOUND, plan=answer, spread=spread)
+        standing = standing_of(ending, outcomes[answer])
         found = driver.run(best_known(oracles.problem(SIZE), curve, standing))
     assert (None if spread is None else better) == (found and found.plan)
     if spread is not None:
@@ -134,21 +136,14 @@ def test_near_the_tolerance_fewer_layers_are_not_better(tmp_path: Path) -> None:
         luck = np.random.default_rng([*feed["x"].tobytes(), *plan.mask.to_bytes(2, "little")])
         return 0.1 if len(plan) > 8 else 0.97 if luck.random() < 0.75 else 0.4
 
-    driver, ledger = driver_of(tmp_path, Simulated(rule), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(rule), copies=copies_of) as driver:
         curve = Curve(problem=oracles.problem(SIZE))
         plans = [Plan.of(range(4)), Plan.of(range(10))]
         outcomes = [driver.run(curve.judge(plan, "a point")) for plan in plans]
         assert all(each.passed for each in outcomes)
         for spread in (None, NO_SEARCH):
-            standing = Standing(
-                ending=Ending(status=Status.FOUND, plan=plans[1], spread=spread),
-                outcome=outcomes[1],
-                refuted=(),
-                copies=True,
-                certify="none",
-                seen=JudgedTrials(tolerance=1.0, size=SIZE),
-            )
+            ending = Ending(status=Status.FOUND, plan=plans[1], spread=spread)
+            standing = standing_of(ending, outcomes[1], certify="none")
             found = driver.run(best_known(oracles.problem(SIZE), curve, standing))
             assert (plans[0] if spread is None else None) == (found and found.plan)
 
@@ -161,8 +156,7 @@ def test_a_widening_without_figures_goes_back(tmp_path: Path, needed: int) -> No
         del feed
         return 0.0 if len(plan) >= needed else math.inf
 
-    driver, ledger = driver_of(tmp_path, Simulated(rule), copies=lambda sets: copies_of(sets, 4))
-    with ledger:
+    with driven(tmp_path, Simulated(rule), copies=lambda sets: copies_of(sets, 4)) as driver:
         holding = StabilityCheck(problem=oracles.problem(SIZE))
         nothing = Plan.of(())
         refuted = driver.run(holding.judge(nothing, "all low"))

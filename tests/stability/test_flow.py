@@ -24,7 +24,7 @@ from precision_bisect.search.certificate.proving import Terms, certificate
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import Kind, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, copies_of, driver_of
+from simulated import SIZE, Evaluate, Simulated, copies_of, driven
 
 
 def course(
@@ -38,8 +38,7 @@ def course(
 ) -> tuple[Ending, Driver]:
     """Run the whole flow; the rule is asked for the samples and for each copy of them."""
     backend = Simulated(rule)
-    driver, ledger = driver_of(path, backend, copies=lambda sets: copies_of(sets, count))
-    with ledger:
+    with driven(path, backend, copies=lambda sets: copies_of(sets, count)) as driver:
         asked = replace(oracles.problem(SIZE), builds=builds)
         how = Course(copies=True, curve=curve, certify=certify)
         ending = driver.run(flow(asked, Guided(), how))
@@ -91,8 +90,7 @@ def test_what_a_drop_failed_on_is_told(tmp_path: Path) -> None:
         plans = [Plan.of(kept) for kept in ((2, 7), (7,), (2,))]
         yield tuple(Proposal(plan=plan, phase=Phase.CERTIFICATE, draw=1) for plan in plans)
 
-    driver, ledger = driver_of(tmp_path, Simulated(rule), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(rule), copies=copies_of) as driver:
         driver.run(drops())
     seen = JudgedTrials(tolerance=1.0, size=SIZE, copies=True, clear=2.0).having(driver.trials)
     names = [f"layer{i}" for i in range(SIZE)]

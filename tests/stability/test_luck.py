@@ -18,7 +18,7 @@ from precision_bisect.search.luck import FIRST_CHECK, grounded
 from precision_bisect.trial import Phase
 from precision_bisect_strategies.asking import ask
 from precision_bisect_strategies.guided import Guided
-from simulated import Evaluate, Simulated, copies_of, driver_of
+from simulated import Evaluate, Simulated, copies_of, driven, driver_of
 
 LAYERS = 200
 SAMPLE = 0
@@ -46,8 +46,7 @@ def one_by_one(layers: int) -> Search[Plan]:
 @pytest.mark.parametrize("least", [LAYERS - 5, LAYERS - FIRST_CHECK - 9, 100])
 def test_a_search_goes_back_to_the_smallest_plan_that_holds(tmp_path: Path, least: int) -> None:
     """It ends at twice as many trials as held at most, and finds the last that did by halves."""
-    driver, ledger = driver_of(tmp_path, Simulated(holding_from(least)), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(holding_from(least)), copies=copies_of) as driver:
         plan, lucky = driver.run(grounded(one_by_one(LAYERS), Plan.all_high(LAYERS)))
     assert (least, True) == (len(plan), lucky)
     checks = [each for each in driver.trials if each.proposal.draw]
@@ -58,8 +57,7 @@ def test_a_search_goes_back_to_the_smallest_plan_that_holds(tmp_path: Path, leas
 
 def test_a_search_whose_plans_hold_is_not_ended(tmp_path: Path) -> None:
     """Copies cost a logarithm of its trials; the plan is the search's own."""
-    driver, ledger = driver_of(tmp_path, Simulated(holding_from(0)), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(holding_from(0)), copies=copies_of) as driver:
         plan, lucky = driver.run(grounded(one_by_one(LAYERS), Plan.all_high(LAYERS)))
     assert (0, False) == (len(plan), lucky)
     assert 3 == sum(bool(each.proposal.draw) for each in driver.trials)
@@ -78,8 +76,7 @@ def test_an_answer_of_luck_is_not_searched_to_its_end(tmp_path: Path) -> None:
         jumps = np.random.default_rng(seed).random() < chance
         return 13.0 if jumps else 0.04 * math.sqrt(low)
 
-    driver, ledger = driver_of(tmp_path, Simulated(jumping), copies=copies_of)
-    with ledger:
+    with driven(tmp_path, Simulated(jumping), copies=copies_of) as driver:
         ending = driver.run(flow(oracles.problem(LAYERS), Guided(), Course(copies=True)))
     assert ending.plan is not None and NO_SEARCH == ending.spread
     searched = [each for each in driver.trials if each.proposal.phase is Phase.SEARCH]

@@ -28,7 +28,7 @@ from precision_bisect_strategies.hierarchical import Hierarchical
 from precision_bisect_strategies.prefix import Prefix
 from precision_bisect_strategies.probdd import ProbDD
 from precision_bisect_strategies.quickxplain import QuickXplain
-from simulated import Simulated, by, driver_of
+from simulated import Simulated, by, driven
 
 EVERY: dict[str, Callable[[], Strategy]] = {
     name: load(STRATEGIES, name) for name in installed(STRATEGIES)
@@ -90,8 +90,7 @@ def test_budgets_hold(
     asked = replace(oracles.problem(size), workers=workers)
     with tempfile.TemporaryDirectory() as folder:
         backend = Simulated(by(oracle))
-        driver, ledger = driver_of(Path(folder), backend, budget=Budget(max_trials=most))
-        with ledger:
+        with driven(Path(folder), backend, budget=Budget(max_trials=most)) as driver:
             with suppress(BudgetSpent):
                 driver.run(make().search(asked))
             best = driver.best()

@@ -17,7 +17,7 @@ from precision_bisect.runs.results.endings import Status
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.trial import TrialStatus
 from precision_bisect_strategies.guided import Guided
-from simulated import driver_of
+from simulated import driven
 
 MATRIX = "(float[8, 16] x) => (float[8, 16] y) { a = Exp(x) [k] b = MatMul(a, w) y = Tanh(b) }"
 IMAGE = (
@@ -73,8 +73,7 @@ def test_what_the_compiler_refuses_is_no_failure_of_cuda(
 def test_fp32_that_does_not_build_is_an_ending_of_its_own(rtx: Flavour, tmp_path: Path) -> None:
     """After one build the run ends with TensorRT's own words; it is no precision problem."""
     model = model_of(UNKNOWN, tmp_path)
-    driver, ledger = driver_of(tmp_path, backend(rtx, model, tmp_path / "work"))
-    with ledger:
+    with driven(tmp_path, backend(rtx, model, tmp_path / "work")) as driver:
         asked = oracles.problem(len(model.table.candidates))
         ending = driver.run(flow(asked, Guided(), Course()))
     assert (Status.NO_BASELINE, 1) == (ending.status, len(driver.trials))

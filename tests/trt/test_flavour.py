@@ -72,21 +72,10 @@ def test_what_to_install_fits_the_driver(
     assert rtx == suited("tensorrt-rtx")
 
 
-def test_a_library_that_lacks_a_part_says_which(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A library that is there but does not load is told apart from one that is not there."""
-    text = "raise ImportError('libnvinfer.so.99: cannot open shared object file')"
-    (tmp_path / "tensorrt_rtx.py").write_text(text)
-    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(PluginError, match=r"does not load: libnvinfer\.so\.99"):
-        load_flavour("tensorrt-rtx")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("raise ImportError('libnvinfer.so.99: cannot open shared')", r"libnvinfer\.so\.99"),
         ("raise RuntimeError('CUDA initialization\\nfailure')", "RuntimeError: CUDA .* failure"),
         ("import tensorrt_rtx.gone", "No module named 'tensorrt_rtx.gone'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
@@ -95,7 +84,7 @@ def test_a_library_that_lacks_a_part_says_which(
 def test_any_exception_of_an_import_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, said: str
 ) -> None:
-    """Whatever a broken library raises while it is imported says that it does not load."""
+    """A library that is there and does not load is told apart from one that is not there."""
     (tmp_path / "tensorrt_rtx.py").write_text(text)
     monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
     monkeypatch.syspath_prepend(tmp_path)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from effort import examples
-from models import keeping, load_text, save
-from precision_bisect.graphs.load import Model, load_model
+from models import keeping, load_text, loaded
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.high_nodes import told
 from precision_bisect.graphs.typed.model_files import save_typed
@@ -56,8 +56,7 @@ def test_what_runs_high_is_what_the_file_says(
     proto: onnx.ModelProto, low: LowName, choose: random.Random
 ) -> None:
     """Whatever the graph and the plan, followers and comparisons behind kept layers included."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = load_model(save(proto, Path(folder)))
+    model = loaded(proto)
     writer = TypedWriter(model, Pair(low=low, high="fp32"))
     count = len(model.table.names)
     plan = Plan.of(choose.sample(range(count), count // 2))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from effort import examples
-from models import normal, save
+from models import loaded, normal
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
-from precision_bisect.graphs.load import Model, load_model
+from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.rewrite import TypedWriter
@@ -34,12 +34,6 @@ ROUNDED_INSIDE = (
     *("LayerNormalization", "MatMul", "PowWeight", "ReduceMean", "Resize", "Sigmoid", "Softmax"),
     *("Tanh", "ConstantChain"),
 )
-
-
-def loaded(proto: onnx.ModelProto) -> Model:
-    """Return the model as a file of it loads."""
-    with tempfile.TemporaryDirectory() as folder:
-        return load_model(save(proto, Path(folder)))
 
 
 def written(writer: TypedWriter, plan: Plan, guard: bool = True) -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from precision_bisect.search.driver import Driver
 from precision_bisect.search.sample_sets import CHOSEN, SampleSets, pool_of
 from precision_bisect.trial import Kind, OneByOne, SampleSet, Trial
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Evaluate, Simulated, driver_of, samples
+from simulated import SIZE, Evaluate, Simulated, driven, driver_of, samples
 
 COUNT = 60
 POOL = pool_of(range(COUNT), 0)
@@ -285,8 +285,7 @@ def test_of_a_thousand_samples_the_others_are_read_and_referred_to_once(tmp_path
     zeros: list[Sample] = [{"y": np.zeros(1)}] * len(pool)
     sets = SampleSets(feeds=files, pool=pool, reference=zeros, refer=Refer())
     assert (pool, []) == (files.read, referred)
-    driver, ledger = driver_of(tmp_path, Simulated(needing({})), sets=sets)
-    with ledger:
+    with driven(tmp_path, Simulated(needing({})), sets=sets) as driver:
         driver.run(flow(oracles.problem(SIZE), Guided(), Course(pool=pool, others=True)))
     others = [n for n in range(1000) if n not in pool]
     assert (others, others) == (sorted(files.read[len(pool) :]), sorted(referred))

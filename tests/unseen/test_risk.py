@@ -36,7 +36,7 @@ from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import OneByOne, Outcome, Phase
 from precision_bisect_strategies.guided import Guided
-from simulated import SIZE, Simulated, driver_of, samples
+from simulated import SIZE, Simulated, driven, samples
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,7 @@ def searched(path: Path, risk: float | None) -> tuple[Ending, Driver]:
         return math.hypot(*low) * math.exp(0.3 * luck)
 
     path.mkdir()
-    driver, ledger = driver_of(path, Simulated(rule), sets=samples(8))
-    with ledger:
+    with driven(path, Simulated(rule), sets=samples(8)) as driver:
         ending = driver.run(flow(oracles.problem(SIZE), Guided(), Course(risk=risk)))
     return ending, driver
 

@@ -24,7 +24,7 @@ from precision_bisect.backends.tensorrt.flavour import NAMES, absent, distributi
 from precision_bisect.backends.tensorrt.tensorrt_plugin import why_not_started
 from precision_bisect.errors import RunFolderError, UsageError, counted
 from precision_bisect.machine.gpu import cuda_version, devices, driver_version
-from precision_bisect.machine.plain_files import whole, written
+from precision_bisect.machine.plain_files import CAREFULLY, whole, written
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.belonging import exported_texts, logs, matching, refuse_replacing
 from precision_bisect.runs.runfolder import (
@@ -170,8 +170,6 @@ _SUFFIXES = (".tar.gz", ".tgz")
 _NAMES = (RESULT, STATUS, VERIFIED, VERIFIED_ENGINE, VERIFIED_LOG, LAYERS, EVENTS)
 _PACKAGES = re.compile(r"(nvidia|cuda|cupy|pycuda|tensorrt|onnx|polygraphy|numpy|torch)", re.I)
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "LD_LIBRARY_PATH")
-# No link is followed, and nobody waited for who writes into a pipe.
-_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _HOST = re.compile(r'("host": )"[^"]*"')
 _MODEL = re.compile(r"^model=(?:\$here/)?(.+)$", re.M)
 _HINTS = {
@@ -266,7 +264,7 @@ def _members(run: Path) -> Iterator[str]:
 
 def _text(path: Path) -> str:
     """Return the end of a plain file as text. Raises OSError for anything else."""
-    descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
+    descriptor = os.open(path, os.O_RDONLY | CAREFULLY)
     with os.fdopen(descriptor, "rb") as stream:
         file_stat = os.fstat(descriptor)
         if not stat.S_ISREG(file_stat.st_mode):

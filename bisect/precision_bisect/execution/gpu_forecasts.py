@@ -66,7 +66,9 @@ class GpuForecasts:
             with self._lock:
                 self._asked, self._alive = self._asked + 1, True
             try:
-                outcome = self._attempt(proposal)
+                outcome = self.on_gpu(proposal)
+            except PrecisionBisectError as error:
+                outcome = Outcome(status=TrialStatus.BUILD_FAILED, message=error.message)
             finally:
                 with self._lock:
                     self._asked -= 1
@@ -85,9 +87,3 @@ class GpuForecasts:
         with self._lock:
             if not self._why:
                 self._why = why
-
-    def _attempt(self, proposal: Proposal) -> Outcome:
-        try:
-            return self.on_gpu(proposal)
-        except PrecisionBisectError as error:
-            return Outcome(status=TrialStatus.BUILD_FAILED, message=error.message)

@@ -19,7 +19,6 @@ from precision_bisect.graphs.typed.pinning import pin, pin_formless
 from precision_bisect.graphs.types import shape_inputs
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.layer_table import LayerName, modules_around
-from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.options import Options
 from precision_bisect.precisions import HIGH_NAMES, QUANTIZED_NAMES, Form, HighName, Pair
 from precision_bisect.runs.results.chosen_point import kept_at, kept_in_files
@@ -85,7 +84,7 @@ class Finished:
         """Return what is to be written of this; outputs have the shapes that the run stored."""
         model = self.model
         # The end of a loop may have other shapes than one run.
-        with suppress(Unfit), quiet(), without_torch():
+        with suppress(Unfit):
             _, outputs = stored_samples(self.path.parent)
             model, _ = with_true_shapes(model, () if self.options.looped else outputs)
         return Export(

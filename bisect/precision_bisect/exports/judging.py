@@ -53,23 +53,25 @@ class Golden:
     outputs: Sequence[Sample]
     runner: str = RUNNER
 
+    @quiet()
+    @without_torch()
     def inputs_text(self) -> str:
         """Return the inputs as `--load-inputs` reads them."""
-        with quiet(), without_torch():
-            from polygraphy.json import to_json
+        from polygraphy.json import to_json
 
-            text: str = to_json([dict(sample) for sample in self.inputs])
-            return text
+        text: str = to_json([dict(sample) for sample in self.inputs])
+        return text
 
+    @quiet()
+    @without_torch()
     def outputs_text(self) -> str:
         """Return the outputs as `--load-outputs` reads them."""
-        with quiet(), without_torch():
-            from polygraphy.comparator import RunResults
+        from polygraphy.comparator import RunResults
 
-            results = RunResults()
-            results.add([dict(sample) for sample in self.outputs], runner_name=self.runner)
-            text: str = results.to_json()
-            return text
+        results = RunResults()
+        results.add([dict(sample) for sample in self.outputs], runner_name=self.runner)
+        text: str = results.to_json()
+        return text
 
 
 def golden_of(
@@ -191,8 +193,7 @@ def carry_judging(run: Path, folder: RunFolder, export: Export) -> Mapping[str, 
     try:
         script = (run / RUN_SCRIPT).read_text(encoding="utf-8")
         graph = onnx.load(folder.path / MIXED_MODEL, load_external_data=False).graph
-        with quiet(), without_torch():
-            inputs, outputs = stored_samples(run)
+        inputs, outputs = stored_samples(run)
         # A point of another interface reads other types than the run's own file.
         golden = golden_of(graph, inputs, outputs)
     except UnicodeDecodeError:

@@ -64,8 +64,7 @@ def _fitting_samples(
     folder: Path, graph: onnx.GraphProto, loop: Loop
 ) -> Sequence[Mapping[str, Any]]:
     """Return the stored inputs, which fit the graph, as outputs of one run do. Raises Unfit."""
-    with quiet(), without_torch():
-        inputs, outputs = stored_samples(folder)
+    inputs, outputs = stored_samples(folder)
     for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
         for value, arrays, file in (
             *((value, feed, GOLDEN_INPUTS) for value in graph.input),
@@ -110,6 +109,8 @@ def _check(path: Path) -> None:
             raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
 
 
+@quiet()
+@without_torch()
 def stored_samples(
     folder: Path,
 ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:

@@ -15,6 +15,8 @@ from precision_bisect.errors import PrecisionBisectError, RunFolderError
 ROOM = "point TMPDIR to a writable folder with free space"
 ROOM_LATER = "free some space, then go on with --resume"
 _GIB = 2**30
+CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags to open by: no link is followed, and nobody waited for at the other end of a pipe."""
 
 
 def plain_size(path: Path) -> int:

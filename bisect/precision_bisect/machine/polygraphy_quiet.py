@@ -8,17 +8,17 @@ threads want them at the same time.
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 
-class SharedContext:
+class SharedContext(ContextDecorator):
     """A context that any number of threads may be in: made by the first, left with the last.
 
     A plain context that saves and restores a setting would restore, where threads overlap, what
-    another thread had set.
+    another thread had set. Functions take it as a decorator, too.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
@@ -42,12 +42,12 @@ class SharedContext:
                 opened.__exit__(None, None, None)
 
 
-def quiet() -> AbstractContextManager[None]:
+def quiet() -> SharedContext:
     """Silence Polygraphy's logger inside the block, for all threads; no log is made, either."""
     return _QUIET
 
 
-def without_torch() -> AbstractContextManager[None]:
+def without_torch() -> SharedContext:
     """Keep Polygraphy from importing torch inside the block, for all threads.
 
     Only around what handles NumPy arrays and runs no code of the user's, who may want torch.

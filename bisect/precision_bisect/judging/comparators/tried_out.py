@@ -51,10 +51,6 @@ class _Told(NamedTuple):
         return self.judgement is not None and self.judgement.verdict is Verdict.PASS
 
     @property
-    def without_figure(self) -> bool:
-        return self.judgement is not None and self.judgement.error is None
-
-    @property
     def figure(self) -> float | None:
         """The error, None where it is no finite figure."""
         error = self.judgement.error if self.judgement else None
@@ -155,7 +151,8 @@ def _judged(
 
 def _can_fail(outcome: _Told) -> bool:
     """Tell whether a comparator was seen to fail: zeros make NaN of what is not compared, too."""
-    clear = outcome.figure is not None or outcome.without_figure
+    judgement = outcome.judgement
+    clear = outcome.figure is not None or (judgement is not None and judgement.error is None)
     return not outcome.passed and (clear or outcome.wrong is not Wrong.ZEROS)
 
 

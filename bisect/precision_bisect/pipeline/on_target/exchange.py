@@ -27,7 +27,6 @@ from precision_bisect.judging.comparators.choose_comparator import (
     exact_outputs,
     judge_words,
 )
-from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.pipeline.reopening import Reopened, reopen
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
@@ -130,8 +129,7 @@ def read_subject(path: Path, flags: Mapping[str, Any]) -> Subject:
             "search with a larger tolerance",
         )
     try:
-        with quiet(), without_torch():
-            inputs, outputs = stored_samples(run)
+        inputs, outputs = stored_samples(run)
     except Unfit as why:
         hint = "run it again, which stores them, or says why it does not"
         raise RunFolderError(f"{run} has no samples to judge by: {why}", hint) from why

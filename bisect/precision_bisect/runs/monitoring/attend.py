@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
-from precision_bisect.machine.plain_files import whole
+from precision_bisect.machine.plain_files import CAREFULLY, whole
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import now, owner_of
@@ -135,8 +135,6 @@ class LiveStatus:
 
 # More bytes than any line has.
 _TAIL = 1 << 20
-# No link is followed, and nobody waited for who reads a pipe.
-_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class EventLog:
@@ -222,7 +220,7 @@ class EventLog:
 
 def _opened(path: Path) -> int:
     """Return the file, ready to append to; a line that a kill or a full disk cut off goes."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _CAREFULLY, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | CAREFULLY, 0o666)
     size = os.lseek(file, 0, os.SEEK_END)
     start = os.lseek(file, max(0, size - _TAIL), os.SEEK_SET)
     whole = os.read(file, _TAIL).rfind(b"\n") + 1 if size else 0
