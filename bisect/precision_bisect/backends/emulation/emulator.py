@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.dropped_nan import watch_dropped
 from precision_bisect.backends.emulation.fixed_edges import for_plan, is_bare
-from precision_bisect.backends.emulation.segments import Segmented, cut, most_segments
+from precision_bisect.backends.emulation.segments import SHORT_RUNS, Segmented, cut
 from precision_bisect.backends.emulation.semantics import distinct
 from precision_bisect.backends.emulation.snippets import self_test
 from precision_bisect.backends.emulation.switched import (
@@ -47,9 +47,6 @@ from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
 
 # Bytes of a switched graph up to which it stays at hand. A limit on memory.
 _HELD_BYTES = 2**25
-WHOLE_PLANS = 3
-"""Plans that one session serves before segments open, which are a dozen sessions: a run that ends
-with every layer low has two. A round figure."""
 
 
 class EmulatedBackend:
@@ -58,14 +55,13 @@ class EmulatedBackend:
     `scales` has the scale of everything that some plan quantizes. `providers` is called for the
     providers whenever a session is opened. An engine has a way for each of the `targets` that
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
-    if that pays after WHOLE_PLANS, unless it is to run `whole`. Where `few` plans are expected the
-    first has a whole graph of its own (see `fixed_edges`), opened with its first feed; the second
-    opens that of all. Where such a graph `is_bare`, and with `tf32`, every plan has one, after the
-    other.
+    if that pays, unless it is to run `whole`. Where `few` plans are expected the first has a whole
+    graph of its own (see `fixed_edges`), opened with its first feed; the second opens that of all.
+    Where such a graph `is_bare`, and with `tf32`, every plan has one, after the other.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
-    of that, and the memory that it takes, to the first plan that is evaluated, which has segments.
+    of that, and the memory that it takes, to the first plan that is evaluated.
     """
 
     name: ClassVar[str] = "emulated"
@@ -112,7 +108,6 @@ class EmulatedBackend:
                 ones,
                 in_segments=not whole,
                 few=few,
-                late=late,
                 alone=alone,
             )
             for graphs in self._graphs
@@ -170,14 +165,11 @@ class _Way:
         *,
         in_segments: bool,
         few: bool,
-        late: bool,
         alone: bool,
     ) -> None:
         self._make = opened
         self._in_segments = in_segments
         self._few = few
-        self._whole_plans = 0 if late else WHOLE_PLANS
-        self._plans = set[bytes]()
         self._alone = alone
         self._first: NDArray[np.bool_] | None = None
         self._candidates = candidates
@@ -196,7 +188,7 @@ class _Way:
         low[list(plan.kept)] = False
         opened = self.open(low)
         # Short inferences lose more by several sessions than they save.
-        if isinstance(opened.session, Segmented) and opened.session.brief:
+        if isinstance(opened.session, Segmented) and opened.session.short_runs > SHORT_RUNS:
             self._leave_segments(opened)
             opened = self.open()
         try:
@@ -241,16 +233,11 @@ class _Way:
             if self._few and low is not None:
                 self._few = self._first is None or bool((self._first == low).all())
                 self._first = low
-            if low is not None and len(self._plans) <= self._whole_plans:
-                self._plans.add(low.tobytes())
             fixed = low if self._few or self._alone else None
-            many = fixed is None and len(self._plans) > self._whole_plans
-            in_segments = self._in_segments and many
-            if self._opened is None or not self._opened.serves(fixed, in_segments=in_segments):
+            if self._opened is None or not self._opened.serves(fixed):
                 self._opened = None
+                in_segments = self._in_segments and fixed is None
                 self._opened = self._make(in_segments=in_segments, fixed=fixed)
-                if in_segments:
-                    self._in_segments = isinstance(self._opened.session, Segmented)
             return self._opened
 
     def _leave_segments(self, opened: "_Opened") -> None:
@@ -305,21 +292,17 @@ class _Opened:
     """The session of all plans, whole or in segments, and how a plan sets its switches.
 
     `watched` are the outputs that count dropped NaN, each with the node that drops them. `fixed`
-    is what runs low in the only plan that it serves, None where it serves all. A `small` graph
-    has no segments.
+    is what runs low in the only plan that it serves, None where it serves all.
     """
 
     session: Session | Segmented
     switches: Switches
     watched: Mapping[str, str]
-    small: bool
     fixed: NDArray[np.bool_] | None = None
 
-    def serves(self, low: NDArray[np.bool_] | None, *, in_segments: bool) -> bool:
-        """Tell whether it serves a plan, None for all, `in_segments` if that is asked for."""
-        if self.fixed is None:
-            return not in_segments or self.small or isinstance(self.session, Segmented)
-        return low is not None and bool((self.fixed == low).all())
+    def serves(self, low: NDArray[np.bool_] | None) -> bool:
+        """Tell whether it serves a plan, None for all."""
+        return self.fixed is None or (low is not None and bool((self.fixed == low).all()))
 
 
 class _Graphs:
@@ -378,7 +361,7 @@ def _open(
         graph, watched = graphs.of(usable)
         if fixed is not None:
             graph = for_plan(graph, usable, fixed, bare=bare)
-        switches, small = graph.switches, not most_segments(graph)
+        switches = graph.switches
         segments = deque(
             cut(graph, usable, bare=bare) if in_segments and providers == ON_CPU else ()
         )
@@ -408,4 +391,4 @@ def _open(
     # The session has copies of its own.
     del whole
     trim()
-    return _Opened(session, switches, watched, small, fixed)
+    return _Opened(session, switches, watched, fixed)

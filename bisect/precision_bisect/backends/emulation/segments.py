@@ -62,6 +62,9 @@ REPEATED = 12
 as long to open as some thirty runs save. In a ranking no layer is low on more than 8 samples."""
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
+SHORT_RUNS = 256
+"""Short inferences from which on that pays: one session of all takes 0.2 s to open, and a run that
+keeps nothing ends before. A round figure."""
 KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
 """Bytes that crossing values are kept up to, and the same as a share of the free memory. Limits
 on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
@@ -102,19 +105,14 @@ class Segment:
         return replace(self.checked, text=fixed.SerializeToString(), weights=weights)
 
 
-def most_segments(graph: SwitchedGraph) -> int:
-    """Return how many segments a graph has at most, 0 where it is too small for any."""
-    switches = len(graph.switches.layers)
-    count = min(max(MOST_SEGMENTS, switches // MOST_SWITCHES), switches // SWITCHES)
-    return count if count >= FEWEST_SEGMENTS else 0
-
-
 def cut(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Iterator[Segment]:
     """Yield the segments of a model's graph in order; none if it is small or cuts are inexact.
 
     They are `bare` if the graph is. Raises RefusedError as `check` does.
     """
-    if not (count := most_segments(graph)):
+    switches = len(graph.switches.layers)
+    count = min(max(MOST_SEGMENTS, switches // MOST_SWITCHES), switches // SWITCHES)
+    if count < FEWEST_SEGMENTS:
         return
     wiring = Wiring(graph.proto.graph, model.elem_types)
     if not wiring.plain:
@@ -191,13 +189,13 @@ class Segmented:
     """The sessions of the segments, and values that crossed cuts in earlier evaluations.
 
     Several threads may run it at once. Crossing values are kept once they are computed a second
-    time; of those kept, the longest unused go first. `brief` tells that inferences are too short
-    for this. `segments` are taken out one by one: each is freed before the next opens. `outputs`
-    are the names of the whole graph's outputs. Raises ModelError as Session does.
+    time; of those kept, the longest unused go first. `short_runs` are the inferences since one was
+    too short for this. `segments` are taken out one by one: each is freed before the next opens.
+    `outputs` are the names of the whole graph's outputs. Raises ModelError as Session does.
     """
 
     def __init__(self, segments: deque[Segment], outputs: Sequence[str], threads: int) -> None:
-        self.brief = False
+        self.short_runs = 0
         self._outputs = outputs
         self._flags: list[NDArray[np.int64]] = []
         self._carried: list[frozenset[str]] = []
@@ -234,8 +232,8 @@ class Segmented:
             if number + 1 < len(own):
                 self.kept.offer(keys[number], number + 1, values)
         # Only a full run tells how long an inference takes.
-        if start == 0 and time.perf_counter() - began < WORTH_S:
-            self.brief = True
+        if self.short_runs or (start == 0 and time.perf_counter() - began < WORTH_S):
+            self.short_runs += 1
         return {name: values[name].numpy() for name in self._outputs}
 
 

@@ -8,9 +8,9 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
-from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16
+from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import fits, show
 from precision_bisect.protocols import Sample
@@ -289,26 +289,26 @@ def _scales(
 
 def _scales_pixels(model: Model, name: str) -> bool:
     """Tell whether the first arithmetic on an input divides by about 255, or subtracts means."""
-    constants: dict[str, NDArray[Any]] = {**model.weights}
-    for tensor in model.proto.graph.initializer:
-        if tensor.name not in constants:
-            constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
-    reached = {name}
+    view, reached = View(model), {name}
+
+    def constant(operand: str) -> NDArray[Any] | None:
+        while (array := view.array(operand)) is None:
+            moved = view.made_by(operand, *_PASSING)
+            if moved is None or not moved.input:
+                return None
+            operand = moved.input[0]
+        return array
+
     # Only as far as the first arithmetic: what comes later scales features, not pixels.
-    for node in model.proto.graph.node:
-        constant = constant_of(node)
-        if constant is not None:
-            constants[node.output[0]] = constant
-        if node.op_type in _PASSING and node.input and node.input[0] in constants:
-            constants[node.output[0]] = constants[node.input[0]]
+    for node in view.nodes:
         if reached.isdisjoint(node.input):
             continue
         if node.op_type in _PASSING:
             reached.update(node.output)
-        elif node.op_type in _SCALING and _fits_pixels(
-            node, [constants[operand] for operand in node.input if operand in constants]
-        ):
-            return True
+        elif node.op_type in _SCALING:
+            arrays = (constant(operand) for operand in node.input if operand not in reached)
+            if _fits_pixels(node, [array for array in arrays if array is not None]):
+                return True
     return False
 
 
@@ -317,19 +317,14 @@ def _fits_pixels(node: onnx.NodeProto, constants: Sequence[NDArray[Any]]) -> boo
     sizes = [
         np.abs(constant.astype(np.float64))
         for constant in constants
-        if constant.dtype.kind in "iuf"
+        if constant.dtype.kind in "iuf" and constant.size
     ]
-    sizes = [size for size in sizes if size.size]
     if not sizes:
         return False
     # Scale, bias, mean and variance: the mean is that of the pixels where it comes first.
     if node.op_type == "BatchNormalization":
         return len(sizes) == 4 and bool(sizes[2].max() > _MEAN)
     typical = float(np.median(sizes[0]))
-    match node.op_type:
-        case "Div":
-            return typical > _DIVISOR
-        case "Mul":
-            return 0 < typical < 1 / _DIVISOR
-        case _:
-            return typical > _MEAN
+    if node.op_type == "Div":
+        return typical > _DIVISOR
+    return 0 < typical < 1 / _DIVISOR if node.op_type == "Mul" else typical > _MEAN
