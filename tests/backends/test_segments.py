@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from models import load_text, normal, save
-from precision_bisect.backends.emulation import segments
+from precision_bisect.backends.emulation import segment_sessions, segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.segments import Segmented, cut
@@ -53,7 +53,7 @@ def fine() -> Iterator[None]:
         patch.setattr(segments, "SWITCHES", 2)
         patch.setattr(segments, "FEWEST_SEGMENTS", 2)
         patch.setattr(segments, "WORTH_S", 0.0)
-        patch.setattr(segments, "REPEATED", 2)
+        patch.setattr(segment_sessions, "REPEATED", 2)
         yield
 
 
