@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -206,6 +207,20 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
         segments.MOST_SEGMENTS // 2 + 1,
         segments.MOST_SEGMENTS,
     ]
+
+
+def test_bare_segments_hold_few_sessions(tmp_path: Path) -> None:
+    """Whatever plans come, memory is for one session a segment and a few for all flags."""
+    model = chain(tmp_path)
+    parts = deque(cut(switch(model, FP16, Scales()), model, bare=True))
+    count, choose = len(parts), np.random.default_rng(0)
+    sizes = [len(part.flags) for part in parts]
+    sessions = segment_sessions.BareSessions(parts, 1)
+    alive = WeakSet[Session]()
+    for number in choose.integers(0, count, 400):
+        flags = choose.random(sizes[number]) < choose.choice([0.0, 0.5, 1.0])
+        alive.add(sessions.session(number, flags))
+    assert count < len(alive) <= count + segment_sessions.MOST_SWITCHED
 
 
 @pytest.mark.parametrize("most", [0, 48, 2**20])
