@@ -14,6 +14,7 @@ from precision_bisect.backends.emulation.dropped_nan import DROPPING, watch_drop
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.segments import FEWEST_SEGMENTS, Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
+from precision_bisect.graphs import ort
 from precision_bisect.graphs.fp32_outputs import in_fp32
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
@@ -97,8 +98,15 @@ def test_a_dropped_nan_is_told(operator: str, tmp_path: Path) -> None:
     assert not isinstance(outputs(body, tmp_path, ("node_of_square", "node_of_born")), DroppedNan)
 
 
-def test_a_graph_for_one_plan_tells_it_too(tmp_path: Path) -> None:
-    """It is compared with every layer high, which is another plan, and another graph."""
+@pytest.mark.parametrize("most_nodes", [2**12, 0])
+def test_a_graph_for_one_plan_tells_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_nodes: int
+) -> None:
+    """It is compared with every layer high, which is another plan, and another graph.
+
+    So it is beyond the most nodes that are optimised, where each plan has a graph of its own.
+    """
+    monkeypatch.setattr(ort, "_PREPACK_NODES", most_nodes)
     graph = f"(float[1, 8] x) => (float[A] y) <{CONSTANTS}> {{ {BORN} {DROPS['ArgMax']} }}"
     model = load_text(graph, tmp_path, opset=18)
     few = EmulatedBackend(model, threads=1, few=True)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from models import load_text, loaded, normal
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, switch
+from precision_bisect.graphs import ort
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
@@ -48,8 +50,15 @@ def test_any_graph_under_any_plan(
             assert array.tobytes() == found[name].tobytes()
 
 
-def test_few_plans_come_to_what_all_come_to(tmp_path: Path) -> None:
-    """The first has a graph of its own, whichever it is; others share one."""
+@pytest.mark.parametrize("most_nodes", [2**12, 0])
+def test_few_plans_come_to_what_all_come_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_nodes: int
+) -> None:
+    """The first has a graph of its own, whichever it is; others share one.
+
+    Of a model beyond the most nodes that are optimised each has its own.
+    """
+    monkeypatch.setattr(ort, "_PREPACK_NODES", most_nodes)
     body = "{ a = Mul (x, x)\n b = Sqrt (a)\n y = Add (b, x) }"
     model = load_text(f"(float[4] x) => (float[4] y) {body}", tmp_path)
     many = EmulatedBackend(model)

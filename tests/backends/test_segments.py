@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from models import load_text, loaded, normal
-from precision_bisect.backends.emulation import segments
+from precision_bisect.backends.emulation import segment_sessions, segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.segments import Segmented, cut
@@ -52,7 +53,7 @@ def fine() -> Iterator[None]:
         patch.setattr(segments, "SWITCHES", 2)
         patch.setattr(segments, "FEWEST_SEGMENTS", 2)
         patch.setattr(segments, "WORTH_S", 0.0)
-        patch.setattr(segments, "REPEATED", 2)
+        patch.setattr(segment_sessions, "REPEATED", 2)
         yield
 
 
@@ -204,6 +205,20 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
         segments.MOST_SEGMENTS // 2 + 1,
         segments.MOST_SEGMENTS,
     ]
+
+
+def test_bare_segments_hold_few_sessions(tmp_path: Path) -> None:
+    """Whatever plans come, memory is for one session a segment and a few for all flags."""
+    model = chain(tmp_path)
+    parts = deque(cut(switch(model, FP16, Scales()), model, bare=True))
+    count, choose = len(parts), np.random.default_rng(0)
+    sizes = [len(part.flags) for part in parts]
+    sessions = segment_sessions.BareSessions(parts, 1)
+    alive = WeakSet[Session]()
+    for number in choose.integers(0, count, 400):
+        flags = choose.random(sizes[number]) < choose.choice([0.0, 0.5, 1.0])
+        alive.add(sessions.session(number, flags))
+    assert count < len(alive) <= count + segment_sessions.MOST_SWITCHED
 
 
 @pytest.mark.parametrize("most", [0, 48, 2**20])

@@ -134,8 +134,7 @@ class Session:
     A checked graph has its own weights. The session copies those that it cannot map from a file.
     `threads` is the number of intra-operator threads, 0 for one per core. One not `optimised`
     computes node by node what the graph says, and copies no weights. A `frugal` one computes first
-    what frees values. Raises RefusedError for a graph that computes in 16-bit floats, ModelError
-    for one that ONNX Runtime cannot load.
+    what frees values. Raises RefusedError for a graph of 16-bit floats, ModelError where it fails.
     """
 
     def __init__(

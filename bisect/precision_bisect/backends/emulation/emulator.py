@@ -193,7 +193,7 @@ class _Way:
             opened = self.open()
         try:
             return self._run(opened, feed, low)
-        except RuntimeError as error:
+        except (RuntimeError, ModelError) as error:
             # The error may be of the segments' making: the whole graph has the last word.
             if isinstance(opened.session, Segmented):
                 self._leave_segments(opened)

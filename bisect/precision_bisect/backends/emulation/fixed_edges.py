@@ -26,6 +26,7 @@ from precision_bisect.graphs.graph import (
     opset,
     refill,
     rename_tensors,
+    subgraphs,
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.ort import are_packed
@@ -107,7 +108,13 @@ def without_switches(
                 names[node.output[0]] = names[end] = names.get(passed, passed)
                 continue
             own = onnx.GraphProto(node=[node])
-            rename_tensors(own, names)
+            if any(subgraphs(node)):
+                rename_tensors(own, names)
+            else:
+                for side in (own.node[0].input, own.node[0].output):
+                    for i, name in enumerate(side):
+                        if name in names:
+                            side[i] = names[name]
             graph.node.extend(own.node)
 
     add(source.graph.node)

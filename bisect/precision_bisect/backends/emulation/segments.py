@@ -11,11 +11,9 @@ saves a third of the work and more.
 
 import hashlib
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,14 +24,18 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from precision_bisect.backends.emulation.declared import Declared
-from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges, without_switches
+from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges
+from precision_bisect.backends.emulation.segment_sessions import (
+    BareSessions,
+    OpenSessions,
+    Segment,
+)
 from precision_bisect.backends.emulation.snippets import Flags, split_flags
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph
 from precision_bisect.backends.emulation.wiring import Wiring
-from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import opset
 from precision_bisect.graphs.load import Model
-from precision_bisect.graphs.ort import CheckedGraph, Session, as_value, check
+from precision_bisect.graphs.ort import as_value, check
 from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.protocols import Sample
@@ -57,9 +59,6 @@ REPEATED_WEIGHTS = 0.1
 OFF_BYTES = 2**26
 """Bytes of weights up to which segments have sessions of their own for every layer high. A limit
 on memory, of which these take as much again."""
-REPEATED = 12
-"""Runs of a bare segment with the same flags from which they have a session of their own: it takes
-as long to open as some thirty runs save. In a ranking no layer is low on more than 8 samples."""
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 SHORT_RUNS = 256
@@ -70,39 +69,12 @@ KEPT_BYTES, KEPT_SHARE = 2**30, 1 / 8
 on memory; answers are the same with half and double (`benchmarks/constants.py`)."""
 # Keys that are remembered of values computed once. A bound on memory: 16 bytes each.
 _REMEMBERED = 2**16
-# The same of flags that are counted: a byte for each.
-_COUNTED = 2**10
 
 _Values: TypeAlias = "Mapping[str, onnxruntime.OrtValue]"
 
 _TENSORS = onnx.TensorProto
 _PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
 _NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the switched graph, ready to be opened.
-
-    `flags` are the numbers of its flags in the whole graph. `carried` are the tensors, made up to
-    its end, that later segments or the caller read. `off` computes the same where no flag is on,
-    in two thirds of the time (see `fixed_edges`); None where weights are large, and where it is
-    `bare` (see `is_bare`).
-    """
-
-    checked: CheckedGraph
-    flags: NDArray[np.int64]
-    carried: frozenset[str]
-    off: CheckedGraph | None
-    bare: bool
-
-    def without_switches(self, flags: NDArray[np.bool_]) -> CheckedGraph:
-        """Return what computes the same with these flags; for one that is `bare`."""
-        proto = onnx.ModelProto.FromString(self.checked.text)
-        names = (Flags.name(number) for number in self.flags)
-        on = {name: bool(flag) for name, flag in zip(names, flags, strict=True)}
-        fixed, weights = without_switches(proto, dict(self.checked.weights), on)
-        return replace(self.checked, text=fixed.SerializeToString(), weights=weights)
 
 
 def cut(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Iterator[Segment]:
@@ -190,31 +162,25 @@ class Segmented:
 
     Several threads may run it at once. Crossing values are kept once they are computed a second
     time; of those kept, the longest unused go first. `short_runs` are the inferences since one was
-    too short for this. `segments` are taken out one by one: each is freed before the next opens.
-    `outputs` are the names of the whole graph's outputs. Raises ModelError as Session does.
+    too short for this. `segments` are taken as by their sessions. `outputs` are the names of the
+    whole graph's outputs. Raises ModelError as Session does.
     """
 
     def __init__(self, segments: deque[Segment], outputs: Sequence[str], threads: int) -> None:
         self.short_runs = 0
         self._outputs = outputs
-        self._flags: list[NDArray[np.int64]] = []
-        self._carried: list[frozenset[str]] = []
-        self._sessions: list[Session] = []
-        self._fixed: list[_Fixed] = []
-        while segments:
-            look_at_clock()
-            segment = segments.popleft()
-            session = Session(segment.checked, threads=threads, optimised=not segment.bare)
-            self._sessions.append(session)
-            self._flags.append(segment.flags)
-            self._carried.append(segment.carried)
-            # Only a bare one is held, which has no copies of its weights.
-            fixed = segment.without_switches if segment.bare else partial(_off, segment.off)
-            self._fixed.append(_Fixed(fixed, threads, bare=segment.bare))
+        self._flags = [segment.flags for segment in segments]
+        self._carried = [segment.carried for segment in segments]
+        bare = all(segment.bare for segment in segments)
+        self._sessions = (BareSessions if bare else OpenSessions)(segments, threads)
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:
-        """Return the outputs by name. Raises RuntimeError, in one line, where the run fails."""
+        """Return the outputs by name.
+
+        Raises RuntimeError, in one line, where the run fails, and ModelError where a bare segment
+        does not open.
+        """
         began = time.perf_counter()
         own = [feed[FLAGS_INPUT][numbers] for numbers in self._flags]
         inputs = {name: as_value(array) for name, array in feed.items() if name != FLAGS_INPUT}
@@ -222,7 +188,7 @@ class Segmented:
         start, values = self.kept.latest(keys)
         for number in range(start, len(own)):
             flags = {FLAGS_INPUT: as_value(own[number])}
-            session = self._fixed[number].session(own[number]) or self._sessions[number]
+            session = self._sessions.session(number, own[number])
             outputs = session.run_values({**inputs, **values, **flags})
             values = {
                 name: value
@@ -235,58 +201,6 @@ class Segmented:
         if self.short_runs or (start == 0 and time.perf_counter() - began < WORTH_S):
             self.short_runs += 1
         return {name: values[name].numpy() for name in self._outputs}
-
-
-def _off(graph: CheckedGraph | None, flags: NDArray[np.bool_]) -> CheckedGraph | None:
-    return None if flags.any() else graph
-
-
-class _Fixed:
-    """The latest session of a segment without switches, for flags that it has again and again.
-
-    It takes a fraction of the time, and of the memory, of the session for all flags. `make`
-    returns its graph, None where there is none for some flags; a `bare` one takes time to make.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[NDArray[np.bool_]], CheckedGraph | None],
-        threads: int,
-        *,
-        bare: bool,
-    ) -> None:
-        self._make = make
-        self._bare = bare
-        self._threads = threads
-        self._opening = Lock()
-        self._runs = Counter[bytes]()
-        self._latest: tuple[bytes, Session | None] = b"none yet", None
-
-    def session(self, flags: NDArray[np.bool_]) -> Session | None:
-        """Return the session for these flags, None while they are rare."""
-        key = flags.tobytes()
-        with self._opening:
-            if key == self._latest[0]:
-                return self._latest[1]
-            if self._bare and self._is_rare(key):
-                return None
-            graph = self._make(flags)
-            if graph is None:
-                return None
-            self._latest = key, None
-            # What does not open so is no loss: the other computes the same.
-            with suppress(ModelError):
-                session = Session(graph, threads=self._threads, optimised=not self._bare)
-                self._latest = key, session
-            return self._latest[1]
-
-    def _is_rare(self, key: bytes) -> bool:
-        """Count a run with these flags, anew after the latest that were frequent."""
-        self._runs[key] += 1
-        rare = self._runs[key] < REPEATED
-        if not rare or len(self._runs) > _COUNTED:
-            self._runs.clear()
-        return rare
 
 
 def _keys(feed: Sample, own: Sequence[NDArray[np.bool_]]) -> Iterator[bytes]:
@@ -333,7 +247,9 @@ class _Kept:
                     self._once.clear()
                 self._once.add(key)
             elif key not in self._values and nbytes <= self._most:
-                self._values[key] = start, values, nbytes
+                # Copies: a session's own value holds all of its memory after it is closed.
+                own = {name: as_value(value.numpy().copy()) for name, value in values.items()}
+                self._values[key] = start, own, nbytes
                 self.nbytes += nbytes
                 while self.nbytes > self._most:
                     self.nbytes -= self._values.popitem(last=False)[1][2]
