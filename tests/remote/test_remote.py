@@ -119,9 +119,15 @@ def test_a_board_that_cannot_be_used_is_refused_in_one_line(
 
 
 def test_what_a_shell_prints_as_it_starts_is_no_answer(board: Boards, tmp_path: Path) -> None:
-    """Boards greet, at times without an end of line; one whose shell calls nothing is named."""
+    """Boards greet, at times for megabytes, with control characters and without an end of line.
+
+    One whose shell calls nothing is named.
+    """
     shell = board.home / "shell"
-    shell.write_text("#!/bin/sh\necho Welcome to Linux\nprintf 'mode 15W'\nexec /bin/sh \"$@\"\n")
+    shell.write_text(
+        "#!/bin/sh\nyes all is well | head -c 10000000\nyes all is well | head -c 10000000 >&2\n"
+        "printf '\\033]0;board\\007\\000\\377 mode 15W'\nexec /bin/sh \"$@\"\n"
+    )
     shell.chmod(0o755)
     subprocess.run(["usermod", "-s", str(shell), board.each[0].user], check=True)
     made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)

@@ -93,14 +93,14 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
                 raise
             batch = search.send(outcomes)
     except StopIteration as end:
-        plan = end.value
+        plan: Plan = end.value
+        if not is_plan(plan):
+            raise PluginError(f"{what} ended with no plan", _PROTOCOL) from None
+        return plan
     except RAISED_BY_OTHERS as error:
         if error in thrown or isinstance(error, PrecisionBisectError):
             raise
         raise PluginError(f"{what} failed: {in_words(error)}", _PROTOCOL) from error
-    if not is_plan(plan):
-        raise PluginError(f"{what} ended with no plan", _PROTOCOL)
-    return plan
 
 
 def mapped(

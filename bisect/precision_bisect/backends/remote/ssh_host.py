@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
-from precision_bisect.backends.remote.marks import BEGUN, MARK, chunks, to_mark
+from precision_bisect.backends.remote.marks import BEGUN, MARK, Complaints, chunks, to_mark
 from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
 from precision_bisect.runs.plain_json import LARGEST_FILE
@@ -173,16 +173,15 @@ class Host:
             return
         self.sent, self.weights, self.stale = set(), 0, []
         words = [_HOLD, "sh", self.reached.tool, self.reached.folder]
-        with TemporaryFile(dir=self.work) as stderr:
-            holder, stream = self._ssh("yes", words, subprocess.PIPE, stderr)
-            self._end = weakref.finalize(self, _end, holder)
-            printed, answer = b"", None
-            with stream, suppress(subprocess.TimeoutExpired):
-                printed, answer = to_mark(chunks(stream, _OPENING_S))
-            # Without the mark nothing that was printed is an answer of ours.
-            if answer is None:
-                self._end()
-                self._fail(holder.returncode, stderr, printed)
+        holder, stream, complaints = self._ssh("yes", words, subprocess.PIPE)
+        self._end = weakref.finalize(self, _end, holder)
+        printed, answer = b"", None
+        with stream, suppress(subprocess.TimeoutExpired):
+            printed, answer = to_mark(chunks(stream, _OPENING_S))
+        # Without the mark nothing that was printed is an answer of ours.
+        if answer is None:
+            self._end()
+            self._fail(holder.returncode, complaints, printed)
         self._folder = printed.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
         # The folder there is removed once nobody is heard, also where this process is killed.
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
@@ -213,10 +212,9 @@ class Host:
         with (
             TemporaryFile(dir=self.work) as sent,
             TemporaryFile(dir=self.work) as got,
-            TemporaryFile(dir=self.work) as stderr,
         ):
             _pack(files, sent)
-            process, stream = self._ssh("no", words, sent, stderr)
+            process, stream, complaints = self._ssh("no", words, sent)
             try:
                 with stream:
                     printed, answer = self._answer(
@@ -234,7 +232,7 @@ class Host:
                     self.stale = stale
                     raise BusyError
                 if code or answer is None:
-                    self._fail(code, stderr, printed)
+                    self._fail(code, complaints, printed)
                 self.sent |= {name for name in files if name.startswith("inputs/")}
                 if isinstance(part := files.get(WEIGHTS_PART), bytes):
                     self.weights += len(part)
@@ -273,9 +271,9 @@ class Host:
             self._end()
 
     def _ssh(
-        self, master: str, words: Sequence[str], stdin: IO[bytes] | int, stderr: IO[bytes]
-    ) -> tuple["subprocess.Popen[bytes]", IO[bytes]]:
-        """Start a script there; return the process, and what it will print."""
+        self, master: str, words: Sequence[str], stdin: IO[bytes] | int
+    ) -> tuple["subprocess.Popen[bytes]", IO[bytes], Complaints]:
+        """Start a script there; return the process, what it will print, and what it complains."""
         options = (*_OPTIONS, f"ControlMaster={master}", f"ControlPath={self.number}.ssh")
         config = ["-F", self.reached.config] if self.reached.config else []
         flags = [word for option in options for word in ("-o", option)]
@@ -283,17 +281,17 @@ class Host:
             ["ssh", "-T", *config, *flags, "--", self.name, shlex.join(["sh", "-c", *words])],
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=stderr,
+            stderr=subprocess.PIPE,
             cwd=self.work,
             bufsize=0,
         )
-        assert process.stdout is not None
-        return process, process.stdout
+        assert process.stdout is not None and process.stderr is not None
+        return process, process.stdout, Complaints(process.stderr)
 
-    def _fail(self, code: int, stderr: IO[bytes], printed: bytes) -> NoReturn:
+    def _fail(self, code: int, complaints: Complaints, printed: bytes) -> NoReturn:
         """Raise what the end of a script means that has not answered."""
-        stderr.seek(0)
-        words = " ".join(stderr.read(2**16).decode("utf-8", "replace").split())
+        lines = complaints.lines() or [""]
+        words = " ".join(" ".join(lines).split())
         folder = self.reached.folder
         other_folder = "--backend-option folder=/path"
         # Exit codes of the scripts that are sent.
@@ -310,12 +308,13 @@ class Host:
                 f"host {self.name} has no folder {folder or '$TMPDIR'} to write to",
                 f"name one by {other_folder}",
             ),
-            86: self._too_large(words),
+            86: self._too_large(lines[-1]),
         }
         if code in errors:
             raise errors[code]
         if start := shortened(printed.decode("utf-8", "replace"), 100):
-            words = f"its shell prints {start!r} and does not call what it is told; {words}"
+            told = f"its shell prints {start!r} and does not call what it is told"
+            words = f"{told}; {words}" if words else told
         raise self._lost(words or ("the connection is lost" if code else "it did not answer"))
 
     def _lost(self, why: str) -> LostConnectionError:
