@@ -188,7 +188,7 @@ class _Way:
         low[list(plan.kept)] = False
         opened = self.open(low)
         # Short inferences lose more by several sessions than they save.
-        if isinstance(opened.session, Segmented) and opened.session.short_runs > SHORT_RUNS:
+        if isinstance(opened.session, Segmented) and opened.session.short_runs >= SHORT_RUNS:
             self._leave_segments(opened)
             opened = self.open()
         try:
