@@ -137,6 +137,21 @@ def test_explain_looks_at_the_model_where_flags_ask_for_it(
     assert "last run" not in said.err
 
 
+def test_explain_tells_no_run_of_a_model_that_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers and causes of the model before would be believed of the one that is there."""
+    model = tiny.write_model(tmp_path / "m.onnx")
+    tiny.search(model, tmp_path / "m.onnx.precision-bisect")
+    assert 0 == main(["explain", str(model)])
+    assert "From the last run" in capsys.readouterr().err
+    tiny.write_model(model, scale=2.0)
+    assert 0 == main(["explain", str(model)])
+    error = capsys.readouterr().err
+    assert "or the model has changed since, so the model is looked at" in error
+    assert "From the last run" not in error
+
+
 def test_a_run_that_goes_on_is_not_called_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,8 +174,14 @@ def explain_command(parsed: Namespace) -> int:
         try:
             options = replace(options, model=_last_run(parsed.model))
             if options.model.is_dir():
+                from precision_bisect.exports.finished import result_of
+                from precision_bisect.graphs.load import load_model
+
+                # A model that was exported again may need other layers.
+                result_of(options.model, load_model(parsed.model))
                 tell(f"From the last run, {options.model}; --inputs has the model looked at anew")
         except RunFolderError as error:
+            options = replace(options, model=parsed.model)
             tell(f"{error.message}, so the model is looked at with made-up inputs")
     # Only now: what is told already, or refused, need not wait for these imports.
     from precision_bisect.commandline.explain_command import explain

@@ -120,13 +120,10 @@ class Finished:
         return pin(pin_formless(replace(model, table=table), self.pair), self.pinned)
 
 
-def read_finished(path: Path, model: Model, point: str | None = None) -> Finished:
-    """Read a `result.json`, or the one in a run folder, that a run of this model has written.
+def result_of(path: Path, model: Model) -> tuple[Path, Result]:
+    """Return a `result.json`, or the one in a run folder, of a run of this model, and its path.
 
-    What is kept is that of the plan that a `point` names, None for what its files hold. Raises
-    RunFolderError for a file that is missing or no such result, that belongs to another model,
-    names layers that the model does not have, or has no answer, and UsageError for a point that
-    is not there.
+    Raises RunFolderError for a file that is missing or no such result, or of another model.
     """
     file = result_file(path)
     result = read_result(file, "name the run folder or its result.json by --plan")
@@ -137,6 +134,18 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
             f"{file} belongs to another model than {model.path}, or the model has changed since",
             "give the model that was searched, or run the search again",
         )
+    return file, result
+
+
+def read_finished(path: Path, model: Model, point: str | None = None) -> Finished:
+    """Read a `result.json`, or the one in a run folder, that a run of this model has written.
+
+    What is kept is that of the plan that a `point` names, None for what its files hold. Raises
+    RunFolderError for a file that is missing or no such result, that belongs to another model,
+    names layers that the model does not have, or has no answer, and UsageError for a point that
+    is not there.
+    """
+    file, result = result_of(path, model)
     rungs = _rungs(file, result)
     _check_names(file, [name for _, names in rungs for name in names], model)
     fixed = {LayerName(name): high for high, names in rungs[:-1] for name in names}
