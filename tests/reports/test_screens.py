@@ -99,7 +99,8 @@ FP32_WINS = {
 @pytest.mark.parametrize("result", FP32_WINS.values(), ids=FP32_WINS)
 def test_where_fp32_is_to_be_deployed_what_is_built_is_named(result: Result) -> None:
     """Who reads "deploy FP32", then "build", would ship the mixed plan for it."""
-    assert "the mixed plan (strong10" in words(result)
+    kept = result.deploy is not None and result.deploy.kept
+    assert f"the {'mixed plan' if kept else 'FP16 model'} (strong10" in words(result)
     assert result.deploy is not None
     low = replace(result.deploy, kept=())
     all_low = replace(result, kept=(), deploy=low, status=Status.NOTHING_TO_KEEP)

@@ -329,8 +329,8 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
     """Return the plan to deploy, with what its file holds; None where there is none."""
     if (deploy := run.ending.deploy) is None or (fewest := run.answer.plan) is None:
         return None
-    fused = run.fused if deploy.record.fused else None
-    return told_of_deploy(run.prepared, fused and fused.prepared, deploy, fewest)
+    form = run.fused.prepared if run.fused is not None and deploy.record.fused else None
+    return told_of_deploy(run.prepared, form, deploy, fewest)
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:
