@@ -151,7 +151,9 @@ def _load(path: Path, *, apart: bool) -> Model:
     sort_nodes(proto)
     # Counted before inlining, which makes up names.
     in_file = Counter(node.name for inner in all_graphs(proto.graph) for node in inner.node)
-    proto = _inline_functions(proto)
+    inline = partial(_inline_functions, proto)
+    if proto.functions:
+        proto = in_copy(inline, f"inlining functions of {path}") if apart else inline()
     check_nodes(proto)
     check_types(proto)
     operators = lacking(proto)
@@ -373,8 +375,11 @@ def at_least_opset(model: Model, lowest: int, needing: str = "bfloat16") -> Mode
     nodes = [node for graph in all_graphs(model.proto.graph) for node in graph.node]
     if any(node.op_type in _NOT_CONVERTED for node in nodes):
         raise ModelError(f"{what}; onnx converts {', '.join(_NOT_CONVERTED)} wrongly", hint)
+    convert = partial(onnx.version_converter.convert_version, model.proto, lowest)
     try:
-        proto = onnx.version_converter.convert_version(model.proto, lowest)
+        proto = in_copy(convert, f"converting {model.path} to opset {lowest}")
+    except PrecisionBisectError:
+        raise
     except Exception as error:  # the converter raises what its C++ code throws
         text = " ".join(str(error).split())
         raise ModelError(f"{what}; onnx cannot convert it: {text}", hint) from error
