@@ -171,8 +171,11 @@ class Segmented:
         self._outputs = outputs
         self._flags = [segment.flags for segment in segments]
         self._carried = [segment.carried for segment in segments]
-        bare = all(segment.bare for segment in segments)
-        self._sessions = (BareSessions if bare else OpenSessions)(segments, threads)
+        self._sessions: BareSessions | OpenSessions = (
+            BareSessions(segments, threads)
+            if all(segment.bare for segment in segments)
+            else OpenSessions(segments, threads)
+        )
         self.kept = _Kept()
 
     def run(self, feed: Sample) -> Sample:
