@@ -9,6 +9,7 @@ fuses, and no kernel is another: there all that the plan decides is taken out.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -68,7 +69,7 @@ def with_fixed_edges(
 
 
 def without_switches(
-    source: onnx.ModelProto, weights: Weights, on: Mapping[str, bool]
+    source: onnx.ModelProto, weights: Mapping[str, NDArray[Any]], on: Mapping[str, bool]
 ) -> tuple[onnx.ModelProto, Weights]:
     """Return a switched graph with only what these flags choose, and the weights that it reads.
 
@@ -120,7 +121,7 @@ def without_switches(
     add(source.graph.node)
     if not any(name in on for node in graph.node for name in (*node.input, *captured(node))):
         refill(graph.node, [node for node in graph.node if FLAGS_INPUT not in node.input])
-    left = dict(weights)
+    left: Weights = dict(weights)
     drop_unused(graph, left)
     return proto, left
 
