@@ -80,6 +80,20 @@ def test_another_batch_is_timed(size: str, tmp_path: Path) -> None:
     assert [] == list(tmp_path.glob("profile*"))
 
 
+@pytest.mark.parametrize("size", ["1", "n"])
+def test_another_batch_is_timed_beside_what_has_not_run(size: str, tmp_path: Path) -> None:
+    """The stopwatch builds every layer high for it alone, so nothing was judged there before."""
+    model = load_text(f"(float[{size},8] x) => (float[{size},8] y) {{ y = Tanh(x) }}", tmp_path)
+    high, feeds = Plan.of(range(len(model.table.candidates))), [{"x": normal(1, 8)}]
+    with (
+        Stopwatch(lambda _: engine(model, tmp_path), high, batch=3) as stopwatch,
+        engine(model, tmp_path) as built,
+    ):
+        latency = stopwatch.time(Plan.of(()), built, feeds)
+    assert latency is not None and latency.speedup is not None
+    assert 3 == latency.batch
+
+
 def test_no_timed_run_is_recorded(tmp_path: Path) -> None:
     """An engine that is timed before it has run has its record behind it: that slows runs down."""
     model = load_text(GELU, tmp_path)

@@ -13,7 +13,7 @@ from precision_bisect.backends.cuda.building import BuiltSession, Trace, not_hon
 from precision_bisect.backends.timing import measured_latency
 from precision_bisect.graphs.ort import ort_message, runtime
 from precision_bisect.machine.free_space import trim
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.trial import Evidence, Latency, LatencyMethod, TrialStatus
 
 if TYPE_CHECKING:
@@ -142,14 +142,13 @@ class SessionEngine:
 
     def time(self, feed: Sample) -> Latency | None:
         """Measure the latency, see `BoundRun`. Raises BackendFailure."""
-        if self._trace is None:
-            # It ends the profile, which makes runs slower by half and more.
-            self.run(feed)
         try:
             # Once a feed: a graph reads where it read when it was captured.
             if self._timed is None or self._timed[0] is not feed:
                 self._timed = feed, self._bound(feed)
             return self._timed[1].latency()
+        except BackendFailure:
+            raise
         except Exception as error:  # onnxruntime's classes share no base but Exception
             raise failure(TrialStatus.RUN_FAILED, ort_message(error)) from error
 
@@ -162,8 +161,11 @@ class SessionEngine:
         if any(isinstance(n, int) and n != batch for sizes in fixed.values() for n in sizes):
             opened = built.rebatched(batch)
             session, captures = opened.session, opened.captures
-            # It ends the profile, which makes runs slower by half and more.
+            # A profile makes runs slower by half and more.
             Path(session.end_profiling()).unlink()
+        elif self._trace is None:
+            # That ends the profile.
+            self.run(feed)
         values = as_bound(session, feed)
         return BoundRun(session, values, self._device, captures=captures)
 
