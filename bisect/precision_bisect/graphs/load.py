@@ -28,10 +28,10 @@ from precision_bisect.graphs.graph import (
     refill,
     sort_nodes,
 )
+from precision_bisect.graphs.half_compute import half_typed
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import module_names
-from precision_bisect.graphs.ort import half_typed
 from precision_bisect.graphs.soundness import (
     check_expansion,
     check_nodes,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-BEGUN = time.monotonic()
-"""When a command began, which what it imports next is part of."""
+COMMAND_BEGUN = time.monotonic()
+"""When this process began, by its clock: a command counts what it has to import."""
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
