@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effort import examples
-from models import load_text, loaded, normal
+from models import load_text, loaded, normal, parse, with_weights
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
@@ -95,6 +95,18 @@ def test_any_graph_in_8_bits(proto: onnx.ModelProto, pair: Pair, bare: bool, see
     sample: Sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
     scales = scales_for(model, pair, [sample], Options(model=model.path, threads=1))
     assert_equal_to_that_of_all(switch(model, pair, scales), model, sample, seed, bare=bare)
+
+
+def test_relu_stays_before_8_bits(tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer takes it away before QuantizeLinear to FP8, which has a sign."""
+    text = "(float[1, 2] x) => (float[1, 1] y) { r = Relu (x) y = MatMul (r, w) }"
+    proto = with_weights(parse(text), {"w": np.ones((2, 1), np.float32)})
+    pair = Pair(low="fp8", high="fp32")
+    model = pin_formless(at_least_opset(loaded(proto), 19), pair)
+    sample: Sample = {"x": np.array([[1.0, -1.0]], np.float32)}
+    scales = scales_for(model, pair, [sample], Options(model=model.path, threads=1))
+    backend = EmulatedBackend(model, "fp8", 1, scales=scales, few=True)
+    assert backend.evaluate(Plan.of(()), sample)["y"] == 1.0
 
 
 @pytest.mark.parametrize("bare", [False, True])
