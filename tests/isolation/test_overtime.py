@@ -24,6 +24,7 @@ from models import load_text
 from patience import PATIENCE_S
 from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine import stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
@@ -139,6 +140,23 @@ def test_code_of_others_is_ended(endless: Callable[[], None]) -> None:
     """It looks at no clock, and no library is at work that could be told to stop."""
     with limited(1e6, None), until(lambda: True), pytest.raises(Stopped):
         endless()
+
+
+LOADS = """
+import time
+class Late:
+    load = lambda self: time.sleep(600)
+def load_data():
+    return [{"x": Late()}]
+"""
+
+
+def test_samples_that_are_read_when_the_time_ends_are_no_bad_samples(tmp_path: Path) -> None:
+    """Code that answers all that a library raises would have the user save them again."""
+    script = tmp_path / "samples.py"
+    script.write_text(LOADS)
+    with limited(1e6, None), until(lambda: True), pytest.raises(Stopped):
+        read_samples(script, ["x"])
 
 
 def test_nothing_ends_code_once_the_time_counts_no_more() -> None:
