@@ -248,6 +248,9 @@ def _errors_in_python() -> Iterator[None]:
         hint = "give it more, or fewer and smaller samples"
         raise UsageError("the memory ran out", hint) from error
     except OSError as error:
+        # No file has to do with it where the system has no more descriptors or processes.
+        if error.filename is None:
+            raise UsageError(in_words(error), "mend that, then go on with resume=True") from error
         name = shortened(str(error.filename))
         raise UsageError(f"{name}: {error.strerror}", "choose another path") from error
 

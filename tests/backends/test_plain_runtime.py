@@ -1,6 +1,8 @@
 """Sessions against plain ONNX Runtime, which reads the file by itself."""
 
+import gc
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +105,22 @@ def test_a_session_holds_its_own_weights() -> None:
     for array in weights.values():
         array[...] = 0
     np.testing.assert_array_equal(before, session.run(feed)["y"])
+
+
+def test_a_session_that_copies_no_weights_keeps_them() -> None:
+    """ONNX Runtime reads the caller's memory then, which must not go to others meanwhile."""
+    maker = LayoutMaker(12, 6, 6, np.random.default_rng(0))
+    maker.first("Conv")
+    model = loaded(maker.model())
+    weights = {name: np.array(array) for name, array in model.weights.items()}
+    references = [weakref.ref(array) for array in weights.values()]
+    feed = {"x": normal(1, 12, 6, 6)}
+    session = Session(model.proto, weights, 1, optimised=False)
+    before = session.run(feed)["y"]
+    weights.clear()
+    gc.collect()
+    assert references and all(reference() is not None for reference in references)
+    np.testing.assert_array_equal(before, session.run(feed)["y"])
+    del session
+    gc.collect()
+    assert all(reference() is None for reference in references)

@@ -68,6 +68,17 @@ def test_an_import_is_whole_before_it_is_interrupted(
     assert "True\n" == printed(script, f"{module}WHOLE = True", tmp_path)
 
 
+def test_no_signal_takes_the_place_of_another(tmp_path: Path) -> None:
+    """The end of the time may come in the same import as Ctrl-C, which must not be lost."""
+    script = f"""
+from functools import partial
+def late(*_): print("late")
+signal.signal(signal.SIGTERM, partial(interrupts.answer_between_imports, late))
+{COMMANDS}{IMPORTS}    print(sys.modules["native"].WHOLE)"""
+    first = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    assert "True\n" == printed(script, f"{first}{COMES_INSIDE}WHOLE = True", tmp_path)
+
+
 def test_a_process_that_ends_meanwhile_is_not_ended_by_its_timer(tmp_path: Path) -> None:
     """What is done is done: the exit code stays that of the command."""
     script = f"""

@@ -17,6 +17,7 @@ from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.gpu_forecasts import GpuForecasts
 from precision_bisect.execution.process_evaluator import Isolated, Logs
 from precision_bisect.execution.slot import Limits, Slot
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.plan import Plan
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
@@ -83,6 +84,19 @@ def test_whatever_a_forecast_dies_of(
     first, *others = (forecasts(forecast(plan)) for plan in PLANS)
     assert first.verdict and not first.evidence.notes
     assert all(each.verdict and each.evidence.notes for each in others)
+    assert [*map(forecast, PLANS[:2])] == on_gpu.asked
+
+
+def test_the_end_of_the_time_is_no_failure_of_the_gpu(
+    folder: Path, spec: EvaluatorSpec, slot: Slot, tmp_path: Path
+) -> None:
+    """What explains the answer has some time left, and goes on there."""
+    on_gpu, here = children(slot, tmp_path), spec.evaluator(tmp_path)
+    forecasts = GpuForecasts(builds=here, on_gpu=on_gpu, on_cpu=here)
+    subject.order(folder, {"do": "hang", "call": 1})
+    with until(lambda: bool(subject.hanging(folder))), pytest.raises(Stopped):
+        forecasts(forecast(PLANS[0]))
+    assert not forecasts(forecast(PLANS[1])).evidence.notes
     assert [*map(forecast, PLANS[:2])] == on_gpu.asked
 
 

@@ -5,6 +5,7 @@ too.
 """
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,8 +21,10 @@ import precision_bisect
 import tiny
 from effort import nightly
 from models import load_text
+from patience import PATIENCE_S
 from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
+from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine import stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
@@ -30,12 +33,16 @@ from precision_bisect.pipeline import run
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
+from precision_bisect.plan import Plan
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_result
 from precision_bisect.runs.runfolder import RESULT, RunFolder
 from precision_bisect.search.budget import OVERTIME, OVERTIME_S, Budget
 from precision_bisect.settings.worker_options import Isolate
+from precision_bisect.trial import Proposal
+from simulated import Simulated, driver_of
 
 
 @dataclass
@@ -135,6 +142,23 @@ def test_code_of_others_is_ended(endless: Callable[[], None]) -> None:
         endless()
 
 
+LOADS = """
+import time
+class Late:
+    load = lambda self: time.sleep(600)
+def load_data():
+    return [{"x": Late()}]
+"""
+
+
+def test_samples_that_are_read_when_the_time_ends_are_no_bad_samples(tmp_path: Path) -> None:
+    """Code that answers all that a library raises would have the user save them again."""
+    script = tmp_path / "samples.py"
+    script.write_text(LOADS)
+    with limited(1e6, None), until(lambda: True), pytest.raises(Stopped):
+        read_samples(script, ["x"])
+
+
 def test_nothing_ends_code_once_the_time_counts_no_more() -> None:
     """What is left to do is to write the result; the signal's handler is the former one."""
     former = signal.getsignal(signal.SIGVTALRM)
@@ -143,6 +167,23 @@ def test_nothing_ends_code_once_the_time_counts_no_more() -> None:
             spin()
         signal.raise_signal(signal.SIGVTALRM)
     assert former == signal.getsignal(signal.SIGVTALRM)
+
+
+def test_code_of_others_in_a_thread_is_left(tmp_path: Path) -> None:
+    """No signal reaches it, nor one who waits for it in another thread than the main one."""
+    begun, release = threading.Event(), threading.Event()
+
+    def endless(plan: Plan, feed: Sample) -> float:
+        begun.set()
+        release.wait(PATIENCE_S)
+        return float(len(plan))
+
+    driver, ledger = driver_of(tmp_path, Simulated(endless), workers=2)
+    with ledger:
+        with until(begun.is_set), pytest.raises(Stopped):
+            driver.consider(Proposal(plan=Plan.of([1])))
+        assert not driver.trials and not ledger.orphans()
+    release.set()
 
 
 HANGS = """

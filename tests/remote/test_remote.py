@@ -1,12 +1,10 @@
 """`--backend remote`: what holds between this machine and hosts, tried over a real sshd."""
 
 import gc
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,64 +16,21 @@ import tiny
 from loopback import Boards, lacks, write_tool
 from models import parse, with_weights
 from patience import PATIENCE_S, comes
-from precision_bisect.backends.backend_plugin import BackendTask, backend_plugin
-from precision_bisect.backends.emulation.engine_errors import look_into
-from precision_bisect.backends.inspection.shown_tensors import ShowsTensors
 from precision_bisect.backends.remote.ssh_host import Host, Reached, TooLargeError
 from precision_bisect.backends.trtexec.trtexec_results import LOG_END, trouble
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, RefusedError
-from precision_bisect.graphs.load import Model, load_model
-from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.options import Options
+from precision_bisect.graphs.load import load_model
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Backend, BackendFailure, Sample
-from precision_bisect.runs.results.tensor_errors import read_tensor_errors
-from precision_bisect.runs.runfolder import LEDGER, RESULT
-from precision_bisect.settings.engine_settings import EngineSettings
+from precision_bisect.protocols import BackendFailure
+from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.testing.backend_contract import check_backend
 from precision_bisect.trial import TrialStatus
+from remote.hosts import backend, command, kept, tiny_model
 
 pytestmark = pytest.mark.skipif(bool(lacks()), reason=lacks())
 PLANS = 'case "$*" in *plan-*) '
 """The beginning of what a trtexec does with plans alone, ended by `;; esac`."""
-
-
-def backend(
-    reached: Boards,
-    model: Model,
-    work: Path,
-    samples: Sequence[Sample] = (),
-    options: Mapping[str, str] | None = None,
-    build_timeout_s: float | None = None,
-) -> Backend:
-    """Return the backend that reaches hosts."""
-    engine = EngineSettings(
-        backend_options=reached.options if options is None else options,
-        build_timeout_s=build_timeout_s,
-    )
-    asked = Options(model=model.path, backend="remote", engine=engine)
-    shapes = {
-        spec.name: [tuple(n for n in spec.shape or () if isinstance(n, int))]
-        for spec in model.inputs
-    }
-    task = BackendTask(options=asked, samples=samples, shapes=shapes, work=work)
-    return backend_plugin("remote").make(task)(model)
-
-
-def tiny_model(folder: Path) -> Path:
-    (folder / "model").mkdir()
-    return tiny.write_model(folder / "model" / "model.onnx")
-
-
-def command(model: Path, reached: Boards, *more: str) -> list[str]:
-    run = ["--out", str(model.parent / "run"), "--tol", "1e-2", "--copies", "0"]
-    return [str(model), *run, *reached.flags(), *more]
-
-
-def kept(model: Path) -> list[str]:
-    found: list[str] = json.loads((model.parent / "run" / RESULT).read_text())["kept"]
-    return sorted(found)
 
 
 def test_it_keeps_the_contract(board: Boards, tmp_path: Path) -> None:
@@ -375,32 +330,3 @@ def test_without_any_board_the_run_ends_in_one_line(
         board.each[0].cut()
         with pytest.raises(ExecutorError, match=r"no host can be reached: one: .*--resume"):
             engine.run({"x": np.ones((1, 8), np.float32)})
-
-
-def test_tensors_from_inside_come_back(board: Boards, tmp_path: Path) -> None:
-    """trtexec's files are those of the model's tensors; Inf is born where the model squares."""
-    model, work = load_model(tiny_model(tmp_path)), tmp_path / "work"
-    work.mkdir()
-    remote = backend(board, model, work)
-    assert isinstance(remote, ShowsTensors)
-    feed = {"x": np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32)}
-    errors = look_into(model, LOW_TYPES["fp16"], [feed], remote.show).tensors
-    assert ["n4_Mul", "n13_Mul"] == errors.born
-    tensors = [error.tensor for error in errors.tensors]
-    # What is finite and far off, as behind Inf, could as well be another tensor.
-    assert [f"v{number}" for number in range(7)] == tensors[:7]
-    shown = {error.layer: error for error in errors.tensors}
-    assert not shown["n4_Mul"].finite
-    assert 0 < shown["n1_Tanh"].rms < 1e-3
-    del remote
-
-
-@pytest.mark.nightly
-def test_a_ranking_by_what_the_board_shows(board: Boards, tmp_path: Path) -> None:
-    """The answer is that of the emulator's ranking; the run says where NaN and Inf are born."""
-    model = tiny_model(tmp_path)
-    assert 0 == main(command(model, board, "--rank-by", "engine"))
-    assert sorted(tiny.KEPT) == kept(model)
-    errors = read_tensor_errors(model.parent / "run")
-    assert errors is not None
-    assert ["n4_Mul", "n13_Mul"] == errors.born

@@ -13,7 +13,8 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, parse, save
-from precision_bisect.api import FindOptions
+from precision_bisect.api import FindOptions, _errors_in_python
+from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, load
@@ -295,6 +296,12 @@ def test_whatever_is_called_its_errors_are_ours(
         given = {"inputs": SAMPLE, "tol": 0.2, "out": tmp_path / "run", **options}
         precision_bisect.find(model, **given)
     assert said in str(caught.value) and caught.value.hint
+
+
+def test_an_error_of_the_system_without_a_file_names_none() -> None:
+    """As where no further process, or pipe, may be opened."""
+    with pytest.raises(UsageError, match=r"nothing left; .*resume"), _errors_in_python():
+        raise OSError("nothing left")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import PrecisionBisectError, shortened
+from precision_bisect.machine.stopping import Stopped
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
@@ -36,7 +37,10 @@ class GpuForecasts:
     _closed: bool = field(init=False, default=False)
 
     def __call__(self, proposal: Proposal) -> Outcome:
-        """Evaluate a proposal. Raises what its evaluators raise; forecasts on the GPU do not."""
+        """Evaluate a proposal.
+
+        Raises what its evaluators raise; of forecasts on the GPU only Stopped.
+        """
         if proposal.kind is Kind.PREDICT:
             return self._forecast(proposal)
         if proposal.timed:
@@ -67,6 +71,8 @@ class GpuForecasts:
                 self._asked, self._alive = self._asked + 1, True
             try:
                 outcome = self.on_gpu(proposal)
+            except Stopped:
+                raise
             except PrecisionBisectError as error:
                 outcome = Outcome(status=TrialStatus.BUILD_FAILED, message=error.message)
             finally:

@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.errors import ModelError, PluginError, RefusedError, in_words
-from precision_bisect.graphs.graph import HALF_TYPES, all_graphs
+from precision_bisect.errors import ModelError, PluginError, in_words
+from precision_bisect.graphs.half_compute import refuse_half_compute
 from precision_bisect.graphs.weights import Part, pointing_to, total_bytes
 from precision_bisect.machine.stopping import Stopped, stoppable
 from precision_bisect.settings.reading import CUSTOM_OPS
@@ -38,10 +38,12 @@ DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The setting of a session that says where files of weights are looked for."""
 _NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _UNPACKED = ("session.disable_prepacking", "1")
-_PREPACK_BYTES = 2**30
+# It takes Relu away before what is quantized to FP8, which has a sign: see
+# `findings/relu_before_fp8.sh`. To INT8 it does so only where all stays the same.
+_WRONG = ("ReluQuantRewrite",)
 # Bytes of weights, or nodes, above which sessions keep no second, packed copy of the weights.
 # Limits on memory; answers are the same with half and double (`benchmarks/constants.py`).
-_PREPACK_NODES = 2**12
+_PREPACK_BYTES, _PREPACK_NODES = 2**30, 2**12
 
 
 def on_cpu() -> Providers:
@@ -134,7 +136,8 @@ class Session:
     A checked graph has its own weights. The session copies those that it cannot map from a file.
     `threads` is the number of intra-operator threads, 0 for one per core. One not `optimised`
     computes node by node what the graph says, and copies no weights. A `frugal` one computes first
-    what frees values. Raises RefusedError for a graph of 16-bit floats, ModelError where it fails.
+    what frees values. Raises RefusedError for a graph that computes in 16-bit floats, and
+    ModelError for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -161,11 +164,13 @@ class Session:
             _leave_as_it_is(options)
         elif not graph.packs:
             options.add_session_config_entry(*_UNPACKED)
-        # Given in two ways they are not copied; one that an optimizer rewrites would be back.
-        self._held = [] if optimised else [as_value(array) for array in graph.weights.values()]
-        for name, value in zip(graph.weights, self._held, strict=False):
+        # Given in two ways they are not copied, so they must outlive the session. Of an optimised
+        # one a weight that was rewritten under its own name would have its old value back.
+        uncopied = {} if optimised else graph.weights
+        self._held = {name: as_value(array) for name, array in uncopied.items()}
+        for name, value in self._held.items():
             options.add_initializer(name, value)
-        self.raw = _open(graph, options, providers)
+        self.raw = _open(graph, options, providers, _WRONG)
         self._input_names = [argument.name for argument in self.raw.get_inputs()]
         self.output_names = [output.name for output in self.raw.get_outputs()]
 
@@ -301,38 +306,6 @@ def ort_message(error: Exception) -> str:
     text = " ".join(str(error).split())
     text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
     return _SOURCE.sub("", _AT_NODE.sub(r"\1: ", text))
-
-
-def refuse_half_compute(proto: onnx.ModelProto) -> None:
-    """Raise RefusedError if anything but a round trip of two Casts has a 16-bit float type."""
-    if (offending := next(half_typed(proto), None)) is not None:
-        raise RefusedError(
-            f"{offending!r} has a 16-bit float type: ONNX Runtime's CPU provider would "
-            "compute it in FP32 and the verdict would be false",
-            "judge FP16 graphs on a GPU",
-        )
-
-
-def half_typed(proto: onnx.ModelProto) -> Iterator[str]:
-    """Yield the names of 16-bit tensors other than those between two Casts."""
-    produced: set[str] = set()
-    used: set[str] = set()
-    for graph in all_graphs(proto.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type in HALF_TYPES:
-                yield value.name
-        # A tensor between two Casts is a round trip, which ONNX Runtime keeps as it is.
-        yield from (t.name for t in graph.initializer if t.data_type in HALF_TYPES)
-        used.update(output.name for output in graph.output)
-        for node in graph.node:
-            if node.op_type != "Cast":
-                used.update(node.input)
-            for attribute in node.attribute:
-                if attribute.t.data_type in HALF_TYPES:
-                    yield node.output[0]
-                if attribute.name in ("to", "dtype") and attribute.i in HALF_TYPES:
-                    produced.add(node.output[0])
-    yield from sorted(produced & used)
 
 
 def _checked(proto: onnx.ModelProto, weights: Mapping[str, NDArray[Any]]) -> CheckedGraph:

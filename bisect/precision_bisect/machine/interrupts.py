@@ -10,15 +10,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-BEGUN = time.monotonic()
-"""When a command began, which what it imports next is part of."""
+COMMAND_BEGUN = time.monotonic()
+"""When this process began, by its clock: a command counts what it has to import."""
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 # An import that takes longer is interrupted all the same. A bound.
 _LONGEST_S = 10.0
 _AGAIN_S = 0.02
-_held_since: float | None = None
+_held: dict[int, Handler] = {}
+_held_since = 0.0
 
 
 def answer_between_imports(answer: Handler, number: int, frame: FrameType | None) -> None:
@@ -26,25 +27,28 @@ def answer_between_imports(answer: Handler, number: int, frame: FrameType | None
 
     An exception inside an import may be swallowed, keep the lock of the import for ever, or leave
     a native library half made, of which the process dies. Where a system has no timers none waits.
+    Of several that wait Ctrl-C is answered first: what it raises leaves the others unanswered.
     """
     global _held_since
     if not _imports(frame) or not hasattr(signal, "setitimer"):
         answer(number, frame)
-    elif _held_since is None:
+        return
+    wait, _held[number] = not _held, answer
+    if wait:
         _held_since = time.monotonic()
         former = signal.getsignal(signal.SIGALRM) or signal.SIG_DFL
         timer = signal.getitimer(signal.ITIMER_REAL)
 
         def again(_: int, later: FrameType | None) -> None:
-            global _held_since
-            held_s = time.monotonic() - (_held_since or 0.0)
-            if _imports(later) and held_s < _LONGEST_S:
+            if _imports(later) and time.monotonic() - _held_since < _LONGEST_S:
                 signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
                 return
-            _held_since = None
             signal.signal(signal.SIGALRM, former)
             signal.setitimer(signal.ITIMER_REAL, *timer)
-            answer(number, later)
+            waiting = sorted(_held.items())
+            _held.clear()
+            for held, held_answer in waiting:
+                held_answer(held, later)
 
         # Where all is done before it comes again, it is too late.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)

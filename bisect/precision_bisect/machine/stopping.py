@@ -223,7 +223,8 @@ def _main_thread_woken() -> Iterator[None]:
         # No signal is on its way any more: without a handler it would end the process.
         with _LIMITS.changed:
             _LIMITS.wakes_main = False
-        signal.signal(_WAKES, former)
+        # None: it was no handler of Python's, and cannot come back.
+        signal.signal(_WAKES, former or signal.SIG_DFL)
 
 
 def _look(number: int, frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.stopping import time_is_over
+from precision_bisect.machine.stopping import look_at_clock, time_is_over
 from precision_bisect.protocols import Ledger
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.workers import InPlace, Workers
@@ -79,12 +79,14 @@ class InFlight:
     def land(self, ended: Callable[[Trial], None]) -> None:
         """Wait until a trial ends; record all that have, calling `ended` with each.
 
-        Raises what an evaluation raised, which is no outcome: its trial is withdrawn.
+        Raises what an evaluation raised, which is no outcome: its trial is withdrawn. Raises
+        Stopped where the time is over and none ends.
         """
         flying = [flight.future for flight in self._flying.values() if flight.future]
         # `wait` returns on a timeout with nothing done, and the loop gives Ctrl-C its chance.
         while flying and not wait(flying, _TICK_S, return_when=FIRST_COMPLETED).done:
-            continue
+            # No signal tells of it where a search runs in another thread than the main one.
+            look_at_clock()
         self._share_time()
         # A copy, since `_record` removes from the mapping.
         for flight in tuple(self._flying.values()):

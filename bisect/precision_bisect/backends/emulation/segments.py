@@ -72,10 +72,6 @@ _REMEMBERED = 2**16
 
 _Values: TypeAlias = "Mapping[str, onnxruntime.OrtValue]"
 
-_TENSORS = onnx.TensorProto
-_PLAIN_TYPES = (_TENSORS.FLOAT, _TENSORS.DOUBLE, _TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
-_NOT_FLOATS = (_TENSORS.INT64, _TENSORS.INT32, _TENSORS.BOOL)
-
 
 def cut(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Iterator[Segment]:
     """Yield the segments of a model's graph in order; none if it is small or cuts are inexact.
@@ -140,7 +136,9 @@ def _segment(
     part.node.extend(wiring.nodes[i] for i in span.nodes if FLAGS_INPUT not in wiring.reads[i])
     part.input.extend(v for v in source.graph.input if v.name in read and v.name != FLAGS_INPUT)
     part.input.extend(declared.value(name) for name in sorted(span.given))
-    part.input.append(helper.make_tensor_value_info(FLAGS_INPUT, _TENSORS.BOOL, [len(flags)]))
+    part.input.append(
+        helper.make_tensor_value_info(FLAGS_INPUT, onnx.TensorProto.BOOL, [len(flags)])
+    )
     outputs = {value.name: value for value in source.graph.output}
     part.output.extend(outputs.get(name) or declared.value(name) for name in span.outputs)
     part.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
