@@ -25,7 +25,7 @@ def casts_added(typed: TypedGraph) -> int:
 def weight_bytes(typed: TypedGraph) -> int:
     """Return the bytes of all constants that are floats, or quantized ones."""
     return sum(
-        prod(tensor.dims) // 2
+        (prod(tensor.dims) + 1) // 2
         if tensor.data_type in _HALF_BYTES
         else prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
         for tensor in _constants(typed.proto)

@@ -258,6 +258,13 @@ class Result(
         return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
 
     @property
+    def to_deploy(self) -> str:
+        """What to deploy in few words, "" where no plan was looked for."""
+        if self.deploy is None:
+            return ""
+        return self.deploy.words(self.low, self.high, fp32_wins=self.fp32_wins)
+
+    @property
     def deploys_fused(self) -> bool:
         """Whether the plan to deploy is of the model with its norms put together."""
         return self.deploy is not None and self.deploy.fused
@@ -352,7 +359,7 @@ class Result(
         if self.error is not None:
             text += f", error {self.error_range}"
         if self.deploy is not None:
-            text += f", deploy {self.deploy.words(self.high, fp32_wins=self.fp32_wins)}"
+            text += f", deploy {self.to_deploy}"
         if self.refuted is not None:
             text = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {text}"
         if self.inputs is not None and self.inputs.synthetic:
