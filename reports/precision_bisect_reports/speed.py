@@ -77,7 +77,7 @@ def to_deploy(result: Result) -> str:
         own = plan.words(result.low, result.high)
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
-    high, smallest = result.high.upper(), result.options.get("objective") == "smallest"
+    high = result.high.upper()
     if tf32 is not None and plan.rivals_tf32(tf32):
         error = "" if tf32.fp32_error is None else f" (error {tf32.fp32_error:.2g})"
         over = may_be_over(tf32.fp32_unseen)
@@ -94,13 +94,13 @@ def to_deploy(result: Result) -> str:
         if result.gains_nothing and not result.deploys_fused:
             return fp32
         mixed = own if result.deploys_fewest else f"{deployed_as(result)}, {own}"
-        if smallest:
+        if result.smallest:
             return f"{fp32}, whose weights take no more than those of {mixed}"
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
         return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, result)}"
     own += may_be_over(plan.unseen_share)
-    own += f"; {weights(result)}" * smallest
+    own += f"; {weights(result)}" * result.smallest
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
@@ -114,7 +114,7 @@ def to_deploy(result: Result) -> str:
 
 def deployed_as(result: Result) -> str:
     """Name the plan that stands beside the answer: where FP32 is deployed, it is not."""
-    best = "smallest" if result.options.get("objective") == "smallest" else "fastest"
+    best = "smallest" if result.smallest else "fastest"
     return f"the {best} mixed plan" if result.fp32_wins else "the plan to deploy"
 
 
