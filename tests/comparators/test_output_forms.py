@@ -43,6 +43,16 @@ def test_classes_of_pixels_are_found(
     assert fitted("iou", [{"y": scores}], images).forms == {"y": axis}
 
 
+@pytest.mark.parametrize(("name", "classes"), [("top1", 1), ("top5", 5)])
+def test_columns_of_an_image_are_no_classes(name: str, classes: int) -> None:
+    """Too few classes for a check are refused: it would compare the best columns of each row."""
+    for scores in (models.normal(1, classes, 20, 30), models.normal(1, 20, 30, classes)):
+        with pytest.raises(UsageError, match=f"no scores of {classes + 1} classes"):
+            fitted(name, [{"y": scores}])
+    for shape, axis in (((1, 1, 1, 30), 3), ((1, 30, 1, 1), 1)):
+        assert fitted(name, [{"y": models.normal(*shape)}]).forms == {"y": axis}
+
+
 @pytest.mark.parametrize(("shape", "axis"), [((1, 4, 30), 1), ((1, 30, 4), 2), ((3, 9, 9), 1)])
 def test_probabilities_tell_their_axis(shape: tuple[int, ...], axis: int) -> None:
     """Classes of times may lie before the times; scores that tell nothing have them last."""
