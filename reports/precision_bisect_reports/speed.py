@@ -184,7 +184,7 @@ def fused_form(result: Result) -> str:
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
     use = "is no faster than the plan to deploy"
     if result.deploys_fused:
-        use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
+        use = f"is {deployed_as(result)}" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"
 
 

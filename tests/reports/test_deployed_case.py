@@ -110,7 +110,7 @@ def test_two_runs_that_keep_alike_may_deploy_other_plans(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
         (tmp_path / name / RESULT_FILE).write_text(result.to_text(), encoding="utf-8")
         cells.append(dict(told_of(read_side(tmp_path / name)))["to deploy"])
-    assert ["0 layers in FP32, norms put together", "FP32", ""] == cells
+    assert ["norms put together, every layer in FP16", "FP32", ""] == cells
     comparison: Comparison = compare(read_side(tmp_path / "fused"), read_side(tmp_path / "fp32"))
     assert comparison.same
 

@@ -108,7 +108,8 @@ def deploy_as_written(
     record = replace(deploy.record, low_share=low_share(form, deploy.plan))
     # Graphs with stubs, which hold no weights. The result is not lost for want of memory.
     with suppress(ModelError, MemoryError):
-        own, of_file = (_writer(run) for run in (form, file))
+        own = _writer(form)
+        of_file = own if fused is None else _writer(file)
         typed = own.write(deploy.plan)
         return replace(
             record,
