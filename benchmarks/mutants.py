@@ -35,9 +35,11 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/graphs/typed": "typed/test_rewrite.py typed/test_biases.py exports/test_mixed.py "
     "typed/test_properties.py typed/test_norms_by_defaults.py",
     f"{CORE}/judging/comparators": "comparators/test_exact.py comparators/test_empty.py",
-    f"{CORE}/judging/comparators/matched_boxes.py": "comparators/test_ready_made.py",
+    f"{CORE}/judging/comparators/matched_boxes.py": "comparators/test_matched_boxes.py "
+    "comparators/test_ready_made.py",
     f"{CORE}/judging/comparators/steadiness.py": "comparators/test_steadiness.py",
-    f"{CORE}/judging/comparators/task_checks.py": "comparators/test_ready_made.py",
+    f"{CORE}/judging/comparators/task_checks.py": "comparators/test_output_forms.py "
+    "comparators/test_ready_made.py",
     f"{CORE}/search/certificate": "driver/test_certificate.py driver/test_forecasts.py",
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
     f"{CORE}/search": "driver/test_flow.py driver/test_engine_flow.py driver/test_parallel.py "

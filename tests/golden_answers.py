@@ -9,9 +9,10 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate, Forecasts, Need, Uncertified
 from precision_bisect.runs.results.curve_of_result import Culprit
+from precision_bisect.runs.results.deployment import TrtexecMode
 from precision_bisect.runs.results.layer_costs import Costs, IslandCost
 from precision_bisect.runs.results.other_targets import OnTargets, Stored
-from precision_bisect.runs.results.result import Diagnosis, Result, TrtexecMode
+from precision_bisect.runs.results.result import Diagnosis, Result
 from precision_bisect.settings.targets import Inside, TargetChoice
 from precision_bisect.trial import OutputError, Stability, TrialStatus
 

@@ -111,7 +111,7 @@ class LayerTable:
         """The layers that a search decides on, in network order; a plan's indices point here."""
         return tuple(layer for layer in self.layers if layer.exclusion is None)
 
-    @property
+    @cached_property
     def names(self) -> tuple[LayerName, ...]:
         """Names of the candidates, in network order."""
         return tuple(layer.name for layer in self.candidates)

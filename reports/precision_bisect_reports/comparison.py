@@ -3,7 +3,7 @@
 Layer names are untrusted: they are shown as literal, printable text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from precision_bisect.errors import counted, printable
+from precision_bisect.errors import printable
 from precision_bisect.layer_table import scope_of
 from precision_bisect.runs.comparing.changes import Change, Comparison, Side
 from precision_bisect_reports.promise import certified
@@ -86,7 +86,7 @@ def told_of(side: Side) -> Iterator[tuple[str, str]]:
         "kept",
         f"{fields['kept']} of {fields['candidates']}" if fields["answered"] else "no answer",
     )
-    yield "to deploy", _deployed(fields)
+    yield "to deploy", side.saved.result.to_deploy
     yield "error", _figure(fields["error"])
     yield "tolerance", "1, as a multiple of limits" if isinstance(limit, dict) else _figure(limit)
     yield "certificate", certified(side.saved.result) * bool(fields["kept"])
@@ -94,15 +94,6 @@ def told_of(side: Side) -> Iterator[tuple[str, str]]:
     yield "builds", str(fields["builds"] or "")
     yield "seconds", f"{side.saved.result.wall_s:.0f}"
     yield "latency, ms", _figure(fields["latency_ms"])
-
-
-def _deployed(fields: Mapping[str, Any]) -> str:
-    """Say what is deployed of a run, in few words; "" where none is known."""
-    plan = fields["deploy"]
-    if plan is None or plan["fp32"]:
-        return "" if plan is None else str(fields["high"]).upper()
-    layers = f"{counted(plan['kept'], 'layer')} in {fields['high'].upper()}"
-    return f"{layers}, norms put together" if plan["fused"] else layers
 
 
 def _layers(comparison: Comparison) -> Iterator[RenderableType]:

@@ -11,9 +11,9 @@ from precision_bisect.errors import counted, printable
 from precision_bisect.options import default_run_folder
 from precision_bisect.runs.results.advised import CHOSEN_ROWS, EVERYWHERE
 from precision_bisect.runs.results.chosen_point import kept_in_files
-from precision_bisect.runs.results.deployment import Recheck
+from precision_bisect.runs.results.deployment import Recheck, TrtexecMode
 from precision_bisect.runs.results.endings import Status
-from precision_bisect.runs.results.result import Result, TrtexecMode
+from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import MIXED_MODEL, REPORT, RUN_SCRIPT, TRTEXEC
 from precision_bisect.settings.targets import LABELS, TargetName
 from precision_bisect_reports.culprit_groups import WHOLE

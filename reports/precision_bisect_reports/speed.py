@@ -74,7 +74,7 @@ def to_deploy(result: Result) -> str:
         return ""
     own = "the fewest layers" if result.kept else f"every layer in {result.low.upper()}"
     if not result.deploys_fewest:
-        own = plan.words(result.high)
+        own = plan.words(result.low, result.high)
         own += "" if plan.error is None else f" (error {plan.error:.2g})"
     how = "by estimate " if plan.estimated else ""
     high = result.high.upper()
@@ -93,12 +93,14 @@ def to_deploy(result: Result) -> str:
             fp32 = fp32.replace("FP32", f"FP32 ({FP32_MODEL})", 1)
         if result.gains_nothing and not result.deploys_fused:
             return fp32
+        mixed = own if result.deploys_fewest else f"{deployed_as(result)}, {own}"
+        if result.smallest:
+            return f"{fp32}, whose weights take no more than those of {mixed}"
         gain = plan.fp32_gain(tf32)
         times = f"{gain:.2g} times as fast as" if gain >= FASTER else "as fast as"
-        mixed = own if result.deploys_fewest else f"the fastest mixed plan, {own}"
         return f"{fp32}, {how}{times} {mixed}{_at_full_batch(plan, result)}"
     own += may_be_over(plan.unseen_share)
-    own += f"; {weights(result)}" * (result.options.get("objective") == "smallest")
+    own += f"; {weights(result)}" * result.smallest
     if plan.latency is not None:
         own_ms, speedup = plan.latency.median_ms, plan.latency.speedup
         times = f", {speedup:.3g} times as fast as {beside}" if speedup else ""
@@ -112,7 +114,8 @@ def to_deploy(result: Result) -> str:
 
 def deployed_as(result: Result) -> str:
     """Name the plan that stands beside the answer: where FP32 is deployed, it is not."""
-    return "the fastest mixed plan" if result.fp32_wins else "the plan to deploy"
+    best = "smallest" if result.smallest else "fastest"
+    return f"the {best} mixed plan" if result.fp32_wins else "the plan to deploy"
 
 
 def mark_in_charts(result: Result) -> str:
@@ -181,7 +184,7 @@ def fused_form(result: Result) -> str:
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
     use = "is no faster than the plan to deploy"
     if result.deploys_fused:
-        use = "is the fastest mixed plan" if result.fp32_wins else "is what to deploy"
+        use = f"is {deployed_as(result)}" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from precision_bisect.explaining.advice.circumstances import checks_of
+from precision_bisect.explaining.advice.chosen_rows import checks_of
 
 OUTPUTS = ("classes", "scores", "features")
 REFERENCE = {

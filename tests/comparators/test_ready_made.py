@@ -13,72 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 import models
+from judged_outputs import FITTING, check, error, fitted, rows, softmax
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.exports import run_onnxruntime
 from precision_bisect.exports.one_file import one_file
-from precision_bisect.judging.comparators.choose_comparator import ReadyMade, choose_comparator
 from precision_bisect.judging.comparators.tried_out import try_out
-from precision_bisect.options import Options
-from precision_bisect.protocols import Comparator, Sample
+from precision_bisect.protocols import Sample
 from precision_bisect.runs.runfolder import RUN_SCRIPT
 from precision_bisect.settings.check_words import READY_MADE
 from precision_bisect.testing.comparator_contract import check_comparator
 from precision_bisect.trial import Verdict
-
-
-def softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    """Return probabilities along the last axis."""
-    shares = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(shares / shares.sum(-1, keepdims=True), np.float32)
-
-
-def corners(count: int, seed: int = 0) -> NDArray[Any]:
-    """Return boxes of 10 to 60 pixels in an image of 600."""
-    rng = np.random.default_rng(seed)
-    low = rng.uniform(0, 540, (count, 2))
-    return np.concatenate([low, low + rng.uniform(10, 60, (count, 2))], -1).astype(np.float32)
-
-
-def rows(count: int, seed: int = 0) -> NDArray[Any]:
-    """Return boxes with their scores: (count, 5)."""
-    scores = np.random.default_rng(seed).uniform(0.1, 1, (count, 1)).astype(np.float32)
-    return np.concatenate([corners(count, seed), scores], -1)
-
-
-def check(name: str, tol: float = 0.01, outputs: Sequence[str] = ("y",)) -> Comparator:
-    """Return the comparator of `--check NAME --tol TOL` for a model with these outputs."""
-    return choose_comparator(Options(model=Path("m.onnx"), check=name, tol=tol), outputs)
-
-
-def fitted(
-    name: str, reference: Sequence[Sample], images: Sequence[tuple[int, int]] = ()
-) -> ReadyMade:
-    """Return the same, for outputs that look like the reference."""
-    outputs = tuple(reference[0])
-    return ReadyMade(name=name, outputs=outputs, tolerance=0.01).fitted(reference, images)
-
-
-def error(name: str, got: Any, want: Any) -> float:
-    """Return the error of one sample with one output, or several by name."""
-    both = [each if isinstance(each, dict) else {"y": each} for each in (got, want)]
-    found = check(name, outputs=tuple(both[1])).judge([both[0]], [both[1]]).error
-    assert found is not None
-    return found
-
-
-IMAGE = np.random.default_rng(0).random((2, 3, 24, 20)).astype(np.float32)
-FITTING: Mapping[str, Sequence[NDArray[Any]]] = {
-    "boxes": [rows(20)[None], rows(20, seed=1)[None]],
-    "ctc": [softmax(models.normal(2, 12, 9)), softmax(models.normal(2, 12, 9, seed=1))],
-    "embeddings": [models.normal(4, 16), models.normal(4, 16, seed=1)],
-    "iou": [models.normal(1, 6, 9, 9), models.normal(1, 6, 9, 9, seed=1)],
-    "perplexity": [models.normal(1, 8, 30), models.normal(1, 8, 30, seed=1)],
-    "ssim": [IMAGE, IMAGE[::-1]],
-    "top1": [models.normal(16, 10), models.normal(16, 10, seed=1)],
-    "top5": [models.normal(16, 10), models.normal(16, 10, seed=1)],
-}
-"""Outputs by the check that is made for them."""
 
 
 def test_the_names_are_those_of_the_checks() -> None:
@@ -166,97 +111,6 @@ def test_perplexity_is_the_rise_for_texts_of_the_reference(as_shares: bool) -> N
     assert pytest.approx(float(apart), rel=1e-4) == error("perplexity", *given)
 
 
-def detector(order: Sequence[int], *, move: float = 0.0) -> dict[str, NDArray[Any]]:
-    """Return a detector's outputs with its boxes in this order."""
-    at, scores = corners(6) + np.float32(move), np.linspace(0.9, 0.4, 6, dtype=np.float32)
-    labels = np.array([1, 2, 3, 1, 2, 3])
-    return {"labels": labels[order], "scores": scores[order], "boxes": at[order]}
-
-
-def layouts(found: Mapping[str, NDArray[Any]]) -> Mapping[str, dict[str, NDArray[Any]]]:
-    """Return the same boxes as exporters write them."""
-    boxes, scores, labels = (found[name] for name in ("boxes", "scores", "labels"))
-    parts = boxes, scores[:, None], labels[:, None].astype(np.float32)
-    centred = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], -1)
-    by_class = scores[:, None] * np.eye(4, dtype=np.float32)[labels]
-    first = np.zeros_like(parts[1])
-    return {
-        "torchvision": dict(found),
-        "a batch": {name: array[None] for name, array in found.items()},
-        "scores by class": {"b": boxes[None], "s": by_class[None]},
-        "centred": {"b": centred[None], "s": by_class[None]},
-        "end to end": {"y": np.concatenate(parts, -1)[None]},
-        "paddle": {"y": np.concatenate([parts[2], parts[1], boxes], -1)},
-        "with the image": {"y": np.concatenate([first, boxes, parts[2], parts[1]], -1)},
-        "padded": {
-            name: np.concatenate([array, np.zeros((3, *array.shape[1:]), array.dtype)])[None]
-            for name, array in found.items()
-        },
-    }
-
-
-@pytest.mark.parametrize("softmax_of", [False, True])
-def test_logits_of_boxes_are_judged_as_their_scores(softmax_of: bool) -> None:
-    """By sigmoid or, where a last class is nothing, by softmax: most boxes find nothing."""
-    got, want = models.normal(20, 6), models.normal(20, 6, seed=1)
-    for logits in (got, want):
-        logits[6:, :5] -= 6
-        logits[:, 5] = 0
-    boxes = {"b": corners(20)[None]}
-
-    def judged(scores: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
-        return error("boxes", *({"s": scores(each)[None], **boxes} for each in (got, want)))
-
-    if softmax_of:
-        by_logits, by_scores = judged(lambda x: x), judged(lambda x: softmax(x)[:, :5])
-    else:
-        by_logits = judged(lambda x: x[:, :5])
-        by_scores = judged(lambda x: 1 / (1 + np.exp(-x[:, :5])))
-    assert 0.0 < by_scores < 1.0
-    assert pytest.approx(by_scores, abs=1e-5) == by_logits
-
-
-@pytest.mark.parametrize("layout", layouts(detector(range(6))))
-def test_boxes_are_found_in_every_layout(layout: str) -> None:
-    """Order says nothing; a class or a box that moved does, by the same figure in each layout."""
-    want = layouts(detector(range(6)))[layout]
-    assert 0.0 == error("boxes", layouts(detector([3, 0, 5, 4, 2, 1]))[layout], want)
-    moved = [
-        error(
-            "boxes", layouts(detector(range(6), move=2.0))[each], layouts(detector(range(6)))[each]
-        )
-        for each in (layout, "torchvision")
-    ]
-    assert 0.05 < moved[0]
-    assert pytest.approx(moved[1], abs=1e-5) == moved[0]
-    relabelled = detector(range(6))
-    relabelled["labels"][0] = 2
-    assert 0.1 < error("boxes", layouts(relabelled)[layout], want)
-
-
-def raw_head(*, old: bool, move: float = 0.0, count: int = 20) -> NDArray[np.float32]:
-    """Return the six boxes of `detector` in a head that has places for more."""
-    centred = layouts(detector(range(6), move=move))["centred"]
-    columns = [centred["b"][0], *([np.ones((6, 1))] if old else []), centred["s"][0]]
-    rows = np.concatenate(columns, -1).astype(np.float32)
-    rows = np.concatenate([rows, np.zeros((count - 6, rows.shape[1]), np.float32)])[None]
-    return rows if old else rows.swapaxes(1, 2)
-
-
-@pytest.mark.parametrize("old", [False, True])
-def test_a_raw_head_is_judged_as_its_boxes_are(old: bool) -> None:
-    """The figure is that of boxes of their own; another place is another box."""
-    want = raw_head(old=old)
-    moved = error("boxes", raw_head(old=old, move=2.0), want)
-    apart = [layouts(detector(range(6), move=move))["torchvision"] for move in (2.0, 0.0)]
-    assert pytest.approx(error("boxes", *apart), abs=1e-5) == moved
-    assert 0.0 == error("boxes", want, want)
-    assert 1.0 == error("boxes", np.roll(want, 6, axis=1 if old else 2), want)
-    assert error("boxes", want[:, 1:], want) == np.inf
-    with pytest.raises(UsageError, match="scores outside of 0 to 1"):
-        error("boxes", want, want * 2)
-
-
 ODD: Mapping[str, NDArray[Any]] = {
     "a scalar": np.array(0.5, np.float32),
     "nothing": np.zeros((0,), np.float32),
@@ -338,85 +192,6 @@ def test_refusals_are_one_line(
     assert 2 == main(["model.onnx", "--inputs", "inputs.npz", "--backend", "emulated", *said])
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("precision-bisect: ") and expected in line
-
-
-@pytest.mark.parametrize(
-    ("shape", "image", "axis"),
-    [
-        ((1, 21, 30, 30), None, 1),
-        ((1, 30, 30, 21), None, 3),
-        ((1, 21, 48, 64), None, 1),
-        ((1, 48, 64, 21), None, 3),
-        ((1, 21, 24, 32), None, None),
-        # More classes than pixels along a side.
-        ((1, 16, 20, 150), None, 3),
-        ((1, 150, 16, 20), None, 1),
-        # The sides are those of the sample's image, or the second axis is as likely.
-        ((1, 15, 10, 12), (40, 48), 1),
-        ((1, 10, 12, 15), (40, 48), 3),
-        ((1, 9, 9, 9), None, None),
-        ((1, 15, 12, 18), None, None),
-    ],
-)
-def test_classes_of_pixels_are_found(
-    shape: tuple[int, ...], image: tuple[int, int] | None, axis: int | None
-) -> None:
-    """Images of TensorFlow have their classes last: the other axis would compare nothing."""
-    scores = models.normal(*shape)
-    images = [image] if image else []
-    if axis is None:
-        with pytest.raises(UsageError, match="along the second or the last axis"):
-            fitted("top1", [{"y": scores}], images)
-        axis = 1
-        scores = softmax(scores.swapaxes(1, 3)).swapaxes(1, 3)
-    chosen = np.moveaxis(np.eye(shape[axis], dtype=np.float32)[scores.argmax(axis)], -1, axis)
-    top1 = fitted("top1", [{"y": scores}], images)
-    assert top1.judge([{"y": chosen}], [{"y": scores}]).error == 0
-    assert fitted("iou", [{"y": scores}], images).forms == {"y": axis}
-
-
-@pytest.mark.parametrize(("shape", "axis"), [((1, 4, 30), 1), ((1, 30, 4), 2), ((3, 9, 9), 1)])
-def test_probabilities_tell_their_axis(shape: tuple[int, ...], axis: int) -> None:
-    """Classes of times may lie before the times; scores that tell nothing have them last."""
-    scores = models.normal(*shape)
-    shares = softmax(scores.swapaxes(axis, -1)).swapaxes(axis, -1)
-    assert fitted("perplexity", [{"y": shares}]).forms == {"y": {"axis": axis, "shares": True}}
-    assert fitted("top1", [{"y": scores}]).forms == {"y": 2}
-
-
-@pytest.mark.parametrize("name", FITTING)
-def test_a_part_of_the_samples_is_judged_as_all_are(name: str) -> None:
-    """What an output is was read once: one sample that looks otherwise is judged by the same."""
-    blank = np.eye(9, dtype=np.float32)
-    odd = {
-        "boxes": np.concatenate([corners(1), [[1.5]]], -1, dtype=np.float32)[None],
-        "ctc": blank[[8, 8, 1, 8]][None].repeat(2, 0),
-        "iou": np.abs(models.normal(1, 6, 6, 6)),
-    }.get(name, FITTING[name][0])
-    whole = [{"y": each} for each in FITTING[name]]
-    got, want = [{"y": odd * np.float32(0.5)}], [{"y": odd}]
-    alone, among = (
-        fitted(name, whole).judge([*got, *same], [*want, *same]).error for same in ([], whole)
-    )
-    assert alone is not None and among is not None
-    assert (alone > 0) == (among > 0)
-
-
-def test_labels_and_scores_that_pass_through_are_judged_on_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy moves an input that is an output, too: labels are then no whole numbers any more."""
-    monkeypatch.chdir(tmp_path)
-    graph = "(float[20,4] x, float[20,2] more) => (float[20,6] dets) "
-    graph += "{ boxes = Mul(x, x) dets = Concat<axis=1>(boxes, more) }"
-    models.save(models.parse(graph), tmp_path)
-    scores, labels = np.linspace(0.2, 1, 20), np.arange(20) % 7 + 80
-    more = np.stack([scores, labels], -1, dtype=np.float32)
-    Path("inputs").mkdir()
-    for seed in range(4):
-        np.savez(f"inputs/{seed}.npz", x=np.sqrt(corners(20, seed)), more=more)
-    flags = ["--check", "boxes", "--tol", "0.05", "--backend", "emulated"]
-    assert 0 == main(["model.onnx", "--inputs", "inputs", *flags])
 
 
 def definitions(text: str) -> Counter[str]:

@@ -110,7 +110,7 @@ def test_two_runs_that_keep_alike_may_deploy_other_plans(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
         (tmp_path / name / RESULT_FILE).write_text(result.to_text(), encoding="utf-8")
         cells.append(dict(told_of(read_side(tmp_path / name)))["to deploy"])
-    assert ["0 layers in FP32, norms put together", "FP32", ""] == cells
+    assert ["norms put together, every layer in FP16", "FP32", ""] == cells
     comparison: Comparison = compare(read_side(tmp_path / "fused"), read_side(tmp_path / "fp32"))
     assert comparison.same
 
@@ -156,7 +156,7 @@ def test_fp32_that_engines_time_as_fast_is_deployed_only_where_it_is_the_choice(
 
 def test_a_result_s_line_says_what_to_deploy() -> None:
     """Who prints it in Python has no screen beside it."""
-    assert ", deploy norms put together, 0 layers in FP32, in " in str(FUSED)
+    assert ", deploy norms put together, every layer in FP16, in " in str(FUSED)
     assert ", deploy FP32, in " in str(FP32) and "deploy" not in str(RESULT)
 
 
@@ -167,7 +167,9 @@ def test_the_smallest_plan_is_deployed_however_slow_it_is() -> None:
     assert FP32.fp32_wins and not smallest.fp32_wins
     assert "MiB of weights" in told and "0.67 to 2 times as fast as FP32" in told
     heavy = replace(PLAN, time=0.1, weight_bytes=PLAN.high_weight_bytes)
-    assert replace(smallest, deploy=heavy).fp32_wins
+    heavier = replace(smallest, deploy=heavy)
+    assert heavier.fp32_wins and "weights take no more than" in to_deploy(heavier)
+    assert "as fast as" not in to_deploy(heavier)
 
 
 def test_what_is_built_is_called_what_the_files_hold() -> None:

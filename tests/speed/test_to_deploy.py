@@ -104,6 +104,11 @@ def test_what_leaves_the_house_is_the_plan_to_deploy(result: Result, model: Path
     fewest = export(model, result.out, None, {}, "fewest").folder
     assert result.out / "point-fewest" == fewest
     assert sorted(result.kept) == layers_in(fewest)
+    written = onnx.load(result.out / MIXED_MODEL).graph
+    assert result.deploy.casts == sum(node.op_type == "Cast" for node in written.node)
+    weights = [onnx.numpy_helper.to_array(tensor) for tensor in written.initializer]
+    floats = [array.nbytes for array in weights if array.dtype.kind == "f"]
+    assert result.deploy.weight_bytes == sum(floats) < result.deploy.high_weight_bytes
     session = onnxruntime.InferenceSession(result.out / MIXED_MODEL)
     for sample in samples():
         (got,) = session.run(None, sample)

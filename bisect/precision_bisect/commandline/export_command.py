@@ -99,7 +99,7 @@ def export(
         instead = wanted.point == DEPLOY and case.finished.result.fp32_wins
         return Exported(
             folder=folder.path,
-            plan=wanted.summary() + f"; FP32 is faster: deploy {wanted.by_name.name}" * instead,
+            plan=wanted.summary() + f"; FP32 is what to deploy: {wanted.by_name.name}" * instead,
             reasons={**reasons, **judging},
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(case, folder.path, wanted, judging),

@@ -24,7 +24,7 @@ from precision_bisect.exports.trtexec_names import (
 from precision_bisect.graphs.graph import operators, opset
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.types import shape_inputs
-from precision_bisect.runs.results.result import TrtexecMode
+from precision_bisect.runs.results.deployment import TrtexecMode
 from precision_bisect.runs.runfolder import FP32_MODEL, MIXED_MODEL, TRTEXEC_ENGINE
 
 _HEAD = """\

@@ -45,6 +45,7 @@ from precision_bisect.pipeline.judged_answer import (
     CUT_OFF,
     JudgedAnswer,
     asked_layers,
+    deploy_as_written,
     forecast_notes,
     is_cut_short,
     judged_answer,
@@ -52,7 +53,6 @@ from precision_bisect.pipeline.judged_answer import (
     loop_steps,
     low_share,
     timings,
-    told_of_deploy,
     without_verdict,
 )
 from precision_bisect.pipeline.made_files import deployed_with
@@ -330,7 +330,7 @@ def _deploy(run: _Ended) -> PlanToDeploy | None:
     if (deploy := run.ending.deploy) is None or (fewest := run.answer.plan) is None:
         return None
     form = run.fused.prepared if run.fused is not None and deploy.record.fused else None
-    return told_of_deploy(run.prepared, form, deploy, fewest)
+    return deploy_as_written(run.prepared, form, deploy, fewest)
 
 
 def _modules(run: _Ended) -> Mapping[str, str]:

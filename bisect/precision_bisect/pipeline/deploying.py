@@ -41,10 +41,15 @@ from precision_bisect.plan import Plan
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.results.chosen_point import ExportedPoint, kept_at
 from precision_bisect.runs.results.curve_of_result import CurveSection
-from precision_bisect.runs.results.deployment import Deployment, Recheck, SessionOptions
+from precision_bisect.runs.results.deployment import (
+    Deployment,
+    FilesSection,
+    Recheck,
+    SessionOptions,
+)
 from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.layer_costs import MATTERS, Costs
-from precision_bisect.runs.results.result import Diagnosis, FilesSection
+from precision_bisect.runs.results.result import Diagnosis
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
     ENGINE,

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from precision_bisect.errors import ModelError
 from precision_bisect.graphs.typed.as_written import casts_added, weight_bytes
-from precision_bisect.graphs.typed.rewrite import writer_of
+from precision_bisect.graphs.typed.rewrite import TypedWriter, writer_of
 from precision_bisect.judging.comparators.output_errors import together
 from precision_bisect.layer_table import LayerName, LayerTable, assigned
 from precision_bisect.pipeline.chart import largest_error, latency_of, paced
@@ -95,27 +96,34 @@ def low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
     return None
 
 
-def told_of_deploy(
+def deploy_as_written(
     file: Prepared, fused: Prepared | None, deploy: Deployable, fewest: Plan
 ) -> PlanToDeploy:
-    """Return the record of a plan to deploy, which may be of a `fused` form: with what runs low,
-    and what its file holds, beside those of the fewest layers and of every layer high."""
+    """Return the record of a plan to deploy, with what runs low and what its typed file holds.
+
+    Beside that stand the weights of the `fewest` layers and of every layer high. The plan may be
+    of a `fused` form, those are of the file. What cannot be written keeps its estimates.
+    """
     form = fused or file
     record = replace(deploy.record, low_share=low_share(form, deploy.plan))
-    with suppress(Exception):  # whatever cannot be written, estimates stand
-        writers = [
-            writer_of(run.case.model, run.case.pair, run.case.scales) for run in (form, file)
-        ]
-        typed = writers[0].write(deploy.plan)
-        sizes = [weight_bytes(writers[1].write(plan)) for plan in (fewest, file.everything)]
-        record = replace(
+    # Graphs with stubs, which hold no weights. The result is not lost for want of memory.
+    with suppress(ModelError, MemoryError):
+        own = _writer(form)
+        of_file = own if fused is None else _writer(file)
+        typed = own.write(deploy.plan)
+        return replace(
             record,
             casts=casts_added(typed),
             weight_bytes=weight_bytes(typed),
-            answer_weight_bytes=sizes[0],
-            high_weight_bytes=sizes[1],
+            answer_weight_bytes=weight_bytes(of_file.write(fewest)),
+            high_weight_bytes=weight_bytes(of_file.write(file.everything)),
         )
     return record
+
+
+def _writer(prepared: Prepared) -> TypedWriter:
+    case = prepared.case
+    return writer_of(case.model, case.pair, case.scales)
 
 
 def loop_steps(prepared: Prepared, driver: Driver, plan: Plan | None) -> LoopSteps | None:

@@ -3,8 +3,6 @@
 A ladder of types loads once and searches several times over the same.
 """
 
-import shlex
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from precision_bisect.backends.backend_plugin import backend_plugin
-from precision_bisect.errors import InputError, ModelError, UsageError, counted
+from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite
 from precision_bisect.graphs.graph import operators
@@ -47,7 +45,7 @@ from precision_bisect.judging.inputs.reference import (
     try_batch,
     with_fitting_size,
 )
-from precision_bisect.layer_table import Exclusion, Layer, LayerName
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.free_space import trim
 from precision_bisect.machine.threads import fitting, samples_at_once, usable
@@ -55,11 +53,16 @@ from precision_bisect.options import Options
 from precision_bisect.pipeline.foreign import ill_typed_remark
 from precision_bisect.pipeline.known_layers import Known, with_known
 from precision_bisect.pipeline.load_samples import load_samples, refuse_inputs
+from precision_bisect.pipeline.refusals import (
+    nothing_to_decide,
+    refuse_for_judge,
+    refuse_many,
+    refuse_sequences,
+)
 from precision_bisect.plugins import load_strategy
-from precision_bisect.protocols import Checked, Comparator, Sample, Strategy, WeighsSpeed
+from precision_bisect.protocols import Checked, Sample, Strategy, WeighsSpeed
 from precision_bisect.runs.monitoring.events import Observer, Warned
 from precision_bisect.search.case import Case, single_runs
-from precision_bisect.search.precision_curve import drawable
 from precision_bisect.search.sample_sets import (
     CHOSEN,
     SampleSets,
@@ -69,9 +72,6 @@ from precision_bisect.search.sample_sets import (
 )
 from precision_bisect.settings.sample_options import ENGINE_REFERENCE
 from precision_bisect.trial import SampleSet
-
-# So many reasons are told why a model has nothing to decide on, the most frequent.
-_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +133,13 @@ def load_run(
     use_custom_ops(options.engine.ort_custom_ops)
     original = load_model(options.model, apart=True).with_io_types(options.engine.io_types)
     original = _shared(original, work)
-    _refuse_sequences(original)
+    refuse_sequences(original)
     if not (original.table.candidates or layers_inside(original)):
-        raise _nothing_to_decide(options.model, original.table.layers)
+        raise nothing_to_decide(options.model, original.table.layers)
     classes = exact_outputs(options, original)
     comparator = choose_comparator(options, [output.name for output in original.outputs], classes)
     singly = judges_each(comparator)
-    _refuse_for_judge(options, comparator, each=singly)
+    refuse_for_judge(options, comparator, each=singly)
     if options.by == "module" and not original.table.modules:
         raise UsageError(
             f"--by module: the names in {options.model} tell no modules",
@@ -155,7 +155,7 @@ def load_run(
     # What is inside of Ifs, and what is fused, is known once samples have run.
     inner = options.take_branches or not original.table.candidates
     known_model = Known(original) if inner or options.fuse_norms else settled(original)
-    _refuse_many(options, strategy, len(known_model.model.table.candidates))
+    refuse_many(options, strategy, len(known_model.model.table.candidates))
     # What the judge decides by itself is said.
     for note in (exact_remark(comparator, classes), wide_remark(comparator, options)):
         if note:
@@ -170,7 +170,7 @@ def load_run(
     if inner and not options.fuse_norms:
         known_model = settled(model)
         model = known_model.model
-    _refuse_many(options, strategy, len(model.table.candidates))
+    refuse_many(options, strategy, len(model.table.candidates))
     given_outputs = _given_outputs(options, original, samples, work, loop)
     options, reference, without = _reference(
         options,
@@ -254,55 +254,6 @@ def _shared(model: Model, work: Path) -> Model:
         if not are_packed(len(model.proto.graph.node), total_bytes(model.weights)):
             return replace(model, weights=in_file(model.weights, work / "weights"))
     return model
-
-
-def _refuse_for_judge(options: Options, comparator: Comparator, *, each: bool) -> None:
-    """Raise UsageError for figures that the judge has not; `each` sample may have its own."""
-    if options.risk is not None and not each:
-        raise UsageError(
-            "--risk needs the error of each sample, and this check judges all of them together",
-            "leave it out, or choose a --metric",
-        )
-    if options.until != "answer" and not drawable(comparator.tolerance):
-        raise UsageError(
-            f"a run that ends with the {options.until} needs errors as figures and a tolerance "
-            "above zero",
-            "let the --check return a figure, or search for the answer",
-        )
-
-
-def _refuse_many(options: Options, strategy: Strategy, layers: int) -> None:
-    """Raise UsageError for more layers than the strategy takes."""
-    if strategy.largest is not None and layers > strategy.largest:
-        raise UsageError(
-            f"--strategy {strategy.name} takes at most {counted(strategy.largest, 'layer')}, "
-            f"{options.model} has {layers}",
-            "choose --strategy guided",
-        )
-
-
-def _refuse_sequences(model: Model) -> None:
-    """Raise ModelError for an input that is no tensor: neither engines nor files take one."""
-    for value in model.proto.graph.input:
-        kind = str(value.type.WhichOneof("value")).removesuffix("_type")
-        if kind in ("sequence", "map"):
-            raise ModelError(
-                f"input {value.name!r} is a {kind}, and only tensors are supported",
-                "export the model with one input for each tensor",
-            )
-
-
-def _nothing_to_decide(path: Path, layers: Sequence[Layer]) -> ModelError:
-    """Return the error for a model without FP32 layers: what its nodes are instead."""
-    counts = Counter(layer.exclusion for layer in layers if layer.exclusion)
-    reasons = [f"{reason} ({n})" for reason, n in counts.most_common(_REASONS)]
-    converted = counts.keys() & {Exclusion.QUANTIZATION, Exclusion.DOUBLE}
-    return ModelError(
-        f"{path} has no FP32 layers to decide on; its nodes: {', '.join(reasons) or 'none'}",
-        "give the FP32 model, not a converted one"
-        if converted
-        else f"`precision-bisect layers {shlex.quote(str(path))}` lists each with its reason",
-    )
 
 
 def _given_outputs(

@@ -188,8 +188,7 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
     if fresh and code in _ENDINGS:
         with suppress(RunFolderError):
             saved = read_saved(Path(job.run_folder))
-            result, plan = saved.result, saved.result.deploy
-            kept = len(result.kept) if saved.answered else None
+            kept = len(saved.result.kept) if saved.answered else None
             # An answer that ends with this code has failed a gate, which said so last.
             gated = saved.answered and code == ExitCode.NO_PLAN
             return replace(
@@ -198,7 +197,7 @@ def _outcome(job: Job, code: int, *, fresh: bool) -> Job:
                 message=_last_line(_printed(job)) if gated or saved.result.cut_short else "",
                 kept=kept,
                 candidates=saved.result.candidates,
-                deploy="" if plan is None else plan.words(result.high, fp32_wins=result.fp32_wins),
+                deploy=saved.result.to_deploy,
                 cut_short=saved.result.cut_short,
             )
     if code == ExitCode.INTERRUPTED:

@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from precision_bisect.explaining.advice.chosen_rows import chosen_rows
 from precision_bisect.explaining.advice.circumstances import (
     builder_warnings,
-    chosen_rows,
     never_reached,
     quantized_beside,
 )

@@ -91,15 +91,11 @@ def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = Tr
     arrays = [array for array, _ in seen]
     if labels and all(array.dtype.kind != "f" for array in arrays):
         return "labels"
-    ranks = {array.ndim for array in arrays}
-    axes = [
-        axis
-        for axis in ((ranks.pop() - 1, 1) if ranks in ({3}, {4}) else (-1,))
-        if all(a.dtype.kind == "f" and a.ndim and a.shape[axis] >= least for a in arrays)
-    ]
-    if not axes:
-        why = f"has no scores of {least} classes or more along an axis"
+    why = f"has no scores of {least} classes or more along an axis"
+    if not all(array.dtype.kind == "f" and array.ndim for array in arrays):
         raise DoesNotFit(name, arrays[0], why)
+    ranks = {array.ndim for array in arrays}
+    axes = [ranks.pop() - 1, 1] if ranks in ({3}, {4}) else [-1]
     # Images may be of several sizes, their classes are as many.
     alike = [axis for axis in axes if len({array.shape[axis] for array in arrays}) == 1]
     axes = alike or axes
@@ -109,14 +105,19 @@ def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = Tr
         lambda axis: all(size and _scaled(_sides(array, axis), size) for array, size in seen),
         lambda axis: longest[axis] == 1,
         lambda axis: all(longest[axis] * _NEARER < longest[o] for o in axes if o != axis),
+        # Not before: the columns of an image would be taken for its few classes.
+        lambda axis: all(array.shape[axis] >= least for array in arrays),
+        lambda axis: arrays[0].ndim == 3 and axis == axes[0],
     ]
     for test in tests:
         fitting = [axis for axis in axes if test(axis)] if len(axes) > 1 else axes
         if len(fitting) == 1:
-            return fitting[0]
-    if arrays[0].ndim == 3:
-        return axes[0]
-    raise DoesNotFit(name, arrays[0], "has its classes along the second or the last axis")
+            break
+    else:
+        raise DoesNotFit(name, arrays[0], "has its classes along the second or the last axis")
+    if any(array.shape[fitting[0]] < least for array in arrays):
+        raise DoesNotFit(name, arrays[0], why)
+    return fitting[0]
 
 
 def _sides(array: Any, axis: int) -> Any:

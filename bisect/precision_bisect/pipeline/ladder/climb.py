@@ -29,13 +29,8 @@ from precision_bisect.machine.stopping import Stopped, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.early_end import end_early
-from precision_bisect.pipeline.ladder.ladder_answer import (
-    Climbed,
-    Composition,
-    Floor,
-    RungSearch,
-    conclude_ladder,
-)
+from precision_bisect.pipeline.ladder.composition import Composition, Floor
+from precision_bisect.pipeline.ladder.ladder_answer import Climbed, RungSearch, conclude_ladder
 from precision_bisect.pipeline.loading import Loaded, load_run
 from precision_bisect.pipeline.made_files import keep_made
 from precision_bisect.pipeline.prepare import Prepared, assemble

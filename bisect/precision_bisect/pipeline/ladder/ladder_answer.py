@@ -1,13 +1,12 @@
 """The searches of a ladder, step by step, put together as one result with its reasons."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign
-from precision_bisect.graphs.load import Model
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.layer_table import LayerName, assigned
 from precision_bisect.machine.stopping import Stopped, until
@@ -17,8 +16,9 @@ from precision_bisect.pipeline.evaluators import reopened
 from precision_bisect.pipeline.explanation import Answer, explained_in_time
 from precision_bisect.pipeline.half_floats import fp32_search
 from precision_bisect.pipeline.judged_answer import asked_layers
+from precision_bisect.pipeline.ladder.composition import Composition, Floor
 from precision_bisect.pipeline.prepare import Prepared
-from precision_bisect.precisions import Form, Pair, PrecisionName, pairs_of
+from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Comparator
 from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.monitoring.events import Observer
@@ -30,59 +30,6 @@ from precision_bisect.runs.runfolder import DIAGNOSIS, RESULT, RunFolder
 from precision_bisect.search.budget import Budget
 from precision_bisect.search.driver import Driver
 from precision_bisect.trial import SampleSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """The level of each layer: the place of its type in the ladder, 0 for the lowest.
-
-    Rung i is the search between levels i and i + 1.
-    """
-
-    ladder: Sequence[PrecisionName]
-    levels: Mapping[LayerName, int]
-
-    @classmethod
-    def at_top(cls, ladder: Sequence[PrecisionName], names: Sequence[LayerName]) -> "Composition":
-        """Return the composition of these layers in which each has the highest type."""
-        return cls(ladder=tuple(ladder), levels=dict.fromkeys(names, len(ladder) - 1))
-
-    def pair(self, rung: int) -> Pair:
-        return pairs_of(self.ladder)[rung]
-
-    def form(self, level: int) -> Form:
-        """Return how layers of a level compute: 8-bit ones store their outputs one level up."""
-        # The highest level belongs to the last rung, as its upper side.
-        rung = self.pair(min(level, len(self.ladder) - 2))
-        return rung.low_form if level < len(self.ladder) - 1 else rung.high_form
-
-    def at(self, level: int) -> tuple[LayerName, ...]:
-        """Return the layers of a level, in network order."""
-        return tuple(name for name, own in self.levels.items() if own == level)
-
-    def on_rung(self, model: Model, rung: int) -> Model:
-        """Return the model whose candidates are only the layers that the rung decides on.
-
-        These are the layers in the upper type of the rung; all others are fixed as they are.
-        """
-        table = model.table
-        for level in range(len(self.ladder)):
-            if level != rung + 1:
-                table = table.on_rung(frozenset(self.at(level)), self.form(level))
-        return replace(model, table=table)
-
-    def lowered(self, names: Collection[LayerName]) -> "Composition":
-        """Return the composition with these layers one level down."""
-        levels = {name: level - (name in names) for name, level in self.levels.items()}
-        return replace(self, levels=levels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The lowest level that a layer has a form for, and why there is none below."""
-
-    level: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 """How an answer is deployed: what opens the exported model, and what the last check made of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypeAlias
 
 from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
+TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken", "differs"]
 
 
@@ -84,3 +85,21 @@ class Deployment(SessionOptions):
         return (
             f"the first {self.samples} of {self.samples_total} samples are stored for the target"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSection:
+    """What became of the files for deployment.
+
+    `export_point` is the point of the curve that they hold, None if none was written.
+    `layer_precisions` is trtexec's string, else its reason says why there is none, as `no_command`
+    does for each way of trtexec.sh that has no command. `tf32_on` tells whether what stays FP32
+    has TF32 in them.
+    """
+
+    export_point: str | None = None
+    layer_precisions: str | None = None
+    layer_precisions_reason: str | None
+    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
+    deployment: Deployment | None = None
+    tf32_on: bool = False

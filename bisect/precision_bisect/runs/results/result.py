@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -16,7 +16,7 @@ from precision_bisect.runs.results.advised import Advised
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.curve_of_result import CurveSection, NonMonotone, Plot
-from precision_bisect.runs.results.deployment import Deployment, Recheck
+from precision_bisect.runs.results.deployment import FilesSection, Recheck
 from precision_bisect.runs.results.endings import EXIT_CODES, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.file_types import Fp32Search, InterfaceCost
 from precision_bisect.runs.results.fused_form import FusedForm
@@ -38,7 +38,6 @@ from precision_bisect.settings.targets import TargetChoice, TargetName
 from precision_bisect.trial import Figure, LayerHonour, OutputError, Stability
 
 RESULT_SCHEMA: Literal[1] = 1
-TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
 HARDLY = 0.9
 """Share of the candidates above which keeping them gains little: only words depend on it."""
 
@@ -159,24 +158,6 @@ class AnswerSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilesSection:
-    """What became of the files for deployment.
-
-    `export_point` is the point of the curve that they hold, None if none was written.
-    `layer_precisions` is trtexec's string, else its reason says why there is none, as `no_command`
-    does for each way of trtexec.sh that has no command. `tf32_on` tells whether what stays FP32
-    has TF32 in them.
-    """
-
-    export_point: str | None = None
-    layer_precisions: str | None = None
-    layer_precisions_reason: str | None
-    no_command: Mapping[TrtexecMode, str] = field(default_factory=dict)
-    deployment: Deployment | None = None
-    tf32_on: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class EffortSection:
     """What a run has cost; `unresolved` counts trials without a verdict, by their status."""
 
@@ -232,8 +213,7 @@ class Result(
     def __post_init__(self) -> None:
         object.__setattr__(self, "kept_fraction", len(self.kept) / max(self.candidates, 1))
         if self.deploy is not None and self.high == "fp32":
-            smallest = self.options.get("objective") == "smallest"
-            wins = self.deploy.loses_to_fp32(self.tf32, smallest=smallest)
+            wins = self.deploy.loses_to_fp32(self.tf32, smallest=self.smallest)
             object.__setattr__(self, "fp32_wins", wins)
 
     def module_of(self, layer: str) -> str:
@@ -252,10 +232,22 @@ class Result(
         return {diagnosis.layer: diagnosis for diagnosis in self.diagnosis}
 
     @property
+    def smallest(self) -> bool:
+        """Whether the plan to deploy was chosen by its weights, not by its time."""
+        return self.options.get("objective") == "smallest"
+
+    @property
     def deploys_fewest(self) -> bool:
         """Whether the plan to deploy is the answer, as where no other was looked for."""
         plan = self.deploy
         return plan is None or ({*plan.kept} == {*self.kept} and not plan.fused)
+
+    @property
+    def to_deploy(self) -> str:
+        """What to deploy in few words, "" where no plan was looked for."""
+        if self.deploy is None:
+            return ""
+        return self.deploy.words(self.low, self.high, fp32_wins=self.fp32_wins)
 
     @property
     def deploys_fused(self) -> bool:
@@ -352,7 +344,7 @@ class Result(
         if self.error is not None:
             text += f", error {self.error_range}"
         if self.deploy is not None:
-            text += f", deploy {self.deploy.words(self.high, fp32_wins=self.fp32_wins)}"
+            text += f", deploy {self.to_deploy}"
         if self.refuted is not None:
             text = f"{MIXED_MODEL} must not be used: {printable(self.refuted.message)}; {text}"
         if self.inputs is not None and self.inputs.synthetic:

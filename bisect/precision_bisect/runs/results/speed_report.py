@@ -123,11 +123,12 @@ class PlanToDeploy:
         correlation = RANK_CORRELATION if self.estimated else None
         object.__setattr__(self, "rank_correlation", correlation)
 
-    def words(self, high: str, *, fp32_wins: bool = False) -> str:
+    def words(self, low: str, high: str, *, fp32_wins: bool = False) -> str:
         """Return what to deploy in few words: what the plan keeps in the high type, or FP32."""
         if fp32_wins:
             return high.upper()
         kept = f"{counted(len(self.kept), 'layer')} in {high.upper()}"
+        kept = kept if self.kept else f"every layer in {low.upper()}"
         return f"norms put together, {kept}" if self.fused else kept
 
     def fp32_gain(self, tf32: WithTf32 | None) -> float:
