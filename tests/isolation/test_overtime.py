@@ -22,10 +22,11 @@ import tiny
 from effort import nightly
 from models import load_text
 from patience import PATIENCE_S
+from precision_bisect.commandline.main import main
 from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
 from precision_bisect.judging.inputs.input_files import read_samples
-from precision_bisect.machine import stopping
+from precision_bisect.machine import interrupts, stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
@@ -84,6 +85,24 @@ def took(folder: Path, patch: pytest.MonkeyPatch, most_s: float | None) -> float
         prepared, ignore, Budget(max_time_s=most_s, clock=clock), RunFolder(options.folder)
     )
     return clock.seconds
+
+
+def test_a_command_that_python_calls_begins_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `--max-time` is its own, however old the process is, as that of a notebook."""
+    model = tiny.write_with_samples(tmp_path)
+    monkeypatch.setattr(interrupts, "_command_begun", time.monotonic() - 1e6)
+    words = [
+        str(model),
+        "--inputs",
+        str(tmp_path / "inputs.npz"),
+        "--tol",
+        "1e-2",
+        "--threads",
+        "1",
+    ]
+    assert 0 == main([*words, "--max-time", "10000s", "--out", str(tmp_path / "run")])
 
 
 def test_what_ends_a_run_is_not_ended_by_the_clock(tmp_path: Path) -> None:

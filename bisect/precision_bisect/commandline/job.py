@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from precision_bisect.commandline.internal_errors import complain, internal_errors
 from precision_bisect.errors import ExitCode, PrecisionBisectError
-from precision_bisect.machine.interrupts import COMMAND_BEGUN
+from precision_bisect.machine.interrupts import command_begun
 from precision_bisect.machine.stopping import turn_away
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
@@ -94,7 +94,7 @@ def search(parsed: Namespace, options: Options) -> int:
         with commands_stopped(github=parsed.github), report, internal_errors(options.folder):
             from precision_bisect.api import run
 
-            result = run(options, watched, begun=COMMAND_BEGUN)
+            result = run(options, watched, begun=command_begun())
             if finished is not None:
                 last.callback(_call, finished, options.folder / RESULT)
             if result.layers_total and (trouble := leave_page(options.folder)):

@@ -28,6 +28,7 @@ from precision_bisect.commandline.internal_errors import complain, internal_erro
 from precision_bisect.commandline.job import TOO_EARLY, search
 from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.machine.forked import copies_allowed
+from precision_bisect.machine.interrupts import begin_command
 from precision_bisect.machine.stopping import turn_away
 from precision_bisect.search.workers import still_working
 
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from precision_bisect.commandline.completion import answer
 
         answer()
+    if argv is not None:
+        begin_command()
     _open_missing_streams()
     _let_print_all()
     # Only the command line's own process has no threads but ours.

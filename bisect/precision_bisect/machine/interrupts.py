@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-COMMAND_BEGUN = time.monotonic()
-"""When this process began, by its clock: a command counts what it has to import."""
+# When this process began: its own command counts what it has to import.
+_command_begun = time.monotonic()
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
@@ -20,6 +20,17 @@ _LONGEST_S = 10.0
 _AGAIN_S = 0.02
 _held: dict[int, Handler] = {}
 _held_since = 0.0
+
+
+def command_begun() -> float:
+    """Return when the latest command began, by `time.monotonic`."""
+    return _command_begun
+
+
+def begin_command() -> None:
+    """Have a command begin now: one that Python calls, in a process that may be old."""
+    global _command_begun
+    _command_begun = time.monotonic()
 
 
 def answer_between_imports(answer: Handler, number: int, frame: FrameType | None) -> None:
