@@ -1,9 +1,11 @@
 """Signals that no wait notices: those that come just before it, or to another thread.
 
 The main thread alone answers signals, once it runs again. One that another thread receives wakes
-it as little as one that comes between its last step and the wait.
+it as little as one that comes between its last step and the wait. And signals that were answered:
+they end nothing that begins later.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +21,8 @@ import pytest
 
 from patience import PATIENCE_S, wait_until
 from precision_bisect.commandline.batch import job_process
+from precision_bisect.machine import stopping
+from precision_bisect.machine.stopping import stoppable, stopped_by_signals
 from precision_bisect.machine.threads import awaited
 from precision_bisect.plan import Plan
 from precision_bisect.search.in_flight import InFlight
@@ -96,3 +100,46 @@ def test_a_batch_that_waits_for_a_job_answers(left_s: float | None) -> None:
             job_process.wait(child, left_s)
         assert child.poll() is None
         child.kill()
+
+
+def test_a_signal_ends_nothing_that_begins_after_its_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who ends a run in a notebook and starts another one has that go on past the grace."""
+    monkeypatch.setattr(stopping, "GRACE_S", 0.2)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt), stopped_by_signals():
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    stopped = threading.Event()
+    with stoppable(stopped.set):
+        assert not stopped.wait(1)
+
+
+def test_what_a_search_leaves_at_work_ends_after_the_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that another thread began inside it is stopped, though the search is left."""
+    monkeypatch.setattr(stopping, "GRACE_S", 0.2)
+    begun, stopped = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with stoppable(stopped.set):
+            begun.set()
+            stopped.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=call)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt), stopped_by_signals():
+            thread.start()
+            begun.wait(PATIENCE_S)
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, former)
+    thread.join()
+    assert stopped.is_set()

@@ -266,29 +266,43 @@ def stopped_by_signals() -> Iterator[None]:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     former = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    threading.Thread(target=_listen, args=(ours,), daemon=True).start()
+    block = _Block()
+    threading.Thread(target=_listen, args=(ours, block), daemon=True).start()
     try:
         yield
     finally:
+        block.left = time.monotonic()
         signal.set_wakeup_fd(former, warn_on_full_buffer=False)
         os.close(theirs)
 
 
-def _listen(pipe: int) -> None:
+@dataclass(eq=False, slots=True)
+class _Block:
+    """A block whose calls signals stop, and when it was left: what begins later is not its."""
+
+    left: float = math.inf
+
+    def stop(self, of: int | None = None) -> None:
+        """Stop its calls, or those of a thread."""
+        _LIMITS.stop(
+            lambda call: call.begun <= self.left and of in (None, call.thread), "interrupted"
+        )
+
+
+def _listen(pipe: int, block: _Block) -> None:
     """Answer signals until the other end of the pipe is closed."""
     main, heard = threading.main_thread().ident, 0
     while numbers := os.read(pipe, 1):
         if numbers[0] not in (signal.SIGINT, signal.SIGTERM):
             continue
         heard += 1
-        _LIMITS.stop(lambda call: call.thread == main, "interrupted")
+        block.stop(main)
         # Who asks twice does not wait for calls of other threads.
         if heard > 1:
-            _LIMITS.stop(lambda _: True, "interrupted")
+            block.stop()
         else:
             # A call of another thread may be near its end, and its trial worth keeping.
-            others = (lambda _: True, "interrupted")
-            timer = threading.Timer(GRACE_S, _LIMITS.stop, others)
+            timer = threading.Timer(GRACE_S, block.stop)
             timer.daemon = True
             timer.start()
     with suppress(OSError):
