@@ -89,16 +89,20 @@ def cut(graph: SwitchedGraph, model: Model, *, bare: bool = False) -> Iterator[S
     edges = [0, *wiring.narrow(count, declared), len(wiring.nodes)]
     if len(edges) <= FEWEST_SEGMENTS:
         return
-    spans = [_Span.between(wiring, start, end) for start, end in pairwise(edges)]
+    spans = [
+        _Span.between(wiring, cuts, crossing)
+        for cuts, crossing in zip(pairwise(edges), pairwise(wiring.crossing(edges)), strict=True)
+    ]
     segment_bytes = sum(
         graph.weights[name].nbytes for span in spans for name in span.read & graph.weights.keys()
     )
     whole = total_bytes(graph.weights)
     # Weights that several segments read are held once for each.
     if segment_bytes <= (1 + REPEATED_WEIGHTS) * whole:
+        parts = _Parts(graph)
         for span in spans:
             if span.outputs:
-                yield _segment(graph, wiring, declared, span, bare=bare)
+                yield _segment(parts, wiring, declared, span, bare=bare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,16 @@ class _Span:
     carried: frozenset[str]
 
     @classmethod
-    def between(cls, wiring: Wiring, start: int, end: int) -> "_Span":
-        """Take the nodes from `start` to before `end`, and light ones before that they need."""
+    def between(
+        cls, wiring: Wiring, cuts: tuple[int, int], crossing: tuple[set[str], set[str]]
+    ) -> "_Span":
+        """Take the nodes between two cuts, and light ones before that they need.
+
+        `crossing` has the tensors that cross each of the two.
+        """
         look_at_clock()
-        available = wiring.crossing(start)
-        needed = wiring.crossing(end) | wiring.outputs
+        (start, end), (available, later) = cuts, crossing
+        needed = later | wiring.outputs
         outputs = sorted(name for name in needed if start <= wiring.maker[name] < end)
         nodes = wiring.within(outputs, available)
         read = set[str]().union(*(wiring.reads[i] for i in nodes))
@@ -124,12 +133,32 @@ class _Span:
         return cls(nodes, read, available & read, outputs, carried)
 
 
+class _Parts:
+    """What segments take of a switched graph, by name: a walk for each would be quadratic."""
+
+    def __init__(self, graph: SwitchedGraph) -> None:
+        self.graph = graph
+        self.nbytes = total_bytes(graph.weights)
+        self._flags = {Flags.name(i): i for i in range(len(graph.switches.layers))}
+        self._initializers = list(graph.proto.graph.initializer)
+        self._places = {tensor.name: i for i, tensor in enumerate(self._initializers)}
+
+    def flags(self, read: set[str]) -> list[int]:
+        """Return the numbers of the flags among these names, in order."""
+        return sorted(self._flags[name] for name in read & self._flags.keys())
+
+    def initializers(self, read: set[str]) -> list[onnx.TensorProto]:
+        """Return the initializers of these names, in the order of the graph."""
+        places = sorted(self._places[name] for name in read & self._places.keys())
+        return [self._initializers[place] for place in places]
+
+
 def _segment(
-    graph: SwitchedGraph, wiring: Wiring, declared: Declared, span: _Span, *, bare: bool
+    parts: _Parts, wiring: Wiring, declared: Declared, span: _Span, *, bare: bool
 ) -> Segment:
     look_at_clock()
-    source, read = graph.proto, span.read
-    flags = [i for i in range(len(graph.switches.layers)) if Flags.name(i) in read]
+    graph, read = parts.graph, span.read
+    source, flags = graph.proto, parts.flags(read)
     part = onnx.GraphProto(name=source.graph.name)
     if flags:
         part.node.append(split_flags(FLAGS_INPUT, [Flags.name(i) for i in flags], opset(source)))
@@ -141,15 +170,15 @@ def _segment(
     )
     outputs = {value.name: value for value in source.graph.output}
     part.output.extend(outputs.get(name) or declared.value(name) for name in span.outputs)
-    part.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
+    part.initializer.extend(parts.initializers(read))
     proto = onnx.ModelProto(ir_version=source.ir_version, graph=part)
     proto.opset_import.extend(source.opset_import)
-    weights = {name: array for name, array in graph.weights.items() if name in read}
+    names = (tensor.name for tensor in part.initializer)
+    weights = {name: graph.weights[name] for name in names if name in graph.weights}
     # Weights are packed if those of the whole graph would be: otherwise results could differ.
-    nbytes = total_bytes(graph.weights)
-    checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=nbytes)
+    checked = replace(check(proto, weights), nodes=len(source.graph.node), nbytes=parts.nbytes)
     off = None
-    if flags and nbytes <= OFF_BYTES and not bare:
+    if flags and parts.nbytes <= OFF_BYTES and not bare:
         fixed = with_fixed_edges(proto, declared, {Flags.name(i): False for i in flags})
         off = replace(checked, text=fixed.SerializeToString())
     return Segment(checked, np.array(flags, np.int64), span.carried, off, bare)

@@ -1,5 +1,6 @@
 """Who makes and who reads the tensors of a switched graph, and where few of them cross."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -71,13 +72,15 @@ class Wiring:
                 positions.append(int(near[np.lexsort((off[near], crossing[near]))[0]]))
         return sorted({*positions})
 
-    def crossing(self, position: int) -> set[str]:
-        """Return the tensors that cross a cut."""
-        return {
-            name
-            for name, end in self._last.items()
-            if self.maker[name] < position <= end and not self.light[self.maker[name]]
-        }
+    def crossing(self, positions: Sequence[int]) -> list[set[str]]:
+        """Return the tensors that cross the cuts at these positions, which ascend."""
+        crossing: list[set[str]] = [set() for _ in positions]
+        for name, end in self._last.items():
+            start = self.maker[name]
+            if not self.light[start]:
+                for place in range(bisect_right(positions, start), bisect_right(positions, end)):
+                    crossing[place].add(name)
+        return crossing
 
     def within(self, wanted: Sequence[str], available: set[str]) -> list[int]:
         """Return the nodes, in order, that compute the `wanted` tensors from `available` ones."""
