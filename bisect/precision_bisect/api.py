@@ -19,6 +19,7 @@ from precision_bisect.errors import (
     UsageError,
     errors_of_inputs,
     in_words,
+    ran_out,
     shortened,
 )
 from precision_bisect.layer_table import Layer
@@ -244,10 +245,11 @@ def _errors_in_python() -> Iterator[None]:
         if error.further:
             error.add_note(error.further)
         raise
-    except MemoryError as error:
-        hint = "give it more, or fewer and smaller samples"
-        raise UsageError("the memory ran out", hint) from error
-    except OSError as error:
+    except (MemoryError, RuntimeError, OSError) as error:
+        if lack := ran_out(error):
+            raise lack from error
+        if not isinstance(error, OSError):
+            raise
         # No file has to do with it where the system has no more descriptors or processes.
         if error.filename is None:
             raise UsageError(in_words(error), "mend that, then go on with resume=True") from error

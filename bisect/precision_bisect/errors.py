@@ -4,6 +4,7 @@ Every error says in one line what happened and, in `hint`, what to do about it; 
 prints both and never a traceback for one of these.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
@@ -125,6 +126,32 @@ def shortened(text: str, most: int = 120) -> str:
     """Return a library's text on one line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+_TOO_LITTLE = {
+    errno.EMFILE: ("too many open files", "allow more, such as ulimit -n 1024"),
+    errno.ENFILE: ("too many open files on this machine", "end what holds them"),
+    errno.EAGAIN: ("no more processes or threads may be started", "allow more (ulimit -u)"),
+    errno.ENOMEM: (
+        "the memory ran out",
+        "give it more, such as ulimit -v unlimited, or fewer and smaller samples",
+    ),
+}
+
+
+def ran_out(error: BaseException) -> UsageError | None:
+    """Return what a process has too little of as an error that says so; None for other errors.
+
+    A stream that takes nothing more at the moment lacks nothing of that kind.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and said_by(error) == "can't start new thread":
+        number = errno.EAGAIN
+    elif isinstance(error, BlockingIOError) and hasattr(error, "characters_written"):
+        number = None
+    return UsageError(*_TOO_LITTLE[number]) if number in _TOO_LITTLE else None
 
 
 RAISED_BY_OTHERS = (Exception, SystemExit, GeneratorExit)

@@ -207,8 +207,19 @@ def test_a_deaf_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ready = tmp_path / "ready"
     with subprocess.Popen([sys.executable, "-c", DEAF, ready]) as child:
         wait_for(child, ready.exists)
-        job_process.wait(child, 0.1)
+        job_process.wait(child, iter((0.1, 0.0)).__next__)
         assert -signal.SIGKILL == child.returncode
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        job_process.wait(child, 30.0)
+        job_process.wait(child, lambda: 30.0)
         assert 0 == child.returncode
+
+
+def test_the_end_of_a_batch_follows_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that slept, or whose clock went ahead, is past the time that was told."""
+    monkeypatch.setattr(job_process, "_LOOK_S", 0.01)
+    clock = iter([9000.0, 9000.0, -3600.0])
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import time; time.sleep({PATIENCE_S})"]
+    ) as child:
+        assert job_process.wait(child, clock.__next__)
+        assert -signal.SIGTERM == child.returncode

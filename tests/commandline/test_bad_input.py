@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
+from precision_bisect.api import _errors_in_python
 from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
@@ -198,13 +199,40 @@ def test_lost_output_is_one_line(work: Path) -> None:
     assert 0 == subprocess.run(shell, shell=True, stdout=subprocess.DEVNULL).returncode
 
 
-def test_too_few_open_files_are_no_internal_error() -> None:
-    """Whatever cannot be opened: the limit of the process is what to raise."""
-    with (
-        pytest.raises(UsageError, match=r"Too many open files"),
-        internal_errors(),
-    ):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "numpy/ma/__init__.py")
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "numpy/ma/__init__.py"), "ulimit -n"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "ulimit -u"),
+        (MemoryError(), "ulimit -v"),
+    ],
+)
+def test_what_a_process_may_not_have_is_no_internal_error(error: Exception, says: str) -> None:
+    """Whoever wants it: the limit of the process is what to raise."""
+    with pytest.raises(UsageError, match=says), internal_errors():
+        raise error
+    with pytest.raises(UsageError, match=says), _errors_in_python():
+        raise error
+
+
+@pytest.mark.parametrize("name", ["in.npz", "in.npy", "in.json"])
+def test_samples_of_others_are_no_damaged_ones(
+    work: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What this user may not read is whole: nothing has to be saved again."""
+    file(name, b"")(work)
+    # To root every file is readable.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert 2 == main(["model.onnx", "--inputs", name])
+    assert f"cannot read {name}: Permission denied; see who may read it" in capfd.readouterr().err
+
+
+def test_a_stream_that_takes_no_more_lacks_no_processes() -> None:
+    """Standard output may be a pipe that does not wait, whose reader is slow."""
+    stuck = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), 0)
+    with pytest.raises(BlockingIOError), internal_errors():
+        raise stuck
 
 
 def test_what_a_users_script_prints_does_not_break_json(

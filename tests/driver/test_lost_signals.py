@@ -5,6 +5,7 @@ it as little as one that comes between its last step and the wait. And signals t
 they end nothing that begins later.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -91,13 +92,13 @@ def test_calls_side_by_side_answer() -> None:
         held.set()
 
 
-@pytest.mark.parametrize("left_s", [None, LONG_S])
-def test_a_batch_that_waits_for_a_job_answers(left_s: float | None) -> None:
+@pytest.mark.parametrize("left_s", [math.inf, LONG_S])
+def test_a_batch_that_waits_for_a_job_answers(left_s: float) -> None:
     """Whether the job has an end to keep or not."""
     sleeps = [sys.executable, "-c", f"import time; time.sleep({LONG_S})"]
     with subprocess.Popen(sleeps) as child:
         with interrupted_elsewhere(job_process.wait), pytest.raises(KeyboardInterrupt):
-            job_process.wait(child, left_s)
+            job_process.wait(child, lambda: left_s)
         assert child.poll() is None
         child.kill()
 

@@ -17,6 +17,7 @@ from precision_bisect.errors import (
     PrecisionBisectError,
     UsageError,
     printable,
+    ran_out,
     shortened,
 )
 from precision_bisect.machine.user_scripts import first_line
@@ -35,8 +36,6 @@ def tell(line: str) -> None:
         sys.stderr.write(f"{printable(line)}\n")
 
 
-# What says that a process, or the system, may have no more files open.
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 # What is wrong with the path itself, whatever is done with it.
 _UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -46,24 +45,21 @@ def internal_errors(run: Path | None = None) -> Iterator[None]:
     """Have what nobody expects become an InternalError, its traceback in the logs of the run.
 
     Where there is no run, or no room, the traceback is a temporary file. What cannot be printed is
-    no error of this package, and passes. A path that no system takes is a UsageError, as memory
-    is that has run out.
+    no error of this package, and passes. A path that no system takes is a UsageError, as is
+    what has run out: memory, open files, processes.
     """
     try:
         yield
     except (PrecisionBisectError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
+        if lack := ran_out(error):
+            raise lack from error
         if isinstance(error, OSError) and error.filename is None:  # a stream has no name
             raise
-        if isinstance(error, OSError) and error.errno in _TOO_MANY:
-            raise UsageError(f"{error.strerror}", "allow more, such as ulimit -n 1024") from error
         if isinstance(error, OSError) and error.errno in _UNUSABLE:
             name = shortened(str(error.filename))
             raise UsageError(f"{name}: {error.strerror}", "choose another path") from error
-        if isinstance(error, MemoryError):
-            hint = "give it more, such as ulimit -v unlimited, or fewer and smaller samples"
-            raise UsageError("the memory ran out", hint) from error
         path = _written(error, None if run is None or not is_run(run) else run)
         raise InternalError(
             f"internal error: {type(error).__name__}: {first_line(error)}",

@@ -4,7 +4,6 @@
 standard library are imported before a command really starts.
 """
 
-import errno
 import os
 import shlex
 import sys
@@ -136,11 +135,6 @@ def _output_failed(error: OSError) -> int:
     turn_away(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return ExitCode.OK
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        complain(
-            f"{error.strerror}; raise the limit of them (ulimit -n), then go on with --resume"
-        )
-        return ExitCode.USAGE
     complain(f"cannot write the output: {error.strerror}; what was found is in the run folder")
     return ExitCode.USAGE
 

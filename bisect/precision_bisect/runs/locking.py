@@ -116,11 +116,13 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             # Where a run left no more than what was made for it, the note alone tells whose it is.
-            if not self._claim.strange(self._path):
-                with suppress(OSError):
-                    (self._path / OWNER).unlink(missing_ok=True)
-            self._lock.release()
-            self._lock = None
+            try:
+                if not self._claim.strange(self._path):
+                    with suppress(OSError):
+                        (self._path / OWNER).unlink(missing_ok=True)
+            finally:  # a second Ctrl-C may come here, and the process may search again
+                self._lock.release()
+                self._lock = None
 
     def open(self, *, overwrite: bool, rungs: bool) -> RunFolder:
         """Take the folder and return it; with `overwrite` what runs have left is removed.

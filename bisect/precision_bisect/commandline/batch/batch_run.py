@@ -4,6 +4,7 @@ A job is begun with --resume, which begins a run or goes on with it, so a batch 
 any point goes on where it was. `batch.json` says that a job runs before its process exists.
 """
 
+import math
 import re
 import shlex
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -60,7 +62,7 @@ def checked(batch: Batch, places: Sequence[str | None], stop: Stop) -> Batch:
 
     def check(job: Job) -> Job:
         is_known = job.finished or stop.asked
-        return job if is_known else check_job(job, base, _left_s(batch), stop)
+        return job if is_known else check_job(job, base, partial(_left_s, batch), stop)
 
     return replace(batch, jobs=[*side_by_side(check, batch.jobs, len(places))])
 
@@ -127,19 +129,18 @@ def _run_all(
 
     def attend(number: int) -> None:
         job, here = batch.jobs[number], f"[{number + 1}/{len(batch.jobs)}]"
-        left_s = _left_s(batch)
         if job.finished:
             show(f"{job}; not run again")
         elif job.status == JobState.FAILED:
             show(str(job))
-        elif left_s is not None and left_s <= 0:
+        elif _left_s(batch) <= 0:
             say(f"{here} {job.name}: the time is up; it is left for --resume")
         elif not stop.asked:
             gpu = free.get()
             say(f"{here} {job.name} begins; its output goes to {job.log}")
             try:
                 note(number, replace(job, status=JobState.RUNNING, message=""))
-                note(number, run_job(job, base, left_s, stop, gpu))
+                note(number, run_job(job, base, partial(_left_s, batch), stop, gpu))
             finally:  # who waits for a place must not wait for ever
                 free.put(gpu)
             show(str(batch.jobs[number]))
@@ -161,10 +162,10 @@ def _save(batch: Batch, folder: RunFolder, say: Callable[[str], None]) -> None:
         say(f"Warning: {error.one_line()}")
 
 
-def _left_s(batch: Batch) -> float | None:
-    """Return the seconds until the limit by the clock on the wall, None for no limit."""
+def _left_s(batch: Batch) -> float:
+    """Return the seconds until the limit by the clock on the wall, infinity for no limit."""
     if batch.until is None:
-        return None
+        return math.inf
     return datetime.fromisoformat(batch.until).timestamp() - time.time()
 
 

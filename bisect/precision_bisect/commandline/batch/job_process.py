@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
@@ -30,12 +30,14 @@ from precision_bisect.runs.runfolder import RESULT
 _PR_SET_PDEATHSIG = 1
 JOB_GRACE_S = 60.0
 """How long a job may take to end after each request, before the next, harder one."""
-# With a limit `Popen.wait` looks up now and then, so that no signal goes unnoticed.
-_NO_LIMIT_S = 1e9
+# So that no signal goes unnoticed, nor a clock that was set, or a machine that slept.
+_LOOK_S = 10.0
 # Bytes of a log in which its last line is looked for.
 _TAIL = 4096
 _PROMPT = "$ precision-bisect "
 _CHECK = "precision_bisect.commandline.batch.job_check"
+Left: TypeAlias = Callable[[], float]
+"""Tells how many seconds are left by the clock on the wall; infinity without a limit."""
 OTHER_MODEL = 10
 """What `job_check` ends with where the run folder holds a run of another model."""
 _ENDINGS = frozenset(ExitCode) - {ExitCode.USAGE, ExitCode.NOT_OBSERVABLE}
@@ -62,8 +64,8 @@ class Stop(AnswersSignals):
             self.say("interrupted; waiting for what runs to end with its best so far")
 
 
-def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | None) -> Job:
-    """Run a job in the folder `base`, for so many seconds at most; return how it ended.
+def run_job(job: Job, base: Path, left_s: Left, stop: Stop, gpu: str | None) -> Job:
+    """Run a job in the folder `base` until no time is left; return how it ended.
 
     It sees no other GPU than the one that is given, if any.
     """
@@ -81,19 +83,19 @@ def run_job(job: Job, base: Path, left_s: float | None, stop: Stop, gpu: str | N
     return replace(ended, cut_short=cut_short or ended.cut_short, seconds=seconds)
 
 
-def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
+def check_job(job: Job, base: Path, left_s: Left, stop: Stop) -> Job:
     """Read a job's model and samples; return the job, which has failed where that fails.
 
     Its status also tells a run folder that holds a run of another model. Nothing is known where
     the time is up, and after an interrupt; what else ends it the job tells.
     """
-    begun, code, output = time.monotonic(), 0, b""
+    code, output = 0, b""
     with TemporaryFile() as printed, suppress(OSError):
         words, nowhere = job.command[2:], subprocess.DEVNULL
         child = _process(_CHECK, words, base, stdout=printed, stderr=nowhere)
         _attend(child, left_s, stop)
         code, output = child.returncode, _tail(printed)
-    ended = stop.asked or (left_s is not None and time.monotonic() - begun >= left_s)
+    ended = stop.asked or left_s() <= 0
     if code == OTHER_MODEL and not ended:
         return replace(job, status=JobState.OTHER_MODEL)
     if ended or not (code < 0 or code == ExitCode.USAGE):
@@ -101,7 +103,7 @@ def check_job(job: Job, base: Path, left_s: float | None, stop: Stop) -> Job:
     return replace(job, status=JobState.FAILED, exit_code=code, message=_why(output, code))
 
 
-def _attend(child: "subprocess.Popen[bytes]", left_s: float | None, stop: Stop) -> bool:
+def _attend(child: "subprocess.Popen[bytes]", left_s: Left, stop: Stop) -> bool:
     """Wait for a process's end, and have interrupts reach it; tell whether it was asked to end."""
     stop.children.add(child)
     if stop.asked:
@@ -154,17 +156,20 @@ def _ends_with(batch: int) -> Callable[[], None]:
     return ask
 
 
-def wait(child: "subprocess.Popen[bytes]", left_s: float | None) -> bool:
-    """Wait for a job's end; after `left_s` seconds it is asked to, twice, and then killed.
+def wait(child: "subprocess.Popen[bytes]", left_s: Left) -> bool:
+    """Wait for a job's end; once no time is left it is asked to, twice, and then killed.
 
     Tells whether it was asked.
     """
-    first_s = _NO_LIMIT_S if left_s is None else left_s
-    for requests, limit_s in enumerate((first_s, JOB_GRACE_S, JOB_GRACE_S)):
+    while (left := left_s()) > 0:
         with suppress(subprocess.TimeoutExpired):
-            child.wait(limit_s)
-            return requests > 0
+            child.wait(min(left, _LOOK_S))
+            return False
+    for _ in range(2):
         child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(JOB_GRACE_S)
+            return True
     child.kill()
     child.wait()
     return True

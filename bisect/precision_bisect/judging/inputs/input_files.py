@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -209,7 +210,7 @@ def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
             sample = {
                 name: archive[name] if name in wanted else np.empty(0) for name in archive.files
             }
-    except Stopped:
+    except (InputError, Stopped):
         raise
     except Exception as error:  # zip, zlib, numpy and the system each raise their own
         # What is no archive numpy takes for a pickle, and advises to load it.
@@ -228,7 +229,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
         _check_size(path)
         with path.open("rb") as stream:
             array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    except Stopped:
+    except (InputError, Stopped):
         raise
     except Exception as error:  # as above
         raise InputError(
@@ -238,8 +239,14 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 
 def _check_size(path: Path) -> None:
-    """Raise OSError for what is no plain file, or does not fit into memory."""
+    """Raise OSError for what is no plain file, or does not fit into memory.
+
+    Raises InputError for a file that this user may not read.
+    """
     _refuse_too_large(plain_size(path))
+    if not os.access(path, os.R_OK):
+        why = os.strerror(errno.EACCES)
+        raise InputError(f"cannot read {path}: {why}", "see who may read it")
 
 
 def _refuse_too_large(nbytes: int) -> None:
@@ -255,6 +262,8 @@ def _read_polygraphy_json(path: Path, input_names: list[str]) -> list[Sample]:
         try:
             _check_size(path)
             feeds = load_json(str(path))
+        except InputError:
+            raise
         except (Exception, SystemExit) as error:  # anything can be wrong with a foreign JSON file
             raise InputError(
                 f"cannot read {path}: {first_line(error)}",
@@ -305,7 +314,7 @@ def _checked_sample(feed: Any, path: Path) -> Sample:
             str(name): np.asarray(array.load() if hasattr(array, "load") else array)
             for name, array in feed.items()
         }
-    except Stopped:
+    except (InputError, Stopped):
         raise
     except Exception as error:  # foreign array types raise what they like
         raise InputError(

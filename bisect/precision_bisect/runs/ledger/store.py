@@ -259,5 +259,5 @@ def _unusable(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> RunFolde
     return RunFolderError(
         f"cannot use the ledger {path}: {error}",
         "check that the folder is writable, has free space, and that no limit of file sizes "
-        "(ulimit -f) holds, then go on with --resume",
+        "or open files (ulimit -f, -n) holds, then go on with --resume",
     )
