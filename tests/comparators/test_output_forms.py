@@ -24,6 +24,10 @@ from precision_bisect.errors import UsageError
         ((1, 10, 12, 15), (40, 48), 3),
         ((1, 9, 9, 9), None, None),
         ((1, 15, 12, 18), None, None),
+        # A recognizer's characters before or behind the places of its line.
+        ((1, 37, 1, 80), None, None),
+        ((1, 37, 1, 80), (48, 320), None),
+        ((1, 15, 1, 10), (32, 320), 1),
     ],
 )
 def test_classes_of_pixels_are_found(

@@ -216,6 +216,24 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     both_ends(model, {"x": normal(2)})
 
 
+def test_defaults_of_local_functions_count(tmp_path: Path) -> None:
+    """onnx's inliner drops what refers to a default: another model would be searched."""
+    text = """<ir_version: 9, opset_import: ["": 17, "local": 1]>
+        g (float[2] x, bool c) => (float[2] y) {
+            a = local.outer(x)
+            y = If(c) <then_branch = t () => (float[2] b) { b = local.act(a) },
+                       else_branch = e () => (float[2] d) { d = local.act<slope = 0.75>(a) }> }
+        <domain: "local", opset_import: ["": 17, "local": 1]> outer (p) => (q) {
+            q = local.act(p) }
+        <domain: "local", opset_import: ["": 17]> act <slope: float = 0.5> (p) => (q) {
+            q = LeakyRelu<alpha: float = @slope>(p) }"""
+    model = load_model(save(onnx.parser.parse_model(text), tmp_path))
+    for taken, expected in ((True, -0.25), (False, -0.375)):
+        feed = {"x": np.array([-1, 4], np.float32), "c": np.array(taken)}
+        (outputs,) = reference_outputs(model, [feed])
+        np.testing.assert_array_equal(outputs["y"], np.array([expected, 4], np.float32))
+
+
 def test_quantized_models(tmp_path: Path) -> None:
     """Q/DQ nodes keep their types, and the layer between them is switched."""
     model = load_text(
@@ -327,6 +345,27 @@ def test_sparse_initializers_are_weights(tmp_path: Path) -> None:
     )
     np.testing.assert_allclose(reference["y"], [[2.0001, 1.0001]] * 2, rtol=1e-6)
     np.testing.assert_array_equal(lowest["y"], [[2, 1]] * 2)
+
+
+def test_sparse_constants_are_weights(tmp_path: Path) -> None:
+    """ONNX Runtime gives a sparse constant as no array, and TensorRT does not read one."""
+    proto = parse(
+        "(float[2,3] x) => (float[2,2] y) { w = Constant<value_int = 1>() y = MatMul(x, w) }"
+    )
+    values = numpy_helper.from_array(np.array([1.0001, 2.0001], np.float32), "w")
+    places = numpy_helper.from_array(np.array([[0, 1], [2, 0]], np.int64), "places")
+    attribute = proto.graph.node[0].attribute[0]
+    attribute.CopyFrom(
+        helper.make_attribute("sparse_value", helper.make_sparse_tensor(values, places, [3, 2]))
+    )
+    model = load_model(save(proto, tmp_path))
+    reference, lowest = both_ends(model, {"x": np.ones((2, 3), np.float32)})
+    np.testing.assert_allclose(reference["y"], [[2.0001, 1.0001]] * 2, rtol=1e-6)
+    np.testing.assert_array_equal(lowest["y"], [[2, 1]] * 2)
+    typed = TypedWriter(model, Pair(low="fp16", high="fp32")).write(keeping(model)).proto
+    assert not any(
+        a.HasField("sparse_tensor") for node in typed.graph.node for a in node.attribute
+    )
 
 
 def test_unused_weights_are_left_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import models
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, reference_outputs
@@ -266,6 +267,26 @@ def test_the_emulator_draws_again_by_its_factors(tmp_path: Path) -> None:
         for _ in range(8)
     ]
     assert len(set(draws)) > 1
+
+
+def test_no_factor_is_on_an_index(tmp_path: Path) -> None:
+    """Rows and columns, computed in floats, are exact in FP32: nothing rounds there."""
+    proto = models.parse(
+        """(int64[n] ids) => (float[n] y) <float wide = {64}> {
+            f = Cast<to = 1>(ids) d = Div(f, wide) row = Floor(d) begin = Mul(row, wide)
+            column = Sub(f, begin) i = Cast<to = 7>(row) j = Cast<to = 7>(column)
+            a = Gather(table, i) b = Gather(table, j) y = Add(a, b) }"""
+    )
+    table = {"table": np.arange(64, dtype=np.float32)}
+    model = load_model(models.save(models.with_weights(proto, table), tmp_path))
+    layers = len(model.table.candidates)
+    feed: Sample = {"ids": np.array([64, 128, 4032, 4095])}
+    (expected,) = reference_outputs(model, [feed])
+    factors = np.full(layers, 1 - 1e-6, np.float32)
+    emulator = EmulatedBackend(model, factors=True)
+    found = emulator.evaluate(Plan.all_high(layers), {**feed, FACTORS: factors})
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
+    assert (found["y"] != expected["y"]).any()
 
 
 def test_the_reference_of_a_copy_is_plain_onnx_runtimes(tmp_path: Path) -> None:

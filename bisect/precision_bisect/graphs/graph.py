@@ -86,6 +86,13 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from all_graphs(inner)
 
 
+def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of the local functions, and those inside them."""
+    for outer in (*model.graph.node, *(node for body in model.functions for node in body.node)):
+        yield outer
+        yield from inner_nodes(outer)
+
+
 def operators(graph: onnx.GraphProto) -> set[str]:
     """Return the ONNX operators that the graph and every graph inside it use."""
     nodes = (node for inner in all_graphs(graph) for node in inner.node)

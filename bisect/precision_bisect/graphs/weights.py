@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import all_graphs, copied, refill
+from precision_bisect.graphs.graph import all_graphs, copied, every_node, refill
 from precision_bisect.graphs.soundness import refuse_segments
 from precision_bisect.machine.plain_files import too_large
 
@@ -59,7 +59,7 @@ def take_weights(model: onnx.ModelProto, folder: Path) -> Weights:
     for tensor in nested:
         if _is_external(tensor):
             _read_in(tensor, folder)
-    _densify(model.graph)
+    _densify(model)
     for tensor in model.graph.initializer:
         if _is_external(tensor) and _dtype(tensor) is None:
             _read_in(tensor, folder)
@@ -278,23 +278,31 @@ def _read_in(tensor: onnx.TensorProto, folder: Path) -> None:
     del tensor.external_data[:]
 
 
-def _densify(graph: onnx.GraphProto) -> None:
-    """Turn sparse initializers, flat or by coordinates, into ordinary ones."""
-    for sparse in graph.sparse_initializer:
-        values = onnx.numpy_helper.to_array(sparse.values)
-        places = onnx.numpy_helper.to_array(sparse.indices)
-        # The array, its bytes in the graph, and the copy that keeps them.
-        if trouble := too_large(3 * math.prod(sparse.dims) * values.dtype.itemsize):
-            raise ModelError(
-                f"the sparse weight {sparse.values.name!r} takes {trouble}",
-                "export it with ordinary weights, or on a machine with more memory",
-            )
-        dense = np.zeros(tuple(sparse.dims), values.dtype)
-        dense[np.unravel_index(places, dense.shape) if places.ndim == 1 else tuple(places.T)] = (
-            values
-        )
-        graph.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
+def _densify(model: onnx.ModelProto) -> None:
+    """Turn sparse initializers and constants, flat or by coordinates, into ordinary ones."""
+    graph = model.graph
+    graph.initializer.extend(map(_dense, graph.sparse_initializer))
     del graph.sparse_initializer[:]
+    for node in every_node(model):
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("sparse_tensor"):
+                dense = _dense(attribute.sparse_tensor)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Return a sparse tensor as an ordinary one. Raises ModelError where it takes too much."""
+    values = onnx.numpy_helper.to_array(sparse.values)
+    places = onnx.numpy_helper.to_array(sparse.indices)
+    # The array, its bytes in the graph, and the copy that keeps them.
+    if trouble := too_large(3 * math.prod(sparse.dims) * values.dtype.itemsize):
+        raise ModelError(
+            f"the sparse weight {sparse.values.name!r} takes {trouble}",
+            "export it with ordinary weights, or on a machine with more memory",
+        )
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    dense[np.unravel_index(places, dense.shape) if places.ndim == 1 else tuple(places.T)] = values
+    return onnx.numpy_helper.from_array(dense, sparse.values.name)
 
 
 def _nested_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -12,7 +12,14 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from precision_bisect.graphs.graph import all_graphs, copied, inferred, opset, refill
+from precision_bisect.graphs.graph import (
+    all_graphs,
+    copied,
+    every_node,
+    inferred,
+    opset,
+    refill,
+)
 from precision_bisect.settings.targets import written_out
 
 _DOMAIN = "written_out"
@@ -56,6 +63,25 @@ def with_functions(proto: onnx.ModelProto, operators: Container[str]) -> onnx.Mo
     written.functions.extend(functions)
     written.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return written
+
+
+def write_defaults(proto: onnx.ModelProto) -> None:
+    """Give calls of local functions the defaults that they leave out, in place.
+
+    `onnx.inliner` forgets a function's own defaults: an attribute that refers to one is dropped,
+    and the operator's default counts instead (onnx 1.23).
+    """
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions if f.attribute_proto}
+    if not functions:
+        return
+    for node in every_node(proto):
+        function = functions.get((node.domain, node.op_type, node.overload))
+        present = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(
+            default
+            for default in (function.attribute_proto if function else ())
+            if default.name not in present
+        )
 
 
 def _types(proto: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:

@@ -46,6 +46,7 @@ from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.quantization.calibration import OPERANDS
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import INLINE_BYTES, Weights, drop_unused
+from precision_bisect.graphs.whole_numbers import whole_numbers
 from precision_bisect.judging.inputs.copies import FACTORS
 from precision_bisect.layer_table import LayerForms, LayerName, forms_of
 from precision_bisect.machine.stopping import look_at_clock
@@ -351,17 +352,19 @@ def take_factors(proto: onnx.ModelProto, model: Model, raw: Mapping[str, str]) -
     """Give the graph the input FACTORS, shape (layers,), and multiply each layer's outputs by it.
 
     Inputs that are all integers cannot be changed a little; a factor of 1 +- 1e-6 on each layer,
-    before its value is rounded, does the same to rounding: another draw of it.
+    before its value is rounded, does the same to rounding: another draw of it. Not so where
+    integers are computed from integers: an index of 127 is exact in FP32, whatever the engine.
     `raw` has the name of each output before it is stored, by its name in the model.
     """
     graph = proto.graph
     index = {name: i for i, name in enumerate(model.table.names)}
+    exact = frozenset.intersection(*whole_numbers(model))
     layer_of = {
         raw.get(output, output): index[LayerName(node.name)]
         for node in model.proto.graph.node
         if LayerName(node.name) in index
         for output in node.output
-        if model.elem_types.get(output) == _FLOAT
+        if model.elem_types.get(output) == _FLOAT and output not in exact
     }
     factors = [f"precision_bisect/factor/{i}" for i in range(len(index))]
     nodes = []

@@ -20,7 +20,6 @@ from precision_bisect.explaining.diagnosis.holding import (
     held_in,
     magnified,
     read_low,
-    whole_numbers,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, LoweredLayer, see_harms
 from precision_bisect.explaining.diagnosis.instrument import (
@@ -37,6 +36,7 @@ from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES, QUANTIZED
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.types import infer_elem_types
 from precision_bisect.graphs.weights import LARGE_BYTES, total_bytes
+from precision_bisect.graphs.whole_numbers import whole_numbers
 from precision_bisect.layer_table import LayerName
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Backend
@@ -122,7 +122,7 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     between, small_between = _between(question, instrument, () if brief else nodes)
     spread = births(instrument.view, watched.broken)
     broken = {birth.layer for birth in spread if birth.output is not None}
-    counts, small, layers = whole_numbers(model), magnified(model), []
+    counts, small, layers = frozenset[str]().union(*whole_numbers(model)), magnified(model), []
     for node in nodes:
         lowered, read = alone.get(node.name), read_low(node, pair)
         names_by_kind = {

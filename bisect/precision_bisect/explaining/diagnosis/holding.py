@@ -1,7 +1,7 @@
 """Which tensors of a layer its low form changes, what holds them, and figures on their values."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -200,20 +200,9 @@ _FLOAT = onnx.TensorProto.FLOAT
 # The axis of the first operand along which products are summed. Channels along it share a scale.
 _CHANNELS = {"Conv": 1, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}
 
-# Arithmetic of indices, as exporters write `//` and `%` in floats, and of positions.
-_COUNTING = frozenset(
-    ("Abs", "Add", "Ceil", "Div", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "Round", "Sub")
-) | {"CumSum", "Range", "ReduceSum", "Where"}
 # Operators whose result is large, or far from right, where this operand is small.
 _MAGNIFYING = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 _LIMITING = frozenset(("Abs", "Clip", "Max", "Neg"))
-_CASTS = frozenset(("Cast", "CastLike"))
-# Without those of 8 bits, which images have: they lose no digits.
-_INTEGERS = frozenset(
-    onnx.TensorProto.DataType.Value(f"{sign}INT{bits}")
-    for sign in ("", "U")
-    for bits in (16, 32, 64)
-)
 
 
 def read_low(node: onnx.NodeProto, pair: Pair) -> list[str]:
@@ -284,29 +273,6 @@ def constants_of(
         magnitudes[name] = Magnitudes()
         magnitudes[name].add(array.astype(np.float32, copy=False), low_type)
     return magnitudes
-
-
-def whole_numbers(model: Model) -> frozenset[str]:
-    """Return the FP32 tensors that arithmetic leads to from integers, or to integers from."""
-    nodes = [
-        node
-        for node in model.proto.graph.node
-        if node.op_type in _COUNTING | _CASTS or is_follower(node)
-    ]
-    came, went = set[str](), set[str]()
-
-    def integers(node: onnx.NodeProto, names: Iterable[str]) -> bool:
-        return node.op_type in _CASTS and any(model.elem_types.get(n) in _INTEGERS for n in names)
-
-    for node in nodes:
-        if not came.isdisjoint(node.input) or integers(node, node.input):
-            came.update(node.output)
-    # Backwards in network order, one pass reaches all that leads to an integer.
-    for node in reversed(nodes):
-        if not went.isdisjoint(node.output) or integers(node, node.output):
-            went.update(node.input)
-    floats = {n for n, kind in model.elem_types.items() if kind == onnx.TensorProto.FLOAT}
-    return frozenset(floats & (came | went))
 
 
 def magnified(model: Model) -> frozenset[str]:

@@ -86,7 +86,8 @@ def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = Tr
     """Return the axis of the classes: the second or the last; "labels" for whole numbers.
 
     It is what probabilities sum to 1 along; in images what leaves the sides of the sample's
-    image, sides that are equal, or sides that are nearer to each other; elsewhere the last.
+    image, sides that are equal, or of more than one row those nearer to each other; elsewhere
+    the last.
     """
     arrays = [array for array, _ in seen]
     if labels and all(array.dtype.kind != "f" for array in arrays):
@@ -99,12 +100,16 @@ def _class_form(name: str, seen: list[Any], least: int = 2, *, labels: bool = Tr
     # Images may be of several sizes, their classes are as many.
     alike = [axis for axis in axes if len({array.shape[axis] for array in arrays}) == 1]
     axes = alike or axes
+    line = any(array.ndim == 4 and array.shape[2] == 1 for array in arrays)
     longest = {axis: max(_length(*_sides(array, axis)) for array in arrays) for axis in axes}
     tests: list[Callable[[int], bool]] = [
         lambda axis: all(_are_shares(array, axis) for array in arrays),
         lambda axis: all(size and _scaled(_sides(array, axis), size) for array, size in seen),
         lambda axis: longest[axis] == 1,
-        lambda axis: all(longest[axis] * _NEARER < longest[o] for o in axes if o != axis),
+        # A line of places has no shape that tells it from a line of classes.
+        lambda axis: (
+            not line and all(longest[axis] * _NEARER < longest[o] for o in axes if o != axis)
+        ),
         # Not before: the columns of an image would be taken for its few classes.
         lambda axis: all(array.shape[axis] >= least for array in arrays),
         lambda axis: arrays[0].ndim == 3 and axis == axes[0],
