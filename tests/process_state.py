@@ -10,8 +10,8 @@ from typing import Any
 
 from patience import PATIENCE_S
 
-MAY_CHANGE = frozenset({"PYTEST_CURRENT_TEST", "ORT_DISABLE_TELEMETRY"})
-"""Variables in which pytest says where it is, and that are set as ONNX Runtime is imported."""
+MAY_CHANGE = frozenset({"PYTEST_CURRENT_TEST", "ORT_DISABLE_TELEMETRY", "TORCHINDUCTOR_CACHE_DIR"})
+"""Where pytest says which test it is at, and what the import of a library sets for good."""
 
 
 def process_state() -> Mapping[str, Any]:
@@ -21,7 +21,7 @@ def process_state() -> Mapping[str, Any]:
     return {
         "timer of signals": signal.getitimer(signal.ITIMER_REAL),
         "folder": Path.cwd(),
-        "folder of temporary files": tempfile.tempdir,
+        "folder of temporary files": tempfile.gettempdir(),
         "mask of new files": mask,
         **{f"handler of {name}": handler for name, handler in handlers.items()},
         **{
