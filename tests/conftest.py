@@ -5,6 +5,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from precision_bisect.backends.tensorrt.flavour import Flavour, load_flavour
 from precision_bisect.errors import PluginError
+from process_state import changes_since, process_state, threads_left
 
 # How long an example takes says more of what else the machine is doing. By day the examples are
 # always the same, so that a failure is one of the change; others are drawn each night, and one
@@ -61,6 +64,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not (nightly or models" not in config.getoption("markexpr") or collection_path.is_dir():
         return None
     return b"\npytestmark = pytest.mark.models\n" in collection_path.read_bytes() or None
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing() -> Iterator[None]:
+    """Fail the test that leaves its process changed or at work, and not one that comes later."""
+    before, threads = process_state(), threading.enumerate()
+    yield
+    assert {} == changes_since(before)
+    assert [] == threads_left(threads)
 
 
 @pytest.fixture

@@ -54,9 +54,14 @@ class Fleet:
     @property
     def address(self) -> str:
         """The scheduler's address."""
-        wait_until(self._file.exists)
-        wait_until(lambda: bool(self._file.read_text()))
-        return str(json.loads(self._file.read_text())["address"])
+        wait_until(self._written_address)
+        return self._written_address()
+
+    def _written_address(self) -> str:
+        """Return what the scheduler's file says, "" until it is whole."""
+        with contextlib.suppress(OSError, ValueError):
+            return str(json.loads(self._file.read_text())["address"])
+        return ""
 
     def worker(self, name: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
         """Start a worker of one thread, without a nanny that would start it again."""

@@ -186,22 +186,38 @@ def _board(home: Path, name: str) -> Board:
     # An account without a password is locked, which sshd refuses even with a key.
     made = ["useradd", "-M", "-d", "/", "-s", "/bin/sh", "-p", "*", user]
     subprocess.run(made, check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
     tools = home / f"{name}-bin"
     write_tool(tools)
-    conf = home / f"{name}.conf"
-    conf.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {home / 'host_key'}\n"
+    sshd, port = _begin_sshd(
+        home / f"{name}.conf",
+        f"ListenAddress 127.0.0.1\nHostKey {home / 'host_key'}\n"
         f"AuthorizedKeysFile {home / 'key.pub'}\nStrictModes no\nUsePAM no\n"
-        f"PasswordAuthentication no\nPidFile none\nSetEnv PATH={tools}:/usr/bin:/bin\n"
+        f"PasswordAuthentication no\nPidFile none\nSetEnv PATH={tools}:/usr/bin:/bin\n",
     )
+    return Board(name=name, user=user, tools=tools, port=port, sshd=sshd)
+
+
+def _begin_sshd(conf: Path, settings: str) -> tuple["subprocess.Popen[bytes]", int]:
+    """Return an sshd that listens, and its port: another one where a process took it meanwhile."""
     assert _SSHD is not None
-    sshd = subprocess.Popen([_SSHD, "-D", "-f", conf], stderr=subprocess.DEVNULL)
-    board = Board(name=name, user=user, tools=tools, port=port, sshd=sshd)
-    wait_until(lambda: _listens(port))
-    return board
+    for _ in range(5):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        conf.write_text(f"Port {port}\n{settings}")
+        sshd = subprocess.Popen([_SSHD, "-D", "-f", conf], stderr=subprocess.DEVNULL)
+        wait_until(partial(_listens_or_ended, sshd))
+        if sshd.poll() is None:
+            return sshd, port
+    raise AssertionError(f"sshd ends with {sshd.returncode}")
+
+
+def _listens_or_ended(sshd: "subprocess.Popen[bytes]") -> bool:
+    with suppress(psutil.Error):
+        connections = psutil.Process(sshd.pid).net_connections()
+        if any(psutil.CONN_LISTEN == each.status for each in connections):
+            return True
+    return sshd.poll() is not None
 
 
 def write_tool(folder: Path, begins: str = "") -> None:
@@ -216,9 +232,3 @@ def write_tool(folder: Path, begins: str = "") -> None:
         f'exec {_python()} {TESTS / "fake_trtexec.py"} "$@"\n'
     )
     script.chmod(0o755)
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False

@@ -81,7 +81,13 @@ def load_data():
     print("I said nothing")
     yield {{"x": np.full((1, 8), 0.5, np.float32)}}
 """
-HANGS = "pathlib.Path(__file__).with_name('calls').write_text(f'{os.getpid()}'); time.sleep(600)"
+HANGS = """
+    calls = pathlib.Path(__file__).with_name('calls')
+    written = calls.with_suffix('.part')
+    written.write_text(f'{os.getpid()}')
+    written.rename(calls)
+    time.sleep(600)
+"""
 
 Write = Callable[[str], Path]
 Command = Callable[..., Sequence[str]]

@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +102,22 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_folder_is_enough(searched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def verified(searched: Path) -> dict[str, Any]:
+    """Return what was found in the engine of its answer, which lies in the folder, too."""
+    with redirect_stdout(StringIO()) as printed:
+        main(["verify", str(searched), "--json"])
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found
+
+
+def test_a_run_folder_is_enough(
+    searched: Path, verified: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Folder, result.json, and model with plan are one; what is found is kept, and reported."""
     code, found = asked(capsys, searched)
-    assert 0 == code == found["exit_code"]
+    assert (0, verified) == (code, found)
+    assert 0 == found["exit_code"]
     assert tiny.KEPT == [entry["layer"] for entry in found["layers"]]
     assert found == json.loads((searched / VERIFIED).read_text())
     assert "Datatype: Half" in (searched / VERIFIED_ENGINE).read_text()
@@ -129,15 +144,16 @@ def test_an_input_that_gives_a_shape_has_the_values_of_the_samples(
     assert "Dimensions: [-1,-1]" in (run / VERIFIED_ENGINE).read_text()
 
 
-def test_a_report_knows_only_what_was_seen_of_its_own_answer(searched: Path) -> None:
+def test_a_report_knows_only_what_was_seen_of_its_own_answer(
+    searched: Path, verified: dict[str, Any], tmp_path: Path
+) -> None:
     """After another answer, or with a file that is none, nothing was looked into."""
-    asked_before = (searched / VERIFIED).read_text()
-    for text in (json.dumps({**json.loads(asked_before), "kept": []}), "{}", "["):
-        (searched / VERIFIED).write_text(text)
-        answer = view_of(read_source(searched), searched)["answer"]
+    run = Path(shutil.copytree(searched, tmp_path / "run"))
+    for text in (json.dumps({**verified, "kept": []}), "{}", "["):
+        (run / VERIFIED).write_text(text)
+        answer = view_of(read_source(run), run)["answer"]
         assert (None, "") == (answer["honoured"], answer["seen"])
-    assert read_or_none(Verification, searched / VERIFIED) is None
-    (searched / VERIFIED).write_text(asked_before)
+    assert read_or_none(Verification, run / VERIFIED) is None
 
 
 def test_a_run_that_moved_finds_its_model_beside_it(

@@ -1,10 +1,11 @@
 """Layers that are high or low by order: in every plan, on every way to an answer."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import ladder_model
 import precision_bisect
 from effort import examples
-from models import parse, save
+from models import loaded, parse, save
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
@@ -34,7 +35,7 @@ from precision_bisect.runs.ledger.ledger_reader import read_ledger
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Asked, Result
 from precision_bisect.runs.runfolder import LAYER_PRECISIONS, LEDGER, MIXED_MODEL
-from precision_bisect.trial import Kind
+from precision_bisect.trial import Kind, Trial
 from random_graphs import random_models
 from tiny import KEPT, search, write_model
 
@@ -48,17 +49,16 @@ TOLERANCE = 0.02
 PAIR = Pair(low="fp16", high="fp32")
 
 
-@cache
-def model() -> Path:
-    """Return the model, written once."""
-    return save(parse(BODY), Path(mkdtemp()))
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of `BODY`."""
+    return save(parse(BODY), tmp_path_factory.mktemp("model"))
 
 
 @cache
 def errors() -> dict[int, float]:
     """Return the error of each plan by its mask, as the emulator without any order has it."""
-    loaded = load_model(model())
-    backend, high = EmulatedBackend(loaded), Plan.all_high(len(NAMES))
+    backend, high = EmulatedBackend(loaded(parse(BODY))), Plan.all_high(len(NAMES))
     reference = backend.evaluate(high, FEED[0])["y"].astype(np.float64)
     found = {}
     for mask in range(1 << len(NAMES)):
@@ -78,10 +78,13 @@ def least(keep: Plan, low: Plan) -> Plan | None:
     )
 
 
-def find(out: Path, **options: Any) -> Result:
-    """Search the model of `BODY`."""
+def find(model: Path, **options: Any) -> tuple[Result, Sequence[Trial]]:
+    """Search a model; return the result and the trials, of which no file stays."""
     settings = {"tol": TOLERANCE, "copies": 0, "threads": 1, **options}
-    return precision_bisect.find(model(), inputs=FEED, out=out, overwrite=True, **settings)
+    with TemporaryDirectory() as folder:
+        out = Path(folder, "run")
+        result = precision_bisect.find(model, inputs=FEED, out=out, **settings)
+        return result, read_ledger(out / LEDGER).own
 
 
 def places(layers: Any) -> Plan:
@@ -97,23 +100,22 @@ PATTERNS = st.sets(
 @given(keep=PATTERNS, low=PATTERNS, strategy=st.sampled_from(["exhaustive", "guided", "ddmin"]))
 @examples(6)
 def test_every_plan_obeys_and_the_answer_is_minimal(
-    keep: set[str], low: set[str], strategy: str
+    model: Path, keep: set[str], low: set[str], strategy: str
 ) -> None:
     """Whatever patterns name: no trial departs from it, and the answer is least beside it."""
-    out = Path(mkdtemp()) / "run"
-    asked = Options(model=model(), keep=sorted(keep), low_only=sorted(low))
+    asked = Options(model=model, keep=sorted(keep), low_only=sorted(low))
     try:
-        obeyed, _ = with_asked(asked, load_model(model()))
+        obeyed, _ = with_asked(asked, load_model(model))
     except UsageError:
         with pytest.raises(UsageError):
-            find(out, keep=sorted(keep), low_only=sorted(low), strategy=strategy)
+            find(model, keep=sorted(keep), low_only=sorted(low), strategy=strategy)
         return
     wanted = {name: form.precision for name, form in obeyed.table.asked.items()}
     kept_by_order = places([name for name, kind in wanted.items() if kind == "fp32"])
     low_by_order = places([name for name, kind in wanted.items() if kind == "fp16"])
-    result = find(out, keep=sorted(keep), low_only=sorted(low), strategy=strategy)
+    result, trials = find(model, keep=sorted(keep), low_only=sorted(low), strategy=strategy)
     assert {each.layer: each.precision for each in result.asked} == wanted
-    for trial in read_ledger(out / LEDGER).own:
+    for trial in trials:
         types = assigned(obeyed.table, PAIR, trial.proposal.plan)
         assert wanted.items() <= types.items()
         high = places([name for name, kind in types.items() if kind == "fp32"])
@@ -143,9 +145,8 @@ def test_every_plan_obeys_and_the_answer_is_minimal(
 def test_an_order_computes_what_a_plan_would(proto: Any, pair: Any, data: st.DataObject) -> None:
     """A layer by order is the very layer that a plan makes: with groups, followers, Q/DQ."""
     types = Pair(low=pair[0], high=pair[1])
-    with_folder = load_model(save(proto, Path(mkdtemp())))
-    loaded = pin_formless(with_folder, types)
-    names = loaded.table.names
+    model = pin_formless(loaded(proto), types)
+    names = model.table.names
     if not names:
         return
     drawn = st.sets(st.sampled_from(names), max_size=3)
@@ -153,11 +154,11 @@ def test_an_order_computes_what_a_plan_would(proto: Any, pair: Any, data: st.Dat
     low = data.draw(drawn) - keep
     plan = Plan.of(data.draw(st.sets(st.integers(0, len(names) - 1))))
     x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
-    scales = scales_for(loaded, types, [{"x": x}], Options(model=loaded.path))
-    whole = EmulatedBackend(loaded, low=types.low, high=types.high, scales=scales)
+    scales = scales_for(model, types, [{"x": x}], Options(model=model.path))
+    whole = EmulatedBackend(model, low=types.low, high=types.high, scales=scales)
     index = {name: i for i, name in enumerate(names)}
     as_plan = plan.with_(index[each] for each in keep).without(index[each] for each in low)
-    obeyed = obeying(loaded, types, keep, low)
+    obeyed = obeying(model, types, keep, low)
     left = {name for i, name in enumerate(names) if i in plan.kept}
     own = Plan.of(i for i, name in enumerate(obeyed.table.names) if name in left)
     ordered = EmulatedBackend(obeyed, low=types.low, high=types.high, scales=scales)
@@ -167,10 +168,10 @@ def test_an_order_computes_what_a_plan_would(proto: Any, pair: Any, data: st.Dat
         np.testing.assert_array_equal(array, found[name])
 
 
-def obeying(loaded: Model, pair: Pair, keep: set[LayerName], low: set[LayerName]) -> Model:
+def obeying(model: Model, pair: Pair, keep: set[LayerName], low: set[LayerName]) -> Model:
     """Return the model with these layers high and those low."""
     forms = dict.fromkeys(keep, pair.high_form) | dict.fromkeys(low, pair.low_form)
-    return replace(loaded, table=loaded.table.asking(forms))
+    return replace(model, table=model.table.asking(forms))
 
 
 def test_low_only_that_breaks_it_alone_is_named(tmp_path: Path) -> None:

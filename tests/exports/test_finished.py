@@ -4,15 +4,15 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from exports_models import chain
+from models import loaded
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.graphs.load import Model, load_model
@@ -29,9 +29,7 @@ NAMES = ["a", "b", "c"]
 @cache
 def model() -> Model:
     """Return a small model, made once."""
-    path = Path(mkdtemp()) / "model.onnx"
-    onnx.save(chain(NAMES), path)
-    return load_model(path)
+    return loaded(chain(NAMES))
 
 
 def valid() -> dict[str, Any]:
@@ -54,9 +52,9 @@ def reading(path: Path, fields: Any) -> Finished:
 
 def test_a_finished_run_is_read(searched: Path) -> None:
     """What the search wrote is read from the file as from its folder."""
-    loaded = load_model(searched / "tiny.onnx")
-    from_file = read_finished(searched / "run" / RESULT, loaded)
-    assert from_file == read_finished(searched / "run", loaded)
+    tiny = load_model(searched / "tiny.onnx")
+    from_file = read_finished(searched / "run" / RESULT, tiny)
+    assert from_file == read_finished(searched / "run", tiny)
     assert (tuple(KEPT), "fp16", "fp32") == (
         from_file.kept,
         from_file.pair.low,
@@ -195,9 +193,9 @@ JSON = st.recursive(
 )
 def test_any_json_is_a_finished_run_or_an_error(fields: Any) -> None:
     """Nothing that a file may hold ends in another exception."""
-    path = model().path.with_name("any.json")
     try:
-        found = reading(path, fields)
+        with TemporaryDirectory() as folder:
+            found = reading(Path(folder, RESULT), fields)
     except PrecisionBisectError as error:
         assert "\n" not in error.one_line()
     else:

@@ -1,7 +1,7 @@
 """Looking ahead: the sequential searches are those of the papers, and workers save rounds."""
 
+import cProfile
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -136,7 +136,7 @@ def test_looking_ahead_in_a_large_network_is_cheap() -> None:
     oracle = oracles.monotone(random.Random(0).sample(range(size), 20))
     simulation = Simulation(size, oracle, [0.0] * size)
     asked = replace(oracles.problem(size), workers=16)
-    started = time.process_time()
-    simulation.run(QuickXplain().search(asked))
+    with cProfile.Profile() as profile:
+        simulation.run(QuickXplain().search(asked))
     assert simulation.count() <= 1200
-    assert time.process_time() - started <= 10
+    assert sum(entry.callcount for entry in profile.getstats()) <= 500_000
