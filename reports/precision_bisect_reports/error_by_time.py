@@ -10,11 +10,15 @@ from precision_bisect_reports.speed import mark_in_charts
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A plan with its largest error, and its time in the unit of its `Times`."""
+    """A plan with its largest error, and its time in the unit of its `Times`.
+
+    `chosen` tells that it is the plan to deploy, or stands in its place beside FP32.
+    """
 
     name: str
     error: float
     time: float
+    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ def _measured(result: Result) -> Iterator[Timed]:
         yield Timed("FP32, TF32", tf32.fp32_error, tf32.fp32_ms)
     timed = None if deploy is None or result.deploys_fewest else deploy.latency
     if deploy is not None and deploy.error is not None and timed is not None:
-        yield Timed(mark_in_charts(result), deploy.error, timed.median_ms)
+        yield Timed(mark_in_charts(result), deploy.error, timed.median_ms, chosen=True)
 
 
 def _estimated(result: Result) -> Iterator[Timed]:
@@ -60,4 +64,4 @@ def _estimated(result: Result) -> Iterator[Timed]:
         yield Timed(f"{high}, TF32", tf32.fp32_error, deploy.fp32_tf32_time)
     yield Timed("fewest", result.error_max or result.error, deploy.answer_time * setting)
     if deploy.error is not None and not result.deploys_fewest:
-        yield Timed(mark_in_charts(result), deploy.error, deploy.time * setting)
+        yield Timed(mark_in_charts(result), deploy.error, deploy.time * setting, chosen=True)

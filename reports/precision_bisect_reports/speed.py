@@ -119,8 +119,9 @@ def deployed_as(result: Result) -> str:
 
 
 def mark_in_charts(result: Result) -> str:
-    """Return the same as few words."""
-    return "fastest mixed" if result.fp32_wins else "to deploy"
+    """Name that plan in charts, where there is room for few words."""
+    best = "smallest" if result.smallest else "fastest"
+    return f"{best} mixed" if result.fp32_wins else "to deploy"
 
 
 def may_be_over(share: float | None) -> str:

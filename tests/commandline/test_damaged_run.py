@@ -25,7 +25,7 @@ from precision_bisect.explaining.diagnosis.findings import (
 from precision_bisect.plan import Plan
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.curve_of_result import KeptError
-from precision_bisect.runs.results.run_status import RunningTrial, Shown
+from precision_bisect.runs.results.run_status import EndedTrial, RunningTrial
 from precision_bisect.runs.runfolder import DIAGNOSIS, LAYERS, LEDGER, RESULT, STATUS
 from precision_bisect.trial import Outcome, Phase, Proposal, TrialStatus, Verdict
 from run_folders import finding, names, write_run, write_status
@@ -63,7 +63,7 @@ FINDINGS = Findings(
 )
 PROPOSAL = Proposal(plan=Plan.of([1]))
 RUNNING = RunningTrial.of(PROPOSAL, seconds=1.5)
-LAST = Shown.by(
+LAST = EndedTrial.by(
     PROPOSAL, Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=inf, wall_s=1.0)
 )
 BEST = KeptError(kept=2, error=0.1)

@@ -218,9 +218,9 @@ def test_a_layer_of_a_ladder_tells_of_each_type(opened: Open, tmp_path: Path) ->
     (folder / DIAGNOSIS).write_text(told.to_text())
     page = opened(write_report(folder))
     expect(page.locator("#kept tbody tr").first).to_contain_text("FP16")
-    misses = page.locator("#misses")
+    borderline = page.locator("#borderline")
     for text in ("34 %", "INT8", "clipping"):
-        expect(misses).to_contain_text(text)
+        expect(borderline).to_contain_text(text)
     page.locator("#kept tbody tr").first.get_by_role("button").click()
     detail = page.locator("#detail")
     for text in ("Why not FP16", "overflow: so", "Why not INT8", "outliers: so"):

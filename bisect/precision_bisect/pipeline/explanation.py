@@ -99,16 +99,16 @@ def borderline_layers(
     if not tolerance:
         return {}
     alone, added = dict(_alone(len(names), trials)), dict(_added(len(names), trials))
-    misses = {
+    low_layers = {
         names[i]: Borderline(
             alone=alone.get(i), added=added.get(i), tolerance=tolerance, error=error
         )
         for i in sorted(alone.keys() | added.keys())
         if names[i] not in set(kept)
     }
-    near = [name for name, miss in misses.items() if miss.share >= NEAR_SHARE]
-    first = sorted(near, key=lambda name: -misses[name].share)[:MOST_BORDERLINE]
-    return {name: misses[name] for name in first}
+    near = [name for name, borderline in low_layers.items() if borderline.share >= NEAR_SHARE]
+    first = sorted(near, key=lambda name: -low_layers[name].share)[:MOST_BORDERLINE]
+    return {name: low_layers[name] for name in first}
 
 
 def _alone(size: int, trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
@@ -152,9 +152,8 @@ class Answer:
     """A plan to explain, by what is recorded of it; `trials` are the search's.
 
     `culprits` are explained, too, and in place of borderline layers where nothing was `found` that
-    holds. If it is `late`, only values of one FP32 run explain, and
-    nothing is tried. Advice may take the `allowance`. The `fused` form keeps layers, with an
-    outcome.
+    holds. If it is `late`, only values of one FP32 run explain, and nothing is tried. Advice may
+    take the `allowance`. The `fused` form keeps layers, with an outcome.
     """
 
     record: AnswerSection
@@ -246,7 +245,7 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
     else:
         own = {*near, *(finding.layer for finding in findings.layers if finding.kept)}
         own_findings = [
-            _with_miss(finding, near) for finding in findings.layers if finding.layer in own
+            _with_share(finding, near) for finding in findings.layers if finding.layer in own
         ]
         others = [finding for finding in findings.layers if finding.layer not in own]
     findings = replace(findings, layers=own_findings, answered=answer.found)
@@ -326,15 +325,15 @@ def with_advice(
         prepared.rest()
 
 
-def _with_miss(finding: Finding, near: Mapping[str, Borderline]) -> Finding:
+def _with_share(finding: Finding, near: Mapping[str, Borderline]) -> Finding:
     """Return the finding with the layer's share of the tolerance, if it is borderline."""
-    miss = near.get(finding.layer)
-    if miss is None:
+    borderline = near.get(finding.layer)
+    if borderline is None:
         return finding
     return replace(
         finding,
-        evidence=finding.evidence.also(*miss.signs),
-        figures={**finding.figures, **miss.figures},
+        evidence=finding.evidence.also(*borderline.signs),
+        figures={**finding.figures, **borderline.figures},
     )
 
 

@@ -89,9 +89,10 @@ def _errors_by_output(
 
 
 def low_share(prepared: Prepared, plan: Plan | None) -> LowShare | None:
-    """Return what runs low in an answer, None without one, and where the file does not tell."""
+    """Return what runs low in an answer, None without one, and where memory runs out."""
     case = prepared.case
-    with suppress(Exception):  # whatever a file holds, the answer stands
+    # The result is not lost for want of memory.
+    with suppress(MemoryError):
         return None if plan is None else running_low(case.model, case.pair, plan, case.shapes)
     return None
 

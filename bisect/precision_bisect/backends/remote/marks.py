@@ -45,7 +45,7 @@ def to_mark(stream_chunks: Iterable[bytes], mark: str = MARK) -> tuple[bytes, by
     return start, None
 
 
-class Complaints:
+class StandardError:
     """What a process says on standard error, of which the end is held."""
 
     def __init__(self, stream: IO[bytes]) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
-from precision_bisect.backends.remote.marks import BEGUN, MARK, Complaints, chunks, to_mark
+from precision_bisect.backends.remote.marks import BEGUN, MARK, StandardError, chunks, to_mark
 from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
 from precision_bisect.runs.plain_json import LARGEST_FILE
@@ -173,7 +173,7 @@ class Host:
             return
         self.sent, self.weights, self.stale = set(), 0, []
         words = [_HOLD, "sh", self.reached.tool, self.reached.folder]
-        holder, stream, complaints = self._ssh("yes", words, subprocess.PIPE)
+        holder, stream, stderr = self._ssh("yes", words, subprocess.PIPE)
         self._end = weakref.finalize(self, _end, holder)
         printed, answer = b"", None
         with stream, suppress(subprocess.TimeoutExpired):
@@ -181,7 +181,7 @@ class Host:
         # Without the mark nothing that was printed is an answer of ours.
         if answer is None:
             self._end()
-            self._fail(holder.returncode, complaints, printed)
+            self._fail(holder.returncode, stderr, printed)
         self._folder = printed.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
         # The folder there is removed once nobody is heard, also where this process is killed.
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()
@@ -214,7 +214,7 @@ class Host:
             TemporaryFile(dir=self.work) as got,
         ):
             _pack(files, sent)
-            process, stream, complaints = self._ssh("no", words, sent)
+            process, stream, stderr = self._ssh("no", words, sent)
             try:
                 with stream:
                     printed, answer = self._answer(
@@ -232,7 +232,7 @@ class Host:
                     self.stale = stale
                     raise BusyError
                 if code or answer is None:
-                    self._fail(code, complaints, printed)
+                    self._fail(code, stderr, printed)
                 self.sent |= {name for name in files if name.startswith("inputs/")}
                 if isinstance(part := files.get(WEIGHTS_PART), bytes):
                     self.weights += len(part)
@@ -272,8 +272,8 @@ class Host:
 
     def _ssh(
         self, master: str, words: Sequence[str], stdin: IO[bytes] | int
-    ) -> tuple["subprocess.Popen[bytes]", IO[bytes], Complaints]:
-        """Start a script there; return the process, what it will print, and what it complains."""
+    ) -> tuple["subprocess.Popen[bytes]", IO[bytes], StandardError]:
+        """Start a script there; return the process, what it will print, and its errors."""
         options = (*_OPTIONS, f"ControlMaster={master}", f"ControlPath={self.number}.ssh")
         config = ["-F", self.reached.config] if self.reached.config else []
         flags = [word for option in options for word in ("-o", option)]
@@ -286,11 +286,11 @@ class Host:
             bufsize=0,
         )
         assert process.stdout is not None and process.stderr is not None
-        return process, process.stdout, Complaints(process.stderr)
+        return process, process.stdout, StandardError(process.stderr)
 
-    def _fail(self, code: int, complaints: Complaints, printed: bytes) -> NoReturn:
+    def _fail(self, code: int, stderr: StandardError, printed: bytes) -> NoReturn:
         """Raise what the end of a script means that has not answered."""
-        lines = complaints.lines() or [""]
+        lines = stderr.lines() or [""]
         words = " ".join(" ".join(lines).split())
         folder = self.reached.folder
         other_folder = "--backend-option folder=/path"

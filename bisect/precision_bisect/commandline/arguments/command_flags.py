@@ -42,7 +42,7 @@ class Telling:
     )
     json: bool = _output(
         False,
-        "print JSON instead of text; of an answer, its result.json",
+        "print JSON instead of text, of an answer its result.json",
         brief="print JSON instead of text",
     )
     on_finish: Sequence[str] | None = _output(

@@ -47,9 +47,9 @@ class Job:
 
     `model_stamp` tells a model file that was written anew. `status` is a `JobState` or the status
     in its `result.json`, where all figures are; `kept` counts layers, `deploy` says what to
-    deploy, in few words. `seconds` are those of all
-    its processes so far. `exit_code` is the last one's, negative for a signal; that process
-    was asked to end before where it is `cut_short`: what it tells of an answer may not be whole.
+    deploy, in few words. `seconds` are those of all its processes so far. `exit_code` is the last
+    one's, negative for a signal; that process was asked to end before where it is `cut_short`:
+    what it tells of an answer may not be whole.
     """
 
     name: str

@@ -87,9 +87,9 @@ class Finding:
     """Why one layer needs the high type: a cause, its evidence, and the figures.
 
     `name` is that of the layer, too, `operator` its ONNX operator, `module` the part of the source
-    that it belongs to. `kept` is
-    False for a borderline layer. `low` is the type that it cannot have, `high` the one that it has
-    instead. `figures` differ with the cause. `advice` has the ids of what would help.
+    that it belongs to. `kept` is False for a borderline layer. `low` is the type that it cannot
+    have, `high` the one that it has instead. `figures` differ with the cause. `advice` has the ids
+    of what would help.
     """
 
     layer: str
@@ -215,10 +215,9 @@ class Findings:
     """A diagnosis: layers in network order, births in network order, advice most helpful first.
 
     `selections` tell what chooses rows of the outputs otherwise with every layer low that stays
-    finite.
-    It is not `answered` if no plan of the run holds.
-    `stopped` is what ONNX Runtime says where it cannot run with every layer low, "" where it can.
-    Nobody has looked into `unexplained` kept layers, as in a run that ended early.
+    finite. It is not `answered` if no plan of the run holds. `stopped` is what ONNX Runtime says
+    where it cannot run with every layer low, "" where it can. Nobody has looked into `unexplained`
+    kept layers, as in a run that ended early.
     """
 
     schema: Literal[1] = 1

@@ -40,7 +40,7 @@ class Wrong(StrEnum):
     FAR = "values turned round"
 
 
-class _Told(NamedTuple):
+class _WrongOutcome(NamedTuple):
     """What was said of wrong outputs; None where the comparator could not judge them."""
 
     wrong: Wrong
@@ -72,9 +72,9 @@ def try_out(comparator: Comparator, reference: Sequence[Sample], name: str) -> N
     # A negated cosine fails for turned outputs, and passes everything that a plan computes.
     sound = own.verdict is Verdict.PASS and not _near(own.error, -1.0)
     below = _below_zero(own.error, comparator.tolerance)
-    outcomes: list[_Told] = []
+    outcomes: list[_WrongOutcome] = []
     for wrong, outputs in _wrong_outputs(reference):
-        outcomes.append(_Told(wrong, _judged(comparator, outputs, reference)))
+        outcomes.append(_WrongOutcome(wrong, _judged(comparator, outputs, reference)))
         # Where the reference is below zero, as by -PSNR or a limit minus it, the first ones have
         # to be above the limit: turned round, outputs are by both.
         if sound and _can_fail(outcomes[0] if below else outcomes[-1]):
@@ -97,7 +97,7 @@ def _refuse_blind(check: ReadyMade, reference: Sequence[Sample], name: str) -> N
         (Wrong.COMMONEST, _each(reference, _commonest)),
         (Wrong.ROW, rows),
     ):
-        outcome = _Told(wrong, _judged(check, outputs, reference))
+        outcome = _WrongOutcome(wrong, _judged(check, outputs, reference))
         # Where nothing is lost by it, the value is all that there is.
         if outcome.passed and (wrong is Wrong.ZEROS or outcome.figure):
             raise UsageError(
@@ -149,7 +149,7 @@ def _judged(
         return None
 
 
-def _can_fail(outcome: _Told) -> bool:
+def _can_fail(outcome: _WrongOutcome) -> bool:
     """Tell whether a comparator was seen to fail: zeros make NaN of what is not compared, too."""
     judgement = outcome.judgement
     clear = outcome.figure is not None or (judgement is not None and judgement.error is None)
@@ -165,7 +165,7 @@ def _below_zero(error: float | None, tolerance: float | None) -> bool:
 
 
 def _trouble(
-    name: str, own: Judgement, outcomes: Sequence[_Told], tolerance: float | None
+    name: str, own: Judgement, outcomes: Sequence[_WrongOutcome], tolerance: float | None
 ) -> tuple[str, str]:
     """Return what is wrong with a comparator, and what to do about it."""
     figures = {outcome.wrong: outcome.figure for outcome in outcomes if outcome.figure is not None}
@@ -201,7 +201,9 @@ def _trouble(
     )
 
 
-def _without_figures(name: str, own: Judgement, outcomes: Sequence[_Told]) -> tuple[str, str]:
+def _without_figures(
+    name: str, own: Judgement, outcomes: Sequence[_WrongOutcome]
+) -> tuple[str, str]:
     if own.verdict is Verdict.PASS:
         return _never_compares(name, "passes", outcomes)
     turned = any(outcome.passed for outcome in outcomes)
@@ -211,7 +213,7 @@ def _without_figures(name: str, own: Judgement, outcomes: Sequence[_Told]) -> tu
     )
 
 
-def _never_compares(name: str, does: str, outcomes: Sequence[_Told]) -> tuple[str, str]:
+def _never_compares(name: str, does: str, outcomes: Sequence[_WrongOutcome]) -> tuple[str, str]:
     wrong = ", ".join(outcome.wrong for outcome in outcomes)
     return (
         f"{name} does not compare: it {does}, whether it is given the reference itself or {wrong}",

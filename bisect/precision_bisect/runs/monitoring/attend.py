@@ -32,7 +32,13 @@ from precision_bisect.runs.monitoring.run_progress import Progress
 from precision_bisect.runs.plain_json import to_bytes
 from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.result import Result
-from precision_bisect.runs.results.run_status import Asked, Process, RunningTrial, RunStatus, Shown
+from precision_bisect.runs.results.run_status import (
+    EndedTrial,
+    Process,
+    RunningTrial,
+    RunStatus,
+    StartedTrial,
+)
 from precision_bisect.runs.runfolder import EVENTS, STATUS
 
 INTERVAL_S = 0.5
@@ -129,7 +135,7 @@ class LiveStatus:
                     RunningTrial.of(proposal, seconds=round(time.monotonic() - begun, 3))
                     for proposal, begun in progress.in_flight.values()
                 ],
-                last=[Shown.by(trial.proposal, trial.outcome) for trial in progress.last],
+                last=[EndedTrial.by(trial.proposal, trial.outcome) for trial in progress.last],
             )
 
 
@@ -243,9 +249,9 @@ def record(event: Event) -> dict[str, Any]:
     kind = re.sub(r"(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
     match event:
         case TrialStarted():
-            values = plain_json.plain(Asked.of(event.proposal))
+            values = plain_json.plain(StartedTrial.of(event.proposal))
         case TrialFinished():
-            values = plain_json.plain(Shown.by(event.proposal, event.outcome))
+            values = plain_json.plain(EndedTrial.by(event.proposal, event.outcome))
             values["recalled"] = event.recalled
         case _:
             values = plain_json.plain(event)

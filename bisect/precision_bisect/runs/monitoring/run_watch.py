@@ -11,7 +11,7 @@ from pathlib import Path
 from precision_bisect.errors import RunFolderError, counted, printable
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.locking import Owner, owner_of
-from precision_bisect.runs.results.run_status import Asked, RunStatus
+from precision_bisect.runs.results.run_status import RunStatus, StartedTrial
 from precision_bisect.runs.results.saved import lacks
 from precision_bisect.runs.runfolder import STATUS
 from precision_bisect.runs.typed_json import foreign_file, read_file
@@ -175,7 +175,7 @@ def _effort(run_status: RunStatus) -> str:
     return f"{spent(run_status.builds, run_status.evaluations)}{before}{unresolved}"
 
 
-def _named(trial: Asked) -> str:
+def _named(trial: StartedTrial) -> str:
     return f"{trial.phase}, {trial.kept} kept, {trial.reason}"
 
 

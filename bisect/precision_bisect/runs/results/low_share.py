@@ -16,9 +16,9 @@ class LowShare:
 
     `fixed` counts, by operator, what computes floats and has the same type in every plan: custom
     operators, layers in the bodies of If, Loop and Scan, sequences, what has no low form.
-    `multiplications` and `bytes` are shares, 0 to 1, of the multiplications
-    and of the bytes read and written, by the shapes of the first sample; None where there are
-    none. Each multiplication in a body counts once; what bodies read and write does not.
+    `multiplications` and `bytes` are shares, 0 to 1, of the multiplications and of the bytes read
+    and written, by the shapes of the first sample; None where there are none. Each multiplication
+    in a body counts once; what bodies read and write does not.
     """
 
     layers: Count

@@ -22,7 +22,7 @@ from precision_bisect.trial import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StartedTrial:
     """What a trial evaluates: `kept` is the number of layers, `plan` the plan's key."""
 
     kept: Count
@@ -46,14 +46,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningTrial(Asked):
+class RunningTrial(StartedTrial):
     """A trial that goes on, with its seconds so far."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown(Asked):
+class EndedTrial(StartedTrial):
     """A trial that has ended; what the build showed of each layer is in the ledger only."""
 
     status: TrialStatus
@@ -116,7 +116,7 @@ class RunStatus(Process):
     about_left: int | None = None
     seconds_left: float | None = None
     in_flight: Sequence[RunningTrial] = ()
-    last: Sequence[Shown] = ()
+    last: Sequence[EndedTrial] = ()
     wall_s: Figure | None = None
 
 

@@ -57,7 +57,7 @@ function deployed(scale, most) {
 function timeOptions() {
   const { unit, plans } = data.curve.times;
   const scale = errorScale(plans.map((plan) => plan.error));
-  const points = plans.map((plan, place) => ({ value: [plan.time, scale.place(plan.error)], plan, label: labelled(plan.name, ["to deploy", "fastest mixed"].includes(plan.name) ? "bottom" : "top", place < plans.length / 2 ? "left" : "right") }));
+  const points = plans.map((plan, place) => ({ value: [plan.time, scale.place(plan.error)], plan, label: labelled(plan.name, plan.chosen ? "bottom" : "top", place < plans.length / 2 ? "left" : "right") }));
   const x = axis(unit);
   return {
     ...plain(), tooltip: tooltip(({ data: { plan } }) => [plan.name, `error ${spell(plan.error)}`, `${spell(plan.time)} ${unit}`]), grid: { ...FRAME, top: 30, right: 60, bottom: 42 },

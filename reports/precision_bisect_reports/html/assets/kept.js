@@ -16,7 +16,7 @@ function drawKept() {
     draw();
   }
   drawIslands();
-  drawMisses();
+  drawBorderline();
   drawAdvice();
   drawSpread();
 }
@@ -54,12 +54,12 @@ function drawIslands() {
     [el("b", {}, row.name), ms(row.ms), ms(row.casts_ms), ms(row.saves_ms)], 8));
 }
 
-function drawMisses() {
+function drawBorderline() {
   const rows = data.diagnosis.filter((row) => !row.kept && row.cause);
   if (!rows.length || !data.answer.answered) return;
   const takes = (row) => `${spell(100 * number(row.figures.share), 2)} %`;
   const headings = ["Layer", ...(SEVERAL_TYPES ? ["Runs"] : []), "Takes", "Cause", "Evidence"];
-  byId("misses").append(el("h3", {}, "Borderline layers"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
+  byId("borderline").append(el("h3", {}, "Borderline layers"), el("p", { class: "hint" }, "Low in the answer, and nearly kept. Each takes so much of the tolerance: what it added in a trial, or its error alone, whichever is larger."), table(headings, rows, (row) =>
     [keptName([nameOf(row.layer)]), ...(SEVERAL_TYPES ? [(row.low ?? "").toUpperCase()] : []), row.figures.share === undefined ? "no figure" : takes(row), el("span", { class: "cause" }, row.cause), row.evidence ?? ""]));
 }
 
