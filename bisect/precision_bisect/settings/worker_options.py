@@ -92,7 +92,7 @@ class WorkerOptions:
     )
     threads: int = _workers(
         0,
-        "of ONNX Runtime; 0: as many as help, at most 8 ({})",
+        "of ONNX Runtime, as many as help, at most N; 0: at most 8 ({})",
         metavar="N",
         least=0,
         most=MOST_THREADS,
