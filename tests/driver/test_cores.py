@@ -51,10 +51,7 @@ def test_samples_side_by_side_come_before_threads_in_layers() -> None:
 
 
 def test_what_is_asked_for_is_a_limit() -> None:
-    """Threads that wake for each small layer cost more than they bring, asked for or not.
-
-    With 5,000 small layers two threads took a fifth of the CPU seconds of a run.
-    """
+    """Threads that wake for each small layer cost more than they bring, asked for or not."""
     assert (1, 2) == (fitting(0.02, 5000, most=2), samples_at_once(0.02, 1, most=2))
     assert (3, 1) == (fitting(20.0, 100, most=3), samples_at_once(20.0, 3, most=3))
 
