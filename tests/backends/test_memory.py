@@ -8,18 +8,28 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from large_model import make
 
 import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.layer_weights import LayerWeights
+from precision_bisect.backends.emulation.switched import switch
+from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.ort import CheckedGraph, Session, check
+from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import in_file, stub
 from precision_bisect.machine.free_space import trim
 from precision_bisect.options import Options
+from precision_bisect.pipeline.elsewhere import in_tf32
 from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
 from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.search.other_cases import Cases
+from precision_bisect.settings.targets import TF32
+from precision_bisect.trial import Phase, Proposal
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -103,3 +113,37 @@ def test_a_crew_that_leaves_gives_the_session_back(
     assert list(before) == list(after)
     for name, array in before.items():
         np.testing.assert_array_equal(array, after[name])
+
+
+def test_graphs_of_one_model_share_rounded_weights(tmp_path: Path) -> None:
+    """A graph in TF32 beside the first one has no second copy; once both are gone none is left."""
+    path, _ = make(tmp_path, 50, 2, 0, width=32)
+    model, pair = load_model(path), Pair(low="fp16", high="fp32")
+    graphs = [switch(model, pair, Scales(), tf32=tf32) for tf32 in (False, True)]
+    rounded = [name for name in graphs[0].weights if name.startswith("precision_bisect/fp16/")]
+    assert rounded
+    assert all(graphs[0].weights[name] is graphs[1].weights[name] for name in rounded)
+    del graphs
+    gc.collect()
+    assert not model.held[LayerWeights]
+
+
+def test_one_large_session_at_a_time_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials in TF32 come after those without it, whose sessions go before theirs open."""
+    monkeypatch.setattr(preparing, "HELD_BYTES", 0)
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    options = Options(model=model, inputs=tiny.samples(), tol=1e-2, threads=1, backend="emulated")
+    others = {id(each) for each in sessions()}
+    prepared = prepare(options, ignore, tmp_path)
+    backend, plan, cases = prepared.here, Plan.of([1]), Cases()
+    assert isinstance(backend, EmulatedBackend)
+    backend.evaluate(plan, tiny.samples()[0])
+    own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
+    assert len(own) == 1
+    with in_tf32(prepared, cases):
+        case = prepared.case.named(TF32)
+        assert cases(Proposal(plan=plan, phase=Phase.SPEED, case=case)).error is not None
+        gc.collect()
+        assert len(own) == 0

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 import tiny
-from precision_bisect.machine.threads import MOST_OF_ONE_SESSION, fitting, usable
+from precision_bisect.machine.threads import (
+    MOST_OF_ONE_SESSION,
+    fitting,
+    samples_at_once,
+    usable,
+)
 from precision_bisect.options import Options
 from precision_bisect.pipeline.loading import load_run
 from precision_bisect.runs.monitoring.events import ignore
@@ -45,14 +50,20 @@ def test_samples_side_by_side_come_before_threads_in_layers() -> None:
     assert fitting(0.05, 250) == min(10, usable())
 
 
-@pytest.mark.parametrize(("asked", "threads"), [(0, 1), (3, 3)])
-def test_a_run_settles_the_threads_once(asked: int, threads: int, tmp_path: Path) -> None:
-    """What is asked for holds; without a word a model of small layers gets one thread."""
+def test_what_is_asked_for_is_a_limit() -> None:
+    """Threads that wake for each small layer cost more than they bring, asked for or not."""
+    assert (1, 2) == (fitting(0.02, 5000, most=2), samples_at_once(0.02, 1, most=2))
+    assert (3, 1) == (fitting(20.0, 100, most=3), samples_at_once(20.0, 3, most=3))
+
+
+@pytest.mark.parametrize("asked", [0, 3])
+def test_a_run_settles_the_threads_once(asked: int, tmp_path: Path) -> None:
+    """A model of small layers gets one thread, however many it may have."""
     model = tiny.write_model(tmp_path / "tiny.onnx")
     # The first sample warms up.
     options = Options(model=model, inputs=tiny.samples(4), tol=1e-2, threads=asked)
     loaded = load_run(options, ignore, tmp_path)
-    assert loaded.case.options.threads == threads
+    assert loaded.case.options.threads == 1
     assert len(loaded.case.reference) == 4
     assert all(
         np.isfinite(array).all() for each in loaded.case.reference for array in each.values()

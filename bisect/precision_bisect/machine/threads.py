@@ -70,19 +70,19 @@ def usable() -> int:
     )
 
 
-def fitting(seconds: float, layers: int, samples: int = 1) -> int:
-    """Return how many threads compute so many layers best.
+def fitting(seconds: float, layers: int, samples: int = 1, most: int = 0) -> int:
+    """Return how many threads compute so many layers best, `most` at most (0: all of use).
 
     `seconds` are those that all cores together take for one inference. Waking threads for a layer
     costs more than a small one takes; results do not depend on it.
     """
     worth = _WORTH_S if samples == 1 else _WORTH_AT_ONCE_S
-    return max(1, min(usable(), round(seconds / max(layers, 1) / worth)))
+    return max(1, min(most or usable(), round(seconds / max(layers, 1) / worth)))
 
 
-def samples_at_once(seconds: float, threads: int) -> int:
+def samples_at_once(seconds: float, threads: int, most: int = 0) -> int:
     """Return how many samples to compute side by side, each on so many threads.
 
-    `seconds` are as for `fitting`.
+    `seconds` and `most` are as for `fitting`.
     """
-    return 1 if seconds < _WORTH_HANDING_S else max(1, usable() // threads)
+    return 1 if seconds < _WORTH_HANDING_S else max(1, (most or usable()) // threads)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import choose_backend
+from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.semantics import Semantics
 from precision_bisect.backends.emulation.tf32 import is_fp32_product, is_product
@@ -44,9 +44,6 @@ from precision_bisect.search.workers import Evaluate
 from precision_bisect.settings.engine_settings import EngineSettings
 from precision_bisect.settings.targets import TARGETS, TF32, Inside, TargetName
 from precision_bisect.trial import CaseName, Kind, Outcome, Phase, Proposal, SampleSet
-
-if TYPE_CHECKING:
-    from precision_bisect.backends.emulation.emulator import EmulatedBackend
 
 # The draw of copies that an answer is judged on; searches count theirs from 1.
 _DRAW = 10**6
@@ -176,7 +173,7 @@ def _on_target(prepared: Prepared, target: TargetName) -> Evaluator:
     return evaluator(prepared, _emulator(prepared, options, few=True))
 
 
-def _emulator(prepared: Prepared, options: Options, **how: bool) -> "EmulatedBackend":
+def _emulator(prepared: Prepared, options: Options, **how: bool) -> EmulatedBackend:
     case = prepared.case
     factors = prepared.copies is not None and not can_change(case.samples)
     return forecaster(case.model, options, case.scales, factors=factors, **how)
@@ -383,6 +380,9 @@ def _in_tf32(prepared: Prepared) -> Evaluate:
     deciding = evaluator(prepared, _emulator(prepared, options, tf32=True, late=heavy))
 
     def evaluate(proposal: Proposal) -> Outcome:
+        if heavy and isinstance(prepared.emulator, EmulatedBackend):
+            # Who asks in TF32 goes on to: one of the two is open at a time.
+            prepared.emulator.rest()
         if not heavy or proposal.phase not in (Phase.PREFLIGHT, Phase.EXPLANATION):
             return deciding(proposal)
         # A graph of this plan alone takes less memory and time than that of all.

@@ -222,14 +222,14 @@ def load_run(
     for remark in (*remarks, *overlooked_remarks(comparator, expected)):
         observer(Warned(message=remark))
     layers, seconds = len(model.table.candidates), reference.seconds
-    threads = options.threads or fitting(seconds, layers, min(CHOSEN, len(sets.pool)))
+    threads = fitting(seconds, layers, min(CHOSEN, len(sets.pool)), options.threads)
     case = Case(
         options=replace(options, threads=threads),
         model=model,
         sets=sets,
         comparator=comparator,
         optimised=reference.optimised,
-        at_once=1 if options.threads else samples_at_once(seconds, threads),
+        at_once=samples_at_once(seconds, threads, options.threads),
         loop=loop,
     )
     loaded = Loaded(

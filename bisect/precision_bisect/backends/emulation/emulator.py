@@ -8,13 +8,14 @@ the last word.
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.backends.emulation.dropped_nan import watch_dropped
@@ -95,7 +96,7 @@ class EmulatedBackend:
         bare = providers is on_cpu and is_bare(model)
         alone = bare and (few or tf32)
         self._graphs = [
-            _Graphs(partial(made, target=target), held_always=alone) for target in self._distinct
+            _Graphs(partial(made, target=target), as_text=alone) for target in self._distinct
         ]
         self._model, self._plain = model, not (factors or tf32)
         count = len(model.table.candidates)
@@ -306,28 +307,33 @@ class _Opened:
 
 
 class _Graphs:
-    """Makes the switched graph of a target, and holds it while it is small, or `held_always`.
+    """Makes the switched graph of a target, and holds it while it is small, or `as_text`.
 
     Several sessions may be opened of one. It comes with its `watched` outputs; see `_Opened`.
     """
 
-    def __init__(
-        self, make: Callable[[Model], SwitchedGraph], *, held_always: bool = False
-    ) -> None:
+    def __init__(self, make: Callable[[Model], SwitchedGraph], *, as_text: bool = False) -> None:
         self._make = make
-        self._held_always = held_always
+        self._as_text = as_text
+        self._text: tuple[bytes, SwitchedGraph, Mapping[str, str]] | None = None
         self.held: tuple[SwitchedGraph, Mapping[str, str]] | None = None
 
     def of(self, usable: Model) -> tuple[SwitchedGraph, Mapping[str, str]]:
         """Return the graph and what it watches; `usable` is always the same model."""
         if self.held is not None:
             return self.held
-        graph = self._make(usable)
-        pair = graph, watch_dropped(graph, usable)
-        nbytes = graph.proto.ByteSize() + total_bytes(graph.weights)
-        if self._held_always or nbytes <= _HELD_BYTES:
-            self.held = pair
-        return pair
+        if self._text is None:
+            graph = self._make(usable)
+            watched = watch_dropped(graph, usable)
+            if self._as_text:
+                # The messages of 5,000 layers take 100 MB, their text 4.
+                text = graph.proto.SerializeToString()
+                self._text = text, replace(graph, proto=onnx.ModelProto()), watched
+            elif graph.proto.ByteSize() + total_bytes(graph.weights) <= _HELD_BYTES:
+                self.held = graph, watched
+            return graph, watched
+        text, graph, watched = self._text
+        return replace(graph, proto=onnx.ModelProto.FromString(text)), watched
 
 
 def _open(

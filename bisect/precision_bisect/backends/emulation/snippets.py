@@ -101,26 +101,21 @@ def under_names(nodes: Iterable[onnx.NodeProto], renamed: onnx.NodeProto) -> lis
 
 def identity(source: str, out: str) -> list[onnx.NodeProto]:
     """Return the node that passes `source` on as `out`."""
-    return [helper.make_node("Identity", [source], [out])]
+    return [onnx.NodeProto(op_type="Identity", input=[source], output=[out])]
 
 
 def switch_node(flag: str, kinds: dict[str, int], low: Branch, high: Branch) -> onnx.NodeProto:
     """Return the If that runs `low` where the flag is on; `kinds` are its outputs' types."""
-    then_graph, else_graph = (
-        helper.make_graph(
-            nodes,
-            name,
-            [],
-            [
-                helper.make_tensor_value_info(out, kind, None)
-                for out, kind in zip(outs, kinds.values(), strict=True)
-            ],
-        )
-        for name, (nodes, outs) in (("low", low), ("high", high))
-    )
-    return helper.make_node(
-        "If", [flag], list(kinds), then_branch=then_graph, else_branch=else_graph
-    )
+    # Filled in place: the helpers copy each branch twice, and there are thousands.
+    node = onnx.NodeProto(op_type="If", input=[flag], output=kinds)
+    branches = (("else_branch", "high", high), ("then_branch", "low", low))
+    for attribute, name, (nodes, outs) in branches:
+        branch = node.attribute.add(name=attribute, type=onnx.AttributeProto.GRAPH).g
+        branch.name = name
+        branch.node.extend(nodes)
+        for out, kind in zip(outs, kinds.values(), strict=True):
+            branch.output.add(name=out).type.tensor_type.elem_type = kind
+    return node
 
 
 def split_flags(flags: str, names: Sequence[str], opset: int) -> onnx.NodeProto:

@@ -19,6 +19,7 @@ How a plan becomes one inference, without a build:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -136,7 +137,10 @@ class _Builder:
         self._index = {name: i for i, name in enumerate(model.table.names)}
         self._nodes: list[onnx.NodeProto] = []
         self._flags = Flags()
-        self._weights = LayerWeights(read_constants(model, frozenset(self._forms)), scales)
+        # Weak: what no graph holds any more takes no memory.
+        shared = model.held.setdefault(LayerWeights, WeakValueDictionary())
+        constants = read_constants(model, frozenset(self._forms))
+        self._weights = LayerWeights(constants, scales, shared)
         self._kernels = whole_kernels(model, pair, [semantics.target])
         self._edges = Edges(
             model, pair, self._forms, scales, self._flags, self._nodes, self._kernels.interior

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from precision_bisect.backends.emulation.fixed_edges import is_bare
 from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import attribute, copied, opset, showing
 from precision_bisect.graphs.load import Model
@@ -49,9 +50,13 @@ def extremes(model: Model, samples: Sequence[Sample], threads: int = 0) -> Extre
     """Run each sample once in FP32; None if the model cannot be run with extra outputs."""
     rows = list(_rows(model))
     try:
-        # The message is gone before the session takes its memory.
+        # The message is gone before the session takes its memory. With an output for each tensor
+        # nothing fuses, and the optimizer takes the square of their number.
         session = Session(
-            check(_with_extremes(model, rows), model.weights), threads=threads, frugal=True
+            check(_with_extremes(model, rows), model.weights),
+            threads=threads,
+            optimised=not is_bare(model),
+            frugal=True,
         )
         runs = [session.run(sample) for sample in samples]
     except (ModelError, RuntimeError):

@@ -125,20 +125,27 @@ def _needed(nodes: Sequence[onnx.NodeProto], graph: onnx.GraphProto) -> list[onn
 
 
 class _Writer:
-    """Writes operators among the `nodes` of a copy of the model's graph, in place of pieces."""
+    """Writes operators among the nodes of a copy of the model's graph, in place of pieces."""
 
     def __init__(self, model: Model, graph: onnx.GraphProto) -> None:
-        self.nodes = list(graph.node)
+        self._written_at = [[node] for node in graph.node]
+        self._places = {out: i for i, node in enumerate(graph.node) for out in node.output}
         self._view = View(model)
         self._names = Names(graph)
         self._numbers: dict[str, int] = {}
         self._graph = graph
         self._initializers = {tensor.name for tensor in graph.initializer}
 
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """The nodes with what was written among them, in order."""
+        return [node for written in self._written_at for node in written]
+
     def write(self, operator: Decomposed) -> None:
         """Write the operator behind the last node of its pieces, whose output it takes over."""
-        place = next(i for i, node in enumerate(self.nodes) if operator.output in node.output)
-        last = self.nodes[place]
+        written = self._written_at[self._places[operator.output]]
+        place = next(i for i, node in enumerate(written) if operator.output in node.output)
+        last = written[place]
         nodes = self._written(operator)
         # All that read the output read the operator's from now on, the graph's outputs as well.
         nodes[-1].output[0] = operator.output
@@ -146,7 +153,7 @@ class _Writer:
         refill(last.output, [aside if out == operator.output else out for out in last.output])
         for node in nodes:
             node.metadata_props.extend(e for e in last.metadata_props if e.key == SCOPES)
-        self.nodes[place + 1 : place + 1] = nodes
+        written[place + 1 : place + 1] = nodes
 
     def _written(self, operator: Decomposed) -> list[onnx.NodeProto]:
         source = operator.source
