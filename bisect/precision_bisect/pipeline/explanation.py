@@ -21,7 +21,7 @@ from precision_bisect.explaining.advice.diagnosed_model import DiagnosedModel
 from precision_bisect.explaining.advice.variants import Allowance, Variants
 from precision_bisect.explaining.diagnosis.diagnose import Question, diagnose
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign
-from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
+from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import View
 from precision_bisect.machine.stopping import Stopped, until

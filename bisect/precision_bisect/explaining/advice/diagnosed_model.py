@@ -21,7 +21,7 @@ from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.explaining.advice.variants import Variants
 from precision_bisect.explaining.diagnosis.diagnose import emulates
 from precision_bisect.explaining.diagnosis.findings import Advice, Finding, Findings
-from precision_bisect.explaining.diagnosis.instrument import WatchedTensors
+from precision_bisect.explaining.diagnosis.watched_tensors import WatchedTensors
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.fusing.norms import Decomposed, find_decomposed
 from precision_bisect.graphs.graph import Names, copied, refill

@@ -22,14 +22,14 @@ from precision_bisect.explaining.diagnosis.holding import (
     read_low,
 )
 from precision_bisect.explaining.diagnosis.hurting import MOST_FOLLOWED, LoweredLayer, see_harms
-from precision_bisect.explaining.diagnosis.instrument import (
-    Instrument,
+from precision_bisect.explaining.diagnosis.instrument import Instrument
+from precision_bisect.explaining.diagnosis.selections import selections
+from precision_bisect.explaining.diagnosis.watched_tensors import (
     WatchedTensors,
     births,
     watch,
     watched_under,
 )
-from precision_bisect.explaining.diagnosis.selections import selections
 from precision_bisect.graphs.graph import copied, refill, showing
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES, QUANTIZED

@@ -1,14 +1,12 @@
 """Runs a model and shows the tensors inside: in FP32, and as the emulator rounds them.
 
-One pass over all samples notes magnitudes where they are asked for, NaN and Inf everywhere.
-
 Values are held for one sample and one group of tensors at a time. A session cannot reuse the
 memory of tensors that are outputs, so each group has a session of its own. That of the latest
 group serves those inside it, if the model is small.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -21,12 +19,10 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.recurrences import Recurrences
 from precision_bisect.backends.emulation.semantics import Semantics, distinct
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
-from precision_bisect.explaining.diagnosis.findings import Birth
-from precision_bisect.explaining.diagnosis.holding import Held, Magnitudes
 from precision_bisect.graphs.graph import opset, showing
 from precision_bisect.graphs.load import Model, at_least_opset
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
-from precision_bisect.graphs.node_views import Shape, View, computed, tensor_shapes
+from precision_bisect.graphs.node_views import Shape, View, tensor_shapes
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.weights import total_bytes
@@ -43,8 +39,6 @@ take as much again. A limit on memory: findings are the same with half and doubl
 # Bytes that a tensor of unknown shape counts as: that of 32 in `AT_ONCE_BYTES`.
 _UNKNOWN_BYTES = 2**22
 
-# The largest magnitude that every 16-bit type holds.
-_HELD_BY_ALL = min(low.largest for low in LOW_TYPES.values())
 # Bytes of weights up to which the latest sessions stay open. A limit on memory.
 _HELD_BYTES = 2**25
 
@@ -156,6 +150,15 @@ class Instrument:
     def _shapes(self, sample: Sample) -> Mapping[str, Shape]:
         return tensor_shapes(self.model, {key: array.shape for key, array in sample.items()})
 
+    def feed(self, sample: Sample, plan: Plan) -> Sample:
+        """Return what the switched graph reads of a sample and a plan.
+
+        It reads its plan from an input, so one session serves every plan.
+        """
+        low = np.ones(len(self.index), np.bool_)
+        low[list(plan.kept)] = False
+        return {**sample, FLAGS_INPUT: self.graph.switches.flags(low)}
+
     def groups(self, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
         """Yield the names in groups that are looked at together, in order."""
         shapes = self._shapes(sample)
@@ -220,15 +223,11 @@ class Emulator:
 
         Raises RuntimeError.
         """
-        # The switched graph reads its plan from an input, so one session serves every plan.
-        of, graph = self._of, self._of.graph
-        low = np.ones(len(of.index), np.bool_)
-        low[list(plan.kept)] = False
-        feed = {**sample, FLAGS_INPUT: graph.switches.flags(low)}
+        graph = self._of.graph
         names = self._names if names is None else names
         raw = {name: graph.raw.get(name, name) for name in names}
         wanted = [name for name in raw.values() if name not in sample]
-        arrays = {**sample, **self._session.run(feed, wanted)}
+        arrays = {**sample, **self._session.run(self._of.feed(sample, plan), wanted)}
         shown = {name: np.asarray(arrays[raw[name]]) for name in raw}
         return {n: self.stored(n, shown[n], plan) for n in shown} if rounded else shown
 
@@ -242,139 +241,3 @@ class Emulator:
         form = forms.high if index in plan.kept else forms.low
         kind = LOW_TYPES.get(form.stored)
         return array if kind is None or array.dtype != np.float32 else kind.round(array)
-
-
-_FLOAT = onnx.TensorProto.FLOAT
-
-
-@dataclass(slots=True)
-class WatchedTensors:
-    """What one pass showed, by tensor name.
-
-    `magnitudes` are those in FP32. `broken` says in which samples NaN or Inf appears with every
-    layer low while FP32 is finite. `still` has the tensors that only ever had one value.
-    `stopped` is what ONNX Runtime says where it cannot run with every layer low, else "".
-    """
-
-    magnitudes: dict[str, Magnitudes] = field(default_factory=dict)
-    broken: dict[str, dict[int, str]] = field(default_factory=dict)
-    still: dict[str, float | None] = field(default_factory=dict)
-    stopped: str = ""
-
-
-def watch(
-    instrument: Instrument, measured: Mapping[str, Held], samples: Sequence[Sample]
-) -> WatchedTensors:
-    """Run every sample in FP32 and with every layer low, and look at all FP32 tensors.
-
-    `measured` are the tensors whose magnitudes are wanted, each with what holds it when it is low.
-    Where a run fails with every layer low, FP32 alone is looked at. Raises RuntimeError where one
-    in FP32 fails.
-    """
-    try:
-        return watched_under(instrument, measured, samples, Plan.of(()))
-    except RuntimeError as error:
-        watched = watched_under(instrument, measured, samples, None)
-        watched.stopped = str(error)
-        return watched
-
-
-def watched_under(
-    instrument: Instrument,
-    measured: Mapping[str, Held],
-    samples: Sequence[Sample],
-    plan: Plan | None,
-) -> WatchedTensors:
-    """Return what `watch` does, under any plan; for None that of FP32 on `measured` tensors alone.
-
-    Raises RuntimeError where a run fails.
-    """
-    names = dict.fromkeys((*(() if plan is None else computed(instrument.model)), *measured))
-    watched = WatchedTensors(magnitudes={name: Magnitudes() for name in measured})
-    for tensors in instrument.shown(list(names), samples, plan):
-        for name, exact in tensors.exact.items():
-            if name in watched.magnitudes:
-                watched.magnitudes[name].add(exact, measured[name], tensors.sample)
-            _note_still(watched.still, name, exact)
-            kind = _broken(exact, tensors.emulated.get(name, exact))
-            if kind:
-                watched.broken.setdefault(name, {})[tensors.sample] = kind
-    return watched
-
-
-def broken_under(
-    instrument: Instrument, samples: Sequence[Sample], plan: Plan
-) -> dict[str, dict[int, str]]:
-    """Return the `broken` that `watched_under` would: FP32 runs only where NaN or Inf appears.
-
-    Raises RuntimeError where a run fails.
-    """
-    broken: dict[str, dict[int, str]] = {}
-    for group in instrument.groups(computed(instrument.model), samples[0]):
-        emulator = Emulator(instrument, group, optimised=False)
-        for number, sample in enumerate(samples):
-            raw = emulator.run(sample, plan, rounded=False)
-            # Rounding takes longer than the inference, and makes no smaller values infinite.
-            far = (n for n, a in raw.items() if not np.abs(a).max(initial=0.0) <= _HELD_BY_ALL)
-            stored = {name: emulator.stored(name, raw[name], plan) for name in far}
-            wrong = {name: a for name, a in stored.items() if not np.isfinite(a).all()}
-            if not wrong:
-                continue
-            model = instrument.model
-            session = instrument.session("exact", model.proto, model.weights, group)
-            exact = session.run(sample, list(wrong))
-            for name, array in wrong.items():
-                if kind := _broken(np.asarray(exact[name]), array):
-                    broken.setdefault(name, {})[number] = kind
-    return broken
-
-
-def births(view: View, broken: Mapping[str, Mapping[int, str]]) -> list[Birth]:
-    """Return the layers in which NaN or Inf first appears, in network order, with its ways.
-
-    `broken` is as of `WatchedTensors`.
-    """
-    spoilt = frozenset(view.maker[name] for name in broken if name in view.maker)
-    spread = []
-    for node in view.nodes:
-        kinds = _born(node, broken)
-        if not kinds:
-            continue
-        ways = [(out, view.way(node.name, out, spoilt)) for out in view.outputs]
-        # On the way to every output the values may become finite again, as behind a Clip.
-        end = (None, view.farthest(node.name, spoilt))
-        output, path = next(((o, w) for o, w in ways if w), end)
-        born = "nan" if "nan" in kinds else "inf"
-        spread.append(Birth(layer=node.name, born=born, path=path, output=output))
-    return spread
-
-
-def _born(node: onnx.NodeProto, broken: Mapping[str, Mapping[int, str]]) -> set[str]:
-    """Return the kinds that a node makes in a sample in which all that it reads is finite."""
-    read = {sample for name in node.input for sample in broken.get(name, ())}
-    return {
-        kind
-        for name in node.output
-        for sample, kind in broken.get(name, {}).items()
-        if sample not in read
-    }
-
-
-def _note_still(still: dict[str, float | None], name: str, array: NDArray[Any]) -> None:
-    """Note a tensor's only value, None once it has had two; NaN counts as two."""
-    if array.size == 0 or (name in still and still[name] is None):
-        return
-    first = float(array.reshape(-1)[0])
-    # A single element is no constant: it may be a scalar that depends on the input.
-    alike = array.size > 1 and bool((array == first).all()) and still.get(name, first) == first
-    still[name] = first if alike else None
-
-
-def _broken(exact: NDArray[Any], emulated: NDArray[Any]) -> str:
-    """Return the kind of value where FP32 alone is finite: "nan", "inf", or "" for finite ones."""
-    if exact.shape != emulated.shape:
-        return ""
-    wrong = np.isfinite(exact) & ~np.isfinite(emulated)
-    if not wrong.any():
-        return ""
-    return "nan" if np.isnan(emulated[wrong]).any() else "inf"

@@ -91,6 +91,9 @@ class Copies:
     rest: Callable[[], None] = field(default=lambda: None)
     at_once: int = 1
     _held: tuple[object, dict[int, "_Copy"]] = field(init=False, default=(None, {}))
+    _exact_types: tuple[SampleSet | None, Sequence[Mapping[str, LowType | None]]] = field(
+        init=False, default=(None, ())
+    )
 
     def make(
         self, where: SampleSet, draw: int, number: int, places: Sequence[int] | None = None
@@ -123,10 +126,30 @@ class Copies:
                 [{**feed, FACTORS: factors} for feed in feeds], dict(enumerate(reference))
             )
         changed = [
-            {name: _changed(array, rng, self.half) for name, array in feed.items()}
-            for feed in feeds
+            {
+                name: _changed(array, rng, exact[name]) if name in exact else array
+                for name, array in feed.items()
+            }
+            for feed, exact in zip(feeds, self._exact(where, feeds), strict=True)
         ]
         return _Copy(changed, {})
+
+    def _exact(
+        self, where: SampleSet, feeds: Sequence[Sample]
+    ) -> Sequence[Mapping[str, LowType | None]]:
+        """Return the inputs of each feed that change, with the 16-bit type that they are exact in.
+
+        All copies of a set ask for the same, which takes longer than a copy.
+        """
+        latest, exact = self._exact_types
+        if latest != where:
+            exact = [
+                {name: _exact_in(a, self.half) for name, a in feed.items() if _changes(a)}
+                for feed in feeds
+            ]
+            # In one, as above.
+            self._exact_types = where, exact
+        return exact
 
     def _refer(self, copy: "_Copy", places: Sequence[int]) -> None:
         """Compute the FP32 outputs of the samples at these places of a copy."""
@@ -204,12 +227,14 @@ def _changes(array: NDArray[Any]) -> bool:
     return not bool(np.isin(array, (0, 1, np.finfo(array.dtype).min)).all())
 
 
-def _changed(array: NDArray[Any], rng: np.random.Generator, half: LowType) -> NDArray[Any]:
-    if not _changes(array):
-        return array
+def _exact_in(array: NDArray[Any], half: LowType) -> LowType | None:
+    """Return the 16-bit type that holds an input's values exactly, None where none does."""
     # An interface may round to another 16-bit type than the layers do.
     kinds = dict.fromkeys((half, *LOW_TYPES.values()))
-    exact = next((kind for kind in kinds if _share_exact(array, kind) >= _MOSTLY_EXACT), None)
+    return next((kind for kind in kinds if _share_exact(array, kind) >= _MOSTLY_EXACT), None)
+
+
+def _changed(array: NDArray[Any], rng: np.random.Generator, exact: LowType | None) -> NDArray[Any]:
     changed = moved(array, rng, CHANGE if exact is None else 2.0 ** (1 - exact.digits))
     if exact is not None:
         limited = np.clip(changed, -exact.largest, exact.largest, out=changed)
