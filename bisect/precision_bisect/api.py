@@ -176,7 +176,7 @@ def find(
             event = Warned(message=_in_python(event.message))
         tell(event)
 
-    with _errors_in_python(), display as watching:
+    with errors_in_python(), display as watching:
         texts = by_units(options, Options)
         _check_names(texts)
         if not callable(observer or ignore):
@@ -184,10 +184,10 @@ def find(
         tell = tell_all(watching, _guarded(observer or ignore))
         named = isinstance(model, str | Path | None)
         run_options = Options(
-            model=_path(model, "model") if named else Path(GIVEN_MODEL),
+            model=path_of(model, "model") if named else Path(GIVEN_MODEL),
             tol=tol,
             inputs=_samples(inputs),
-            out=None if out is None else _path(out, "out"),
+            out=None if out is None else path_of(out, "out"),
             **texts,
         )
         result = run(run_options, notify, None if named else model)
@@ -229,12 +229,12 @@ def load(run: str | Path) -> Result:
     """
     from precision_bisect.runs.results.saved import read_saved
 
-    with _errors_in_python():
-        return read_saved(_path(run, "run")).result
+    with errors_in_python():
+        return read_saved(path_of(run, "run")).result
 
 
 @contextmanager
-def _errors_in_python() -> Iterator[None]:
+def errors_in_python() -> Iterator[None]:
     """Have errors name keywords; what a command prints after one is a note of the exception."""
     try:
         yield
@@ -261,7 +261,7 @@ def _in_python(text: str) -> str:
     return in_keywords(text, Options)
 
 
-def _path(value: object, name: str) -> Path:
+def path_of(value: object, name: str) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise UsageError(f"{name} cannot be {value!r}", "give a path")
     return Path(value)
@@ -273,7 +273,7 @@ def _samples(inputs: Any) -> Any:
     Raises InputError for what cannot even be looked at.
     """
     if isinstance(inputs, str):
-        return _path(inputs, "inputs")
+        return path_of(inputs, "inputs")
     # An array would be taken apart into its rows.
     with errors_of_inputs():
         return [inputs] if isinstance(inputs, Mapping) or hasattr(inputs, "shape") else inputs
@@ -383,4 +383,4 @@ def layers(model: str | Path) -> Sequence[Layer]:
     """
     from precision_bisect.graphs.load import load_model
 
-    return load_model(_path(model, "model")).table.layers
+    return load_model(path_of(model, "model")).table.layers

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
-from functools import cache
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
@@ -44,11 +44,12 @@ def installed(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(every.select(group=group))}
 
 
-@cache
+@lru_cache(maxsize=1)
 def _every(places: tuple[tuple[str, int], ...]) -> Any:
     """Read them once: a run asks a dozen times, and all metadata are read for each answer.
 
     `places` is the path with the times of its folders, to notice what is installed meanwhile.
+    Each run changes those of the current folder, so that no former answer is held.
     """
     del places
     # Of another type in Python 3.11 than later; both have `select`.

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from precision_bisect.api import _errors_in_python
+from precision_bisect.api import errors_in_python
 from precision_bisect.commandline.internal_errors import internal_errors
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
@@ -212,7 +212,7 @@ def test_what_a_process_may_not_have_is_no_internal_error(error: Exception, says
     """Whoever wants it: the limit of the process is what to raise."""
     with pytest.raises(UsageError, match=says), internal_errors():
         raise error
-    with pytest.raises(UsageError, match=says), _errors_in_python():
+    with pytest.raises(UsageError, match=says), errors_in_python():
         raise error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,20 @@ def test_a_reader_that_has_gone_costs_nothing(
     os.close(theirs)
     status = json.loads((tmp_path / "run" / "result.json").read_text())["status"]
     assert (status, code) in (("found", 0), ("not_precision", 1), ("infeasible", 1))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it is a shell that closes streams")
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", *nightly(">&-", "2>&-")])
+def test_a_caller_without_streams_costs_nothing(tmp_path: Path, closed: str) -> None:
+    """A service may have none, and the processes that it begins for trials are to have theirs."""
+    model = tiny.write_model(tmp_path / "tiny.onnx")
+    flags = ["--isolate", "always", "--tol", "1e3", "--threads", "1"]
+    command = shlex.join([sys.executable, "-m", "precision_bisect", str(model), *flags])
+    code = subprocess.run(
+        f"{command} {closed}", shell=True, cwd=tmp_path, timeout=PATIENCE_S
+    ).returncode
+    result = tmp_path / "tiny.onnx.precision-bisect" / "result.json"
+    assert (0, "nothing_to_keep") == (code, json.loads(result.read_text())["status"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")

@@ -49,6 +49,28 @@ def test_without_a_folder_nothing_is_left() -> None:
     assert "decode" in found.script
 
 
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("file", "File exists"),
+        ("file/in", "Not a directory"),
+        ("a\0b", "give a path"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_told(folder: str, says: str, tmp_path: Path) -> None:
+    """Before anything is exported into it, in one line."""
+    (tmp_path / "file").touch()
+    with pytest.raises(PrecisionBisectError, match=says):
+        front.find(torch.nn.Tanh(), torch.ones(1, 8), folder=f"{tmp_path}/{folder}")
+
+
+def test_a_model_that_cannot_be_written_is_no_fault_of_its_export(tmp_path: Path) -> None:
+    """What is in its place, or a full disk, is named."""
+    (tmp_path / front.MODEL).mkdir()
+    with pytest.raises(PrecisionBisectError, match="Is a directory"):
+        front.find(torch.nn.Tanh(), torch.ones(1, 8), folder=tmp_path)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_interrupt_leaves_no_folder_that_is_gone(*, kept: bool, tmp_path: Path) -> None:
     """Ctrl-C has the best so far; without a folder its result names none either."""

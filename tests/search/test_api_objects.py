@@ -13,7 +13,7 @@ import pytest
 
 import precision_bisect
 from models import OVERFLOW, parse, save
-from precision_bisect.api import FindOptions, _errors_in_python
+from precision_bisect.api import FindOptions, errors_in_python
 from precision_bisect.errors import UsageError
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -300,7 +300,7 @@ def test_whatever_is_called_its_errors_are_ours(
 
 def test_an_error_of_the_system_without_a_file_names_none() -> None:
     """As where no further process, or pipe, may be opened."""
-    with pytest.raises(UsageError, match=r"nothing left; .*resume"), _errors_in_python():
+    with pytest.raises(UsageError, match=r"nothing left; .*resume"), errors_in_python():
         raise OSError("nothing left")
 
 

@@ -18,13 +18,20 @@ SIZE = 128
 BLOCKS = SIZE // BLOCK
 
 
-def ranked(asked: Problem, seconds: float, opening: float = 0.0) -> tuple[Sensitivity, list[Plan]]:
-    """Rank layers that all matter alike; each forecast takes so many seconds, the first more."""
+def ranked(
+    asked: Problem, seconds: float, opening: float = 0.0, left: list[int | None] | None = None
+) -> tuple[Sensitivity, list[Plan]]:
+    """Rank layers that all matter alike; each forecast takes so many seconds, the first more.
+
+    `left` gets what each says of how many are left.
+    """
     search, plans = rank(asked), []
     batch = next(search)
     try:
         while True:
             plans += [proposal.plan for proposal in batch]
+            if left is not None:
+                left += [proposal.about_left for proposal in batch]
             took, opening = seconds + opening, 0.0
             batch = search.send(tuple(replace(oracles.outcome(1.0), wall_s=took) for _ in batch))
     except StopIteration as end:
@@ -38,6 +45,17 @@ def test_single_layers_are_ranked_while_there_is_time(limit: float, singles: int
     assert BLOCKS + singles == len(plans)
     assert SIZE - singles == len(told.shared)
     assert {BLOCK} >= {*told.shared.values()}
+
+
+@pytest.mark.parametrize("limit", [math.inf, BLOCKS + 24.0])
+def test_blocks_tell_of_the_single_layers_to_come(limit: float) -> None:
+    """Else the time that is left grows once they begin: the first block alone tells nothing."""
+    left: list[int | None] = []
+    _, plans = ranked(replace(oracles.problem(SIZE), forecast_s=limit), 1.0, left=left)
+    # Whole blocks are looked into, and parts of them are none before all are measured.
+    near = [pytest.approx(len(plans) - number, abs=BLOCKS) for number in range(1, BLOCKS)]
+    assert near == left[1:BLOCKS]
+    assert [*range(len(plans) - BLOCKS, 0, -1)] == left[BLOCKS:]
 
 
 def test_what_the_first_forecast_takes_longer_sets_no_pace() -> None:

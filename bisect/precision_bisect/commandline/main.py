@@ -118,10 +118,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _open_missing_streams() -> None:
-    """Give standard streams that the caller closed a place to write to."""
-    for name in ("stdout", "stderr"):
+    """Give standard streams that the caller closed a place, for processes that are begun, too."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            # It gets the number that was closed, which else the next file would get.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, mode))
 
 
 def _let_print_all() -> None:

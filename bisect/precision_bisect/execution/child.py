@@ -103,12 +103,14 @@ def begin(log: Path) -> None:
     # A process group of its own: compilers that this process starts are killed with it.
     os.setpgid(0, 0)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for stream in (sys.stdout, sys.stderr):
-        # Text that is still in Python's buffers belongs to the old streams.
-        stream.flush()
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
+    # Whoever calls may have no streams, whose numbers files then get.
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stream is not None:
+            # Text that is still in Python's buffers belongs to the old streams.
+            stream.flush()
+        os.dup2(file, number)
+    if file > 2:
+        os.close(file)
     # Taken now: once the driver is gone, the parent is another process.
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 

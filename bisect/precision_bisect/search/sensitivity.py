@@ -73,17 +73,23 @@ def rank(
         return Sensitivity(scores, {i: len(unit) for unit in units for i in unit if unit[1:]})
     size = BLOCK if problem.size <= LARGE else LARGE_BLOCK
     blocks = _blocks(units, size)
-    measured = yield from _outcomes(problem, blocks)
+
+    def single_units(measured: Sequence[Outcome]) -> float:
+        """Guess how many units will be measured alone: of other blocks as of those so far."""
+        part = len(measured) / len(blocks)
+        negligible, most = _limits_of_singles(problem, measured, len(blocks) - len(measured))
+        errors = [figure_of(outcome) for outcome in measured]
+        matter = _worst(errors, negligible * math.sqrt(part), len(errors))
+        return len(units) / len(blocks) * min(len(matter) / part, most // size)
+
+    measured = yield from _outcomes(problem, blocks, single_units)
     joint = [figure_of(outcome) for outcome in measured]
     scores = [0.0] * problem.size
     _share_out(scores, blocks, joint)
     by_block = {i: len(block) for block in blocks for i in block}
     yield from between(Sensitivity([*scores], by_block))
-    most = SINGLES_FOR_BUILDS if problem.builds else SINGLES
-    share = NEGLIGIBLE_FOR_BUILDS if problem.builds else NEGLIGIBLE
-    # The blocks have just shown how long a forecast takes.
-    most = _affordable(problem, measured, most)
-    worst = _worst(joint, share * (problem.tolerance or 0.0), most // size)
+    negligible, most = _limits_of_singles(problem, measured)
+    worst = _worst(joint, negligible, most // size)
     looked_into = frozenset(layer for number in worst for layer in blocks[number])
     singles = [unit for unit in units if looked_into.issuperset(unit)]
     errors = yield from measure_groups(problem, singles)
@@ -92,6 +98,18 @@ def rank(
     shared = {i: len(block) for block in blocks for i in block if i not in looked_into}
     shared |= {i: len(unit) for unit in singles for i in unit if i not in alone}
     return Sensitivity(scores, shared)
+
+
+def _limits_of_singles(
+    problem: Problem, measured: Sequence[Outcome], others: int = 0
+) -> tuple[float, int]:
+    """Return the joint error of layers that are not measured alone, and how many are at most.
+
+    The measured blocks have just shown how long a forecast takes; `others` are still to come.
+    """
+    most = SINGLES_FOR_BUILDS if problem.builds else SINGLES
+    share = NEGLIGIBLE_FOR_BUILDS if problem.builds else NEGLIGIBLE
+    return share * (problem.tolerance or 0.0), _affordable(problem, measured, most, others)
 
 
 def _units(problem: Problem) -> list[tuple[int, ...]]:
@@ -146,11 +164,17 @@ def measure_groups(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[
     return [figure_of(outcome) for outcome in outcomes]
 
 
-def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[Outcome]]:
+def _outcomes(
+    problem: Problem,
+    groups: Sequence[Sequence[int]],
+    later: Callable[[Sequence[Outcome]], float] = lambda _: 0.0,
+) -> Search[list[Outcome]]:
+    """Measure the groups; `later` guesses by the outcomes so far how many forecasts follow."""
     everything = Plan.all_high(problem.size)
     outcomes: list[Outcome] = []
     # In batches of the workers, so that what is told of time left is true.
     for start in range(0, len(groups), problem.workers):
+        following = math.ceil(later(outcomes)) if outcomes else 0
         outcomes += yield tuple(
             Proposal(
                 plan=everything.without(group),
@@ -158,7 +182,7 @@ def _outcomes(problem: Problem, groups: Sequence[Sequence[int]]) -> Search[list[
                 samples=SampleSet.RANKING,
                 kind=Kind.PREDICT,
                 reason=f"{number + 1} of {len(groups)}",
-                about_left=len(groups) - number,
+                about_left=len(groups) - number + following,
             )
             for number, group in enumerate(groups[start : start + problem.workers], start)
         )
@@ -175,14 +199,14 @@ def bounded(problem: Problem, high: Outcome) -> Problem:
     return replace(problem, forecast_s=min(problem.forecast_s, SAVED * high.wall_s))
 
 
-def _affordable(problem: Problem, measured: Sequence[Outcome], most: int) -> int:
-    """Return the number of forecasts that there is still time for, by the pace so far."""
+def _affordable(problem: Problem, measured: Sequence[Outcome], most: int, others: int) -> int:
+    """Return how many forecasts there is still time for, by the pace so far, after `others`."""
     spent = sum(outcome.wall_s for outcome in measured) / problem.workers
     # The median: with the first one the emulator opens.
     pace = median(outcome.wall_s for outcome in measured) / problem.workers
     if math.isinf(problem.forecast_s) or not pace:
         return most
-    return min(most, max(0, int((problem.forecast_s - spent) / pace)))
+    return min(most, max(0, int((problem.forecast_s - spent) / pace) - others))
 
 
 def figure_of(outcome: Outcome) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from precision_bisect.api import FindOptions
+from precision_bisect.api import FindOptions, errors_in_python, path_of
 from precision_bisect.api import find as find_in_file
 from precision_bisect.errors import InputError, ModelError, PluginError, SearchInterrupted
 from precision_bisect.runs.monitoring.events import Observer
@@ -76,10 +76,12 @@ def find(
         what = f"precision_bisect.torch needs {' and '.join(missing)}"
         raise PluginError(what, "pip install 'precision-bisect[torch]'")
     calls = _alike(inputs if isinstance(inputs, list) else [inputs])
-    with TemporaryDirectory() as work:
-        place = Path(work if folder is None else folder)
+    with errors_in_python(), TemporaryDirectory() as work:
+        place = path_of(work if folder is None else folder, "folder")
         place.mkdir(parents=True, exist_ok=True)
-        names = _export(module, calls[0], place / MODEL, dynamic_shapes)
+        program = _export(module, calls[0], dynamic_shapes)
+        program.save(place / MODEL)
+        names = [str(value.name) for value in program.model.graph.inputs]
         samples = [_sample(call, names) for call in calls]
         try:
             result = find_in_file(
@@ -118,9 +120,9 @@ def _alike(calls: Sequence[Call]) -> Sequence[Call]:
 
 
 def _export(
-    module: "torch.nn.Module", call: Call, path: Path, dynamic_shapes: Any
-) -> Sequence[str]:
-    """Write the module as an ONNX model; return the names of its inputs. Raises ModelError."""
+    module: "torch.nn.Module", call: Call, dynamic_shapes: Any
+) -> "torch.onnx.ONNXProgram":
+    """Return the module as an ONNX model. Raises ModelError."""
     import torch
 
     args, kwargs = _arguments(call)
@@ -138,7 +140,7 @@ def _export(
                 verbose=False,
             )
             assert program is not None
-            program.save(path)
+            return program
     except Exception as error:  # PyTorch raises anything: the module's own errors, too
         if _comes_of_interrupt(error):
             raise KeyboardInterrupt from error
@@ -148,7 +150,6 @@ def _export(
             f"PyTorch cannot export {type(module).__name__}: {type(cause).__name__}: {first}",
             "make torch.onnx.export(module, inputs, dynamo=True) work",
         ) from error
-    return [str(value.name) for value in program.model.graph.inputs]
 
 
 def _comes_of_interrupt(error: BaseException) -> bool:
