@@ -22,6 +22,7 @@ from precision_bisect.graphs.graph import (
     opset,
     refill,
 )
+from precision_bisect.graphs.soundness import PROTOBUF_LIMIT
 from precision_bisect.settings.targets import written_out
 
 _DOMAIN = "written_out"
@@ -72,15 +73,25 @@ def ready_to_inline(proto: onnx.ModelProto) -> None:
 
     It forgets a function's own defaults: an attribute that refers to one is dropped, and the
     operator's default counts instead (onnx 1.23). It leaves functions of another opset as they
-    are. Raises ModelError for one whose operators are others at the model's opset.
+    are. Raises ModelError for one whose operators are others at the model's opset, and for
+    defaults that are too large together.
     """
-    for function in proto.functions:
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    sizes = {name: sum(a.ByteSize() for a in f.attribute_proto) for name, f in functions.items()}
+    added = 0
+    for node in every_node(proto) if functions else ():
+        function = functions.get(called := (node.domain, node.op_type, node.overload))
+        if function is None:
+            continue
         _to_opset(function, opset(proto))
-    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions}
-    for node in every_node(proto) if defaults else ():
-        called = defaults.get((node.domain, node.op_type, node.overload), ())
+        added += sizes[called]
+        if added > PROTOBUF_LIMIT:
+            raise ModelError(
+                f"the defaults of local functions come to over {PROTOBUF_LIMIT} bytes",
+                "export without functions",
+            )
         present = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(default for default in called if default.name not in present)
+        node.attribute.extend(a for a in function.attribute_proto if a.name not in present)
 
 
 def _to_opset(function: onnx.FunctionProto, version: int) -> None:
