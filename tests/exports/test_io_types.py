@@ -95,6 +95,8 @@ def test_it_computes_the_same(tmp_path: Path, name: str) -> None:
             is None
         )
     plain, half = (onnx.load(tmp_path / folder / MIXED_MODEL).graph for folder in folders)
+    casts = [(n.input[0], n.attribute[0].i) for n in half.node if n.op_type == "Cast"]
+    assert len({*casts}) == len(casts)
     feed = {value.name: FEEDS[value.name] for value in plain.input}
     cast = {
         key: array.astype(np.float16) if array.dtype == np.float32 else array

@@ -234,6 +234,20 @@ def test_defaults_of_local_functions_count(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs["y"], np.array([expected, 4], np.float32))
 
 
+def test_functions_of_another_opset(tmp_path: Path) -> None:
+    """Their nodes are layers, too; not where an operator is another at the model's opset."""
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+        g (float[2,3] x) => (float[2,3] y) { y = local.act(x) }
+        <domain: "local", opset_import: ["": 13]> act (p) => (q) { t = Exp(p) q = Softmax(t) }"""
+    proto = onnx.parser.parse_model(text)
+    model = load_model(save(proto, tmp_path))
+    assert [layer.op_type for layer in model.table.candidates] == ["Exp", "Softmax"]
+    both_ends(model, {"x": normal(2, 3)})
+    proto.functions[0].opset_import[0].version = 11
+    with pytest.raises(ModelError, match="of opset 11, the model of 17, where Softmax is another"):
+        load_model(save(proto, tmp_path))
+
+
 def test_quantized_models(tmp_path: Path) -> None:
     """Q/DQ nodes keep their types, and the layer between them is switched."""
     model = load_text(

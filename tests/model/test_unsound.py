@@ -13,7 +13,7 @@ import tiny
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs import soundness
+from precision_bisect.graphs import soundness, written_out
 from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import load_model
 
@@ -126,6 +126,20 @@ def with_functions(model: onnx.ModelProto, functions: list[onnx.FunctionProto]) 
     model.functions.extend(functions)
     model.graph.node.insert(0, called(len(functions) - 1, "x", "begun"))
     model.graph.node[1].input[0] = "begun"
+
+
+def test_defaults_of_functions_are_counted_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large default of a function that is called often would fill the memory."""
+    monkeypatch.setattr(written_out, "PROTOBUF_LIMIT", 1000)
+    model = read(tmp_path)
+    body = function(0, [helper.make_node("Neg", ["a"], ["c"])])
+    body.attribute_proto.append(helper.make_attribute("unused", "x" * 400))
+    outer = [called(0, "a", "b"), called(0, "b", "d"), called(0, "d", "c")]
+    with_functions(model, [body, function(1, outer)])
+    with pytest.raises(ModelError, match="defaults of local functions come to over 1000 bytes"):
+        load_model(save(model, tmp_path))
 
 
 def test_functions_are_counted_before_they_are_put_in_place(

@@ -272,10 +272,11 @@ def test_the_emulator_draws_again_by_its_factors(tmp_path: Path) -> None:
 def test_no_factor_is_on_an_index(tmp_path: Path) -> None:
     """Rows and columns, computed in floats, are exact in FP32: nothing rounds there."""
     proto = models.parse(
-        """(int64[n] ids) => (float[n] y) <float wide = {64}> {
+        """(int64[n] ids) => (float[n] y) <float wide = {64}, float zero = {0}> {
             f = Cast<to = 1>(ids) d = Div(f, wide) row = Floor(d) begin = Mul(row, wide)
             column = Sub(f, begin) i = Cast<to = 7>(row) j = Cast<to = 7>(column)
-            a = Gather(table, i) b = Gather(table, j) y = Add(a, b) }"""
+            a = Gather(table, i) b = Gather(table, j) s = Add(a, b)
+            begins = Equal(column, zero) y = Where(begins, zero, s) }"""
     )
     table = {"table": np.arange(64, dtype=np.float32)}
     model = load_model(models.save(models.with_weights(proto, table), tmp_path))

@@ -183,10 +183,12 @@ def _given(
     name: str, inner: str, kind: int, nodes: Iterable[onnx.NodeProto], types: Mapping[str, int]
 ) -> onnx.NodeProto:
     """Return the node that gives an output in a 16-bit type, which is `inner` in FP32."""
-    maker = next((node for node in nodes if inner in node.output), None)
-    if maker is not None and _casts(maker, FLOAT) and types.get(maker.input[0]) == kind:
-        source = maker.input[0]
-        return helper.make_node("Identity", [source], [name], name=f"{inner}/identity")
+    for node in nodes:
+        came_low = inner in node.output and _casts(node, FLOAT)
+        goes_low = inner in node.input and _casts(node, kind)
+        source = node.output[0] if goes_low else node.input[0] if came_low else ""
+        if goes_low or (came_low and types.get(source) == kind):
+            return helper.make_node("Identity", [source], [name], name=f"{inner}/identity")
     return _cast(inner, name, kind)
 
 

@@ -52,7 +52,7 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
-from precision_bisect.graphs.written_out import lacking, with_functions, write_defaults
+from precision_bisect.graphs.written_out import lacking, ready_to_inline, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
@@ -263,7 +263,7 @@ def _inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Put the bodies of local functions in place of their calls, so that their layers are seen."""
     if not proto.functions:
         return proto
-    write_defaults(proto)
+    ready_to_inline(proto)
     check_expansion(proto)
     try:
         return onnx.inliner.inline_local_functions(proto)

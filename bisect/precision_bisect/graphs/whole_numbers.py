@@ -21,11 +21,18 @@ _INTEGERS = frozenset(
 )
 
 
+_COMPARING = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
+
+
 class WholeNumbers(NamedTuple):
-    """The FP32 tensors that arithmetic leads to from integers, and to integers from."""
+    """The FP32 tensors that arithmetic leads to from integers, and to integers from.
+
+    `exact` come from integers, and lead to integers or to a comparison: FP32 rounds none of them.
+    """
 
     from_integers: frozenset[str]
     to_integers: frozenset[str]
+    exact: frozenset[str]
 
 
 def whole_numbers(model: Model) -> WholeNumbers:
@@ -35,7 +42,9 @@ def whole_numbers(model: Model) -> WholeNumbers:
         for node in model.proto.graph.node
         if node.op_type in _COUNTING | _CASTS or is_follower(node)
     ]
+    comparing = (node for node in model.proto.graph.node if node.op_type in _COMPARING)
     came, went = set[str](), set[str]()
+    compared = {name for node in comparing for name in node.input}
 
     def integers(node: onnx.NodeProto, names: Iterable[str]) -> bool:
         return node.op_type in _CASTS and any(model.elem_types.get(n) in _INTEGERS for n in names)
@@ -47,5 +56,11 @@ def whole_numbers(model: Model) -> WholeNumbers:
     for node in reversed(nodes):
         if not went.isdisjoint(node.output) or integers(node, node.output):
             went.update(node.input)
+        if not compared.isdisjoint(node.output):
+            compared.update(node.input)
     floats = {n for n, kind in model.elem_types.items() if kind == onnx.TensorProto.FLOAT}
-    return WholeNumbers(frozenset(floats & came), frozenset(floats & went))
+    return WholeNumbers(
+        from_integers=frozenset(floats & came),
+        to_integers=frozenset(floats & went),
+        exact=frozenset(floats & came & (went | compared)),
+    )

@@ -12,14 +12,17 @@ from typing import Any
 import onnx
 from onnx import helper
 
+from precision_bisect.errors import ModelError
 from precision_bisect.graphs.graph import (
     all_graphs,
     copied,
     every_node,
     inferred,
+    inner_nodes,
     opset,
     refill,
 )
+from precision_bisect.graphs.soundness import PROTOBUF_LIMIT
 from precision_bisect.settings.targets import written_out
 
 _DOMAIN = "written_out"
@@ -65,23 +68,57 @@ def with_functions(proto: onnx.ModelProto, operators: Container[str]) -> onnx.Mo
     return written
 
 
-def write_defaults(proto: onnx.ModelProto) -> None:
-    """Give calls of local functions the defaults that they leave out, in place.
+def ready_to_inline(proto: onnx.ModelProto) -> None:
+    """Bring local functions into the form that `onnx.inliner` puts in place, in place.
 
-    `onnx.inliner` forgets a function's own defaults: an attribute that refers to one is dropped,
-    and the operator's default counts instead (onnx 1.23).
+    It forgets a function's own defaults: an attribute that refers to one is dropped, and the
+    operator's default counts instead (onnx 1.23). It leaves functions of another opset as they
+    are. Raises ModelError for one whose operators are others at the model's opset, and for
+    defaults that are too large together.
     """
-    functions = {(f.domain, f.name, f.overload): f for f in proto.functions if f.attribute_proto}
-    if not functions:
-        return
-    for node in every_node(proto):
-        function = functions.get((node.domain, node.op_type, node.overload))
+    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    sizes = {name: sum(a.ByteSize() for a in f.attribute_proto) for name, f in functions.items()}
+    added = 0
+    for node in every_node(proto) if functions else ():
+        function = functions.get(called := (node.domain, node.op_type, node.overload))
+        if function is None:
+            continue
+        _to_opset(function, opset(proto))
+        added += sizes[called]
+        if added > PROTOBUF_LIMIT:
+            raise ModelError(
+                f"the defaults of local functions come to over {PROTOBUF_LIMIT} bytes",
+                "export without functions",
+            )
         present = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(
-            default
-            for default in (function.attribute_proto if function else ())
-            if default.name not in present
-        )
+        node.attribute.extend(a for a in function.attribute_proto if a.name not in present)
+
+
+def _to_opset(function: onnx.FunctionProto, version: int) -> None:
+    """Declare a function at the model's opset, where its operators are the same."""
+    for item in function.opset_import:
+        if item.domain not in ("", "ai.onnx") or item.version == version:
+            continue
+        for node in (inner for outer in function.node for inner in (outer, *inner_nodes(outer))):
+            signatures = [_signature(node, of) for of in (item.version, version)]
+            if node.domain in ("", "ai.onnx") and signatures[0] != signatures[1]:
+                raise ModelError(
+                    f"the local function {function.name!r} is of opset {item.version}, the model "
+                    f"of {version}, where {node.op_type} is another",
+                    "export without functions, or all of one opset",
+                )
+        item.version = version
+
+
+def _signature(node: onnx.NodeProto, version: int) -> object:
+    """Return what an operator takes at a version, types apart; None where onnx knows none."""
+    if not onnx.defs.has(node.op_type, version):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, version)
+    return (
+        {name: str(a.default_value) for name, a in schema.attributes.items()},
+        [(formal.name, formal.option) for formal in (*schema.inputs, *schema.outputs)],
+    )
 
 
 def _types(proto: onnx.ModelProto) -> Mapping[str, onnx.TypeProto]:

@@ -362,7 +362,7 @@ def take_factors(proto: onnx.ModelProto, model: Model, raw: Mapping[str, str]) -
     """
     graph = proto.graph
     index = {name: i for i, name in enumerate(model.table.names)}
-    exact = frozenset.intersection(*whole_numbers(model))
+    exact = whole_numbers(model).exact
     layer_of = {
         raw.get(output, output): index[LayerName(node.name)]
         for node in model.proto.graph.node

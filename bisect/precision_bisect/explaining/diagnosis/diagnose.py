@@ -122,7 +122,8 @@ def diagnose(question: Question) -> tuple[Findings, WatchedTensors]:
     between, small_between = _between(question, instrument, () if brief else nodes)
     spread = births(instrument.view, watched.broken)
     broken = {birth.layer for birth in spread if birth.output is not None}
-    counts, small, layers = frozenset[str]().union(*whole_numbers(model)), magnified(model), []
+    whole = whole_numbers(model)
+    counts, small, layers = whole.from_integers | whole.to_integers, magnified(model), []
     for node in nodes:
         lowered, read = alone.get(node.name), read_low(node, pair)
         names_by_kind = {
