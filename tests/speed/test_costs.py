@@ -171,6 +171,25 @@ def test_bytes_of_weights_are_those_of_the_file_of_each_plan(tmp_path: Path) -> 
     assert (128 + 32, 256 + 64) == (graph.time(()), graph.time(everything))
 
 
+@pytest.mark.parametrize("compared", [False, True])
+@pytest.mark.parametrize(("operator", "asked"), [("Identity", {}), ("Flatten", {"axis": 0})])
+def test_bytes_of_weights_behind_a_constant_node_are_those_of_the_file(
+    tmp_path: Path, operator: str, asked: dict[str, int], compared: bool
+) -> None:
+    """A weight under another name is stored in both types; what a builder folds is high."""
+    nodes = [
+        node(operator, "w", "v", **asked),
+        node("Mul", "x v", "a"),
+        node("Mul", "a v", "b"),
+        node("Greater", "x v" if compared else "x a", "larger"),
+        node("Where", "larger a b", "y"),
+    ]
+    model = saved(tmp_path, nodes, ["y"], w=(16,))
+    graph, writer = weight_graph(model), writer_of(model, Pair(low="fp16", high="fp32"))
+    for plan in every_plan(model):
+        assert weight_bytes(writer.write(plan)) == graph.time(plan.kept)
+
+
 @pytest.mark.parametrize(
     ("kind", "nbytes"),
     [
