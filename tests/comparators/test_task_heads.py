@@ -14,7 +14,7 @@ from precision_bisect.commandline.main import main
 from precision_bisect.graphs.fp32_outputs import reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.judging.comparators.choose_comparator import choose_comparator
-from precision_bisect.judging.comparators.task_heads import Head, recognized_head
+from precision_bisect.judging.comparators.task_heads import Head, image_sizes, recognized_head
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.options import Options
 from precision_bisect.protocols import Sample
@@ -235,6 +235,29 @@ def test_it_is_said_before_the_search_unless_somebody_chose(
     ):
         main([*command, *flags])
         assert said == capsys.readouterr().err.count(told)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes"),
+    [
+        ({"x": (1, 3, 20, 30)}, [(20, 30)]),
+        ({"x": (1, 20, 30, 3)}, [(20, 30)]),
+        ({"x": (1, 1, 20, 30)}, [(20, 30)]),
+        ({"x": (1, 20, 30, 1)}, [(20, 30)]),
+        ({"x": (1, 3, 20, 30), "scale": (1, 2)}, [(20, 30)]),
+        ({"x": (1, 4, 20, 30)}, []),
+        ({"x": (3, 20, 30)}, []),
+        ({"x": (1, 3, 20, 30), "z": (1, 3, 20, 30)}, []),
+    ],
+)
+def test_an_image_has_its_size_by_where_its_channels_are(
+    shapes: dict[str, tuple[int, ...]], sizes: list[tuple[int, int]]
+) -> None:
+    """One of grey values has one; where there is no image, or are two, there is no size."""
+    inputs = ", ".join(f"float[{','.join(map(str, of))}] {name}" for name, of in shapes.items())
+    model = models.loaded(models.parse(f"({inputs}) => (float[a,b,c,d] y) {{ y = Abs(x) }}"))
+    sample = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    assert sizes == image_sizes(model, [sample])
 
 
 @pytest.mark.models

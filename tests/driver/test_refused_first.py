@@ -9,8 +9,11 @@ import pytest
 import precision_bisect
 from models import parse, save
 from precision_bisect.commandline.main import main
-from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
+from precision_bisect.options import Options
+from precision_bisect.pipeline.refusals import refuse_many
 from precision_bisect.runs.monitoring.events import Event
+from precision_bisect_strategies.exhaustive import MOST_LAYERS, Exhaustive
 
 NOWHERE = "no such samples"
 SCRIPT = "def same(outputs, reference):\n    return True\n"
@@ -51,6 +54,40 @@ def test_no_sample_is_read_for_what_the_model_refuses(
         precision_bisect.find(model, **{"inputs": NOWHERE, "observer": events.append, **asked})
     assert said in str(refused.value)
     assert not events
+
+
+@pytest.mark.parametrize(
+    ("body", "nodes", "hint"),
+    [
+        (
+            "(int64[4] x) => (int64[4] y) { p = Abs(x) q = Neg(p) b = Cast<to = 9>(q)"
+            " y = Cast<to = 7>(b) }",
+            "its outputs are not floating point (2), a cast: its type is its meaning (2)",
+            "lists each with its reason",
+        ),
+        (
+            "(double[4] x) => (double[4] y) { p = Abs(x) y = Neg(p) }",
+            "computes in double precision (2)",
+            "not a converted one",
+        ),
+    ],
+)
+def test_a_model_without_fp32_layers_says_what_it_has(
+    body: str, nodes: str, hint: str, tmp_path: Path
+) -> None:
+    """The most frequent kinds of nodes, and where the file is a converted one, that."""
+    with pytest.raises(PrecisionBisectError) as refused:
+        precision_bisect.find(save(parse(body), tmp_path), out=tmp_path / "run")
+    assert f"has no FP32 layers to decide on; its nodes: {nodes}" in str(refused.value)
+    assert hint in refused.value.hint
+
+
+def test_a_strategy_takes_as_many_layers_as_it_says() -> None:
+    """The largest number is none too many; the error says both."""
+    options, strategy = Options(model=Path("m.onnx")), Exhaustive()
+    refuse_many(options, strategy, MOST_LAYERS)
+    with pytest.raises(UsageError, match=r"at most 16 layers, m\.onnx has 17"):
+        refuse_many(options, strategy, MOST_LAYERS + 1)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from effort import examples
+from models import parse
 from paced import chain
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.node_views import tensor_shapes
 from precision_bisect.graphs.typed.as_written import casts_added, weight_bytes
 from precision_bisect.graphs.typed.rewrite import writer_of
+from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.plan import Plan
 from precision_bisect.plan_costs import CostGraph, Value
 from precision_bisect.precisions import Pair
@@ -167,6 +169,45 @@ def test_bytes_of_weights_are_those_of_the_file_of_each_plan(tmp_path: Path) -> 
         assert weight_bytes(writer.write(plan)) == graph.time(plan.kept)
     everything = range(len(model.table.candidates))
     assert (128 + 32, 256 + 64) == (graph.time(()), graph.time(everything))
+
+
+@pytest.mark.parametrize("compared", [False, True])
+@pytest.mark.parametrize(("operator", "asked"), [("Identity", {}), ("Flatten", {"axis": 0})])
+def test_bytes_of_weights_behind_a_constant_node_are_those_of_the_file(
+    tmp_path: Path, operator: str, asked: dict[str, int], compared: bool
+) -> None:
+    """A weight under another name is stored in both types; what a builder folds is high."""
+    nodes = [
+        node(operator, "w", "v", **asked),
+        node("Mul", "x v", "a"),
+        node("Mul", "a v", "b"),
+        node("Greater", "x v" if compared else "x a", "larger"),
+        node("Where", "larger a b", "y"),
+    ]
+    model = saved(tmp_path, nodes, ["y"], w=(16,))
+    graph, writer = weight_graph(model), writer_of(model, Pair(low="fp16", high="fp32"))
+    for plan in every_plan(model):
+        assert weight_bytes(writer.write(plan)) == graph.time(plan.kept)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbytes"),
+    [
+        *(("FLOAT", 20), ("BFLOAT16", 10), ("FLOAT8E4M3FN", 5), ("INT8", 5), ("UINT8", 5)),
+        *(("INT4", 3), ("UINT4", 3), ("FLOAT4E2M1", 3), ("INT2", 2), ("UINT2", 2)),
+        *(("INT64", 0), ("INT32", 0), ("BOOL", 0), ("STRING", 0)),
+    ],
+)
+def test_weights_of_any_type_have_their_bytes(kind: str, nbytes: int) -> None:
+    """Small ones share bytes, of which the last may not be full; indices are no weights."""
+    values = ["0"] * 5 if kind == "STRING" else [0] * 5
+    weights = helper.make_tensor("w", TensorProto.DataType.Value(kind), [5], values)
+    for body, initializers in (("y = Abs(x)", [weights]), ("c = Constant() y = Abs(x)", [])):
+        proto = parse(f"(float[5] x) => (float[5] y) {{ {body} }}")
+        proto.graph.initializer.extend(initializers)
+        if not initializers:
+            proto.graph.node[0].attribute.append(helper.make_attribute("value", weights))
+        assert nbytes == weight_bytes(TypedGraph(proto=proto, weights={}))
 
 
 @pytest.mark.parametrize("io_types", ["model", "fp16"])

@@ -47,6 +47,12 @@ def test_the_factor_is_the_tolerance_factor(count: int, known: float) -> None:
     assert pytest.approx(known, abs=0.01) == factor(count, 0.05)
 
 
+@pytest.mark.parametrize(("count", "student"), [(1, 1.533), (8, 1.363), (32, 1.306)])
+def test_at_the_median_the_factor_is_that_of_students_t(count: int, student: float) -> None:
+    """A factor below 1 is one, too."""
+    assert student / math.sqrt(count) == pytest.approx(factor(count, 0.5), abs=1e-3)
+
+
 @pytest.mark.parametrize("count", [2, 8, 32])
 def test_the_estimate_is_right_in_nine_of_ten_draws_of_log_normal_errors(count: int) -> None:
     """Copies spread less than samples, by 1.7: few draws say an error that over 5% exceed."""

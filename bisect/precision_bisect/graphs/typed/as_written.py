@@ -1,7 +1,7 @@
 """What the file of a plan holds, before it is written: Casts that were added, bytes of weights."""
 
 from collections.abc import Iterator
-from math import prod
+from math import ceil, prod
 
 import onnx
 
@@ -10,8 +10,11 @@ from precision_bisect.graphs.typed.added import is_added
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 
 _TYPES = onnx.TensorProto
-# Two values to a byte.
-_HALF_BYTES = frozenset((_TYPES.INT4, _TYPES.UINT4, _TYPES.FLOAT4E2M1))
+# Bits of a value where several share a byte.
+_PACKED_BITS = {
+    **dict.fromkeys((_TYPES.INT4, _TYPES.UINT4, _TYPES.FLOAT4E2M1), 4),
+    **dict.fromkeys((_TYPES.INT2, _TYPES.UINT2), 2),
+}
 # Shapes, axes and indices, which are no weights.
 _NO_WEIGHTS = frozenset((_TYPES.INT64, _TYPES.INT32, _TYPES.BOOL, _TYPES.STRING))
 
@@ -25,12 +28,14 @@ def casts_added(typed: TypedGraph) -> int:
 def weight_bytes(typed: TypedGraph) -> int:
     """Return the bytes of all constants that are floats, or quantized ones."""
     return sum(
-        (prod(tensor.dims) + 1) // 2
-        if tensor.data_type in _HALF_BYTES
-        else prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        ceil(prod(tensor.dims) * _bits(tensor.data_type) / 8)
         for tensor in _constants(typed.proto)
         if tensor.data_type not in _NO_WEIGHTS
     )
+
+
+def _bits(kind: int) -> int:
+    return _PACKED_BITS.get(kind) or 8 * onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize
 
 
 def _constants(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -117,13 +117,16 @@ def weight_graph(model: Model) -> CostGraph:
     moved, read_high = set[str](), set[str]()
     for node in graph.node:
         weights = {weight for name in node.input for weight in holding.get(name, ())}
-        if exclusions.get(node.name) is Exclusion.FOLLOWER:
-            moved |= weights
+        exclusion = exclusions.get(node.name)
+        # A weight under another name, as exporters write shared ones, is that weight.
+        renames = exclusion is Exclusion.CONSTANT and node.op_type == "Identity"
+        if renames or exclusion is Exclusion.FOLLOWER:
+            moved |= set() if renames else weights
             holding.update(dict.fromkeys(node.output, weights))
         elif node.name in numbers:
             for weight in weights:
                 readers[weight].add(numbers[node.name])
-        elif exclusions.get(node.name) is not Exclusion.SHAPE:
+        elif exclusion is not Exclusion.SHAPE:
             read_high |= weights
         read_high.update(*(holding.get(name, ()) for name in captured(node)))
     read_high.update(*(holding.get(output.name, ()) for output in graph.output))
