@@ -45,13 +45,12 @@ class Finished:
     """What a run ended with: what `result` says, as the file at `path` has it, of a model.
 
     `kept` are candidates of the model, in network order, which stay in the pair's high type: those
-    of the plan that `point` names.
-    `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
-    form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
-    `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
-    answer. `options` are what was asked, without files that hold code: `code` has the names of
-    those that builds had, by flag. The plan is of `model`: the one that was searched, or its fused
-    form in the run folder.
+    of the plan that `point` names. `fixed` maps the layers of higher rungs to their precision,
+    `asked` those by order to their form, `pinned` the layers that were no candidates, because they
+    cannot run low, to the reason; `shapes` each input to those that the samples had, as far as the
+    file says. `modules` hold the answer. `options` are what was asked, without files that hold
+    code: `code` has the names of those that builds had, by flag. The plan is of `model`: the one
+    that was searched, or its fused form in the run folder.
     """
 
     kept: tuple[LayerName, ...]

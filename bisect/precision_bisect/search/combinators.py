@@ -7,12 +7,7 @@ A `Search` is a generator that yields batches of proposals and receives their ou
 from collections.abc import Callable
 from typing import TypeAlias
 
-from precision_bisect.errors import (
-    RAISED_BY_OTHERS,
-    PluginError,
-    PrecisionBisectError,
-    in_words,
-)
+from precision_bisect.errors import RAISED_BY_OTHERS, PluginError, PrecisionBisectError, in_words
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.trial import Outcome, Proposal
