@@ -140,9 +140,8 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
     What is kept is that of the plan that a `point` names, None for what its files hold. Raises
-    RunFolderError for a file that is missing or no such result, that belongs to another model,
-    names layers that the model does not have, or has no answer, and UsageError for a point that
-    is not there.
+    RunFolderError as `result_of` does, for layers that the model does not have, and where there is
+    no answer. Raises UsageError for a point that is not there.
     """
     file, result = result_of(path, model)
     rungs = _rungs(file, result)
