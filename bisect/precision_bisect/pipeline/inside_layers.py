@@ -7,7 +7,11 @@ from precision_bisect.backends.emulation.semantics import whole_kernels
 from precision_bisect.errors import ModelError, counted, first_of
 from precision_bisect.explaining.diagnosis.extremes import born_not_finite
 from precision_bisect.explaining.diagnosis.inner_sums import inner_sums
-from precision_bisect.explaining.diagnosis.instrument import Instrument, births, broken_under
+from precision_bisect.explaining.diagnosis.instrument import (
+    Instrument,
+    births,
+    broken_under,
+)
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite, not_finite
 from precision_bisect.graphs.graph import captured
 from precision_bisect.graphs.load import Model
