@@ -12,25 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from precision_bisect.errors import (
-    RAISED_BY_OTHERS,
     PluginError,
     PrecisionBisectError,
     SearchInterrupted,
     UsageError,
     errors_of_inputs,
+    errors_of_others,
     in_words,
     ran_out,
     shortened,
 )
 from precision_bisect.layer_table import Layer
-from precision_bisect.options import (
-    CalibrationName,
-    Certify,
-    Objective,
-    Options,
-    Unit,
-    Until,
-)
+from precision_bisect.options import CalibrationName, Certify, Objective, Options, Unit, Until
 from precision_bisect.precisions import HighName, LowName, PrecisionName
 from precision_bisect.runs.monitoring.events import Event, Observer, Warned, ignore, tell_all
 from precision_bisect.runs.results.endings import Status
@@ -212,12 +205,8 @@ def _guarded(observer: Observer) -> Observer:
     """Return an observer whose errors are told as such: some would end a generator in silence."""
 
     def observe(event: Event) -> None:
-        try:
+        with errors_of_others(PluginError, "the observer failed", "mend it"):
             observer(event)
-        except PrecisionBisectError:
-            raise
-        except RAISED_BY_OTHERS as error:
-            raise PluginError(f"the observer failed: {in_words(error)}", "mend it") from error
 
     return observe
 
@@ -332,10 +321,7 @@ setattr(find, "__signature__", _signature())  # noqa: B010 - functions do not de
 
 
 def run(
-    options: Options,
-    observer: Observer = ignore,
-    proto: object = None,
-    begun: float | None = None,
+    options: Options, observer: Observer = ignore, proto: object = None, begun: float | None = None
 ) -> Result:
     """Search as the options say, write the run folder, and return the result.
 

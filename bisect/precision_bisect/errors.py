@@ -6,7 +6,7 @@ prints both and never a traceback for one of these.
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
 
 
@@ -174,12 +174,16 @@ def in_words(error: BaseException) -> str:
 
 
 @contextmanager
-def errors_of_inputs() -> Iterator[None]:
-    """Have whatever samples of the user's raise, or what yields them, be an InputError."""
+def errors_of_others(kind: type[PrecisionBisectError], what: str, hint: str) -> Iterator[None]:
+    """Have whatever code of others raises in the block be an error of this kind."""
     try:
         yield
     except PrecisionBisectError:
         raise
     except RAISED_BY_OTHERS as error:
-        hint = "run what makes them on its own"
-        raise InputError(f"inputs failed: {in_words(error)}", hint) from error
+        raise kind(f"{what}: {in_words(error)}", hint) from error
+
+
+def errors_of_inputs() -> AbstractContextManager[None]:
+    """Have whatever samples of the user's raise, or what yields them, be an InputError."""
+    return errors_of_others(InputError, "inputs failed", "run what makes them on its own")

@@ -52,8 +52,8 @@ class Layer:
     `name` is unique in the model; `named_in_model` tells whether the file itself carries this name
     exactly once, bodies included, which exports that address layers by name depend on. `detail`
     says more about the exclusion. `fixed` is the form of a layer that was asked for, or of a
-    pinned one that does not compute in the high type, such as one that an earlier rung of a ladder
-    has decided. `body` has the nodes of its subgraphs, at any depth. `module` is what the layer
+    pinned one that does not compute in the high type: an earlier rung of a ladder may have decided
+    it. `body` has the nodes of its subgraphs, at any depth. `module` is what the layer
     belongs to in the model's source: PyTorch's qualified name where the file tells it, else the
     name scope; "" at the top.
     """

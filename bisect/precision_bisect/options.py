@@ -24,11 +24,7 @@ from precision_bisect.settings.export_points import DEPLOY, EXPORT_POINTS, FEWES
 from precision_bisect.settings.flags import check, flag, flag_name, objects
 from precision_bisect.settings.loop_options import check_loop, loop_of_check
 from precision_bisect.settings.reading import duration, patterns, share
-from precision_bisect.settings.sample_options import (
-    DEFAULT_METRIC,
-    SampleOptions,
-    check_images,
-)
+from precision_bisect.settings.sample_options import DEFAULT_METRIC, SampleOptions, check_images
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TARGETS, TargetChoice, TargetName
 from precision_bisect.settings.worker_options import DEFAULT_EXECUTOR, WorkerOptions
 
@@ -106,10 +102,7 @@ class Options(WorkerOptions, SampleOptions):
         brief="layers that stay high in every plan",
     )
     low_only: Sequence[str] = _search(
-        (),
-        "layers that run low in every plan, as --keep",
-        metavar="PATTERN",
-        gather=patterns,
+        (), "layers that run low in every plan, as --keep", metavar="PATTERN", gather=patterns
     )
     start: str | Path | None = _search(
         None,
@@ -143,10 +136,7 @@ class Options(WorkerOptions, SampleOptions):
         " speed limits ({})",
         brief="to deploy: fastest, smallest, fewest (fastest)",
     )
-    by: Unit = _search(
-        "layer",
-        "single layers, or whole modules of the model's source ({})",
-    )
+    by: Unit = _search("layer", "single layers, or whole modules of the model's source ({})")
     certify: Certify | None = _search(
         None,
         "what shows that each kept layer is needed. full: a failing trial without it; "
@@ -181,9 +171,7 @@ class Options(WorkerOptions, SampleOptions):
     )
     seed: int = _search(0, "of all chance ({})", metavar="N", least=0)
     max_latency_ms: float | None = _speed(
-        None,
-        "milliseconds that the answer may take, on an engine",
-        metavar="MS",
+        None, "milliseconds that the answer may take, on an engine", metavar="MS"
     )
     min_speedup: float | None = _speed(
         None,
@@ -192,9 +180,7 @@ class Options(WorkerOptions, SampleOptions):
         brief="the answer must be so many times as fast",
     )
     optuna_storage: str | None = _speed(
-        None,
-        "with --strategy pareto: copy the study there, as sqlite:///pareto.db",
-        metavar="URL",
+        None, "with --strategy pareto: copy the study there, as sqlite:///pareto.db", metavar="URL"
     )
     out: Path | None = _output(
         None,

@@ -12,6 +12,7 @@ from precision_bisect.errors import (
     RAISED_BY_OTHERS,
     PluginError,
     PrecisionBisectError,
+    errors_of_others,
     in_words,
 )
 from precision_bisect.protocols import Strategy
@@ -112,13 +113,9 @@ def make(
     Raises PluginError, also for an object that is none.
     """
     call, what = load(group, named), f"the {_KINDS[group]} {name_of(named)}"
-    try:
+    with errors_of_others(PluginError, f"{what} cannot be made", _PROTOCOL):
         plugin = call(*arguments, **settings)
         lacking = [member for member in _MEMBERS[group] if not hasattr(plugin, member)]
-    except PrecisionBisectError:
-        raise
-    except RAISED_BY_OTHERS as error:
-        raise PluginError(f"{what} cannot be made: {in_words(error)}", _PROTOCOL) from error
     if lacking:
         raise PluginError(f"{what} lacks {', '.join(lacking)}", _PROTOCOL)
     return plugin

@@ -30,10 +30,11 @@ WHOLE = {
 class Group:
     """Layers of one pattern.
 
-    `title` says what they are, `rounds` whether only rounding is to blame, `cause` why the layer
-    that matters most is kept, or the first whose cause is known, "" where none is, with the figure
-    of what reaches furthest. `without` are the least and the largest error where one of them was
-    dropped alone. `places` are the modules, or the layers themselves where each stands alone.
+    `title` says what they are, `rounds` whether only rounding is to blame. `cause` says why the
+    layer that matters most is kept, or the first whose cause is known; "" where none is. In it is
+    the figure of what reaches furthest. `without` are the least and the largest error where one of
+    them was dropped alone. `places` are the modules, or the layers themselves where each stands
+    alone.
     """
 
     title: str

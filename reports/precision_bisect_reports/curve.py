@@ -114,7 +114,8 @@ def exported(result: Result) -> str:
         count = counted(len(result.deploy.kept), "layer")
         count += f" of {FUSED_MODEL}" * result.deploy.fused
         plan = f"{deployed_as(result)} ({count})"
-        plan += ", which is no faster than FP32" * result.fp32_wins
+        gain = "smaller" if result.smallest else "faster"
+        plan += f", which is no {gain} than FP32" * result.fp32_wins
         return f"{plan}; target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):

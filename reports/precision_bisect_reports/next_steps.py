@@ -235,8 +235,7 @@ def _apply(result: Result, model: Path, *, first: bool) -> Iterator[NextStep]:
     reason = result.no_command.get("weak", result.layer_precisions_reason)
     if reason is not None:
         yield NextStep(
-            what=f"No trtexec string for TensorRT 8.6 to 10.x: {printable(reason)}",
-            level=EVIDENCE,
+            what=f"No trtexec string for TensorRT 8.6 to 10.x: {printable(reason)}", level=EVIDENCE
         )
     elif result.layer_precisions is not None and "*" in result.layer_precisions:
         yield NextStep(

@@ -33,16 +33,7 @@ from precision_bisect_reports.promise import (
     proof,
     unseen,
 )
-from precision_bisect_reports.rows import (
-    ALWAYS,
-    DETAIL,
-    EVIDENCE,
-    FULL,
-    MORE,
-    NEWS,
-    Form,
-    Row,
-)
+from precision_bisect_reports.rows import ALWAYS, DETAIL, EVIDENCE, FULL, MORE, NEWS, Form, Row
 from precision_bisect_reports.speed import (
     cost,
     fused_form,

@@ -183,7 +183,7 @@ def fused_form(result: Result) -> str:
         return f"{what} put together: no plan was found to hold{early}{low}"
     error = "" if form.error is None else f" (error {form.error:.2g})"
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
-    use = "is no faster than the plan to deploy"
+    use = f"is no {'smaller' if result.smallest else 'faster'} than the plan to deploy"
     if result.deploys_fused:
         use = f"is {deployed_as(result)}" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"

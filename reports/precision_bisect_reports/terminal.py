@@ -169,10 +169,7 @@ class TerminalReport:
             self._live = _Cell(self.line, self._clock)
         elif self._err.is_terminal:
             self._live = Live(
-                console=self._err,
-                transient=True,
-                refresh_per_second=8,
-                get_renderable=self.line,
+                console=self._err, transient=True, refresh_per_second=8, get_renderable=self.line
             )
         if self._live is not None:
             self._live.start()

@@ -7,7 +7,7 @@ too.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from patience import PATIENCE_S
 from precision_bisect.commandline.main import main
 from precision_bisect.exports import recheck
 from precision_bisect.graphs import ort
+from precision_bisect.judging.comparators.script import FunctionComparator, Guarded
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine import interrupts, stopping
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
@@ -35,7 +36,7 @@ from precision_bisect.pipeline.evaluators import evaluators
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
+from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_result
@@ -113,6 +114,26 @@ def test_what_ends_a_run_is_not_ended_by_the_clock(tmp_path: Path) -> None:
     prepared = prepare(options, ignore, work)
     with until(lambda: True), evaluators(prepared, tmp_path):
         pass
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["function", "plug-in"])
+def test_a_check_that_catches_everything_gives_no_verdict_after_the_time(installed: bool) -> None:
+    """What ends it is an exception as others are: what it makes of that is no judgement."""
+    over = False
+
+    def check(outputs: Sequence[Sample], reference: Sequence[Sample]) -> float:
+        nonlocal over
+        over = True
+        with suppress(Exception):
+            stopping.look_at_clock()
+        return 0.0
+
+    comparator: Comparator = FunctionComparator(check, "check", 0.1)
+    if installed:
+        comparator = Guarded(comparator=comparator, name="check")
+    outputs = [{"y": np.ones(3, np.float32)}]
+    with until(lambda: over), pytest.raises(Stopped):
+        comparator.judge(outputs, outputs)
 
 
 SHARES = (0.05, 0.1, 0.3, 0.4, 0.5, 0.7, 0.9, 0.97)

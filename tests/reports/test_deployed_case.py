@@ -94,6 +94,8 @@ def test_the_plan_to_deploy_is_none_where_fp32_is(result: Result, name: str, mar
     assert [mark] == [plan.name for plan in error_by_time(result).plans if plan.chosen]
     (exports,) = (row.text for row in page_of(result).rows if row.label == "exports")
     assert exports.startswith(name)
+    gain = "smaller" if result is HEAVY else "faster"
+    assert (f"which is no {gain} than FP32" in exports) is result.fp32_wins
 
 
 def test_a_file_that_gains_nothing_may_have_a_form_that_does() -> None:

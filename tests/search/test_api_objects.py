@@ -177,6 +177,16 @@ class Deaf(Searching):
                 yield (Proposal(plan=Plan(mask)),)
 
 
+class Quits(Searching):
+    """Ends without a plan once it is ended."""
+
+    def search(self, problem: Problem) -> Any:
+        """Ask until something is raised."""
+        with suppress(Exception):
+            for mask in itertools.count(1):
+                yield (Proposal(plan=Plan(mask % 2**problem.size)),)
+
+
 def yielding(*asked: object, **members: object) -> type:
     """Return a strategy that asks for these plans, and ends with the first of them."""
 
@@ -317,14 +327,16 @@ def test_samples_without_end_end_with_the_time(inputs: Any, tmp_path: Path) -> N
     assert (tmp_path / "run" / RESULT).exists()
 
 
-@pytest.mark.parametrize("limit", [{}, {"max_trials": 3}])
+@pytest.mark.parametrize(
+    ("strategy", "limit"), [(Deaf, {}), (Deaf, {"max_trials": 3}), (Quits, {"max_trials": 3})]
+)
 def test_a_strategy_that_goes_on_past_the_end_is_ended(
-    limit: dict[str, Any], tmp_path: Path
+    strategy: type, limit: dict[str, Any], tmp_path: Path
 ) -> None:
     """It is told once that there is nothing more; the run has its result."""
     model = save(parse(OVERFLOW), tmp_path)
     result = precision_bisect.find(
-        model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", strategy=Deaf, **limit
+        model, inputs=SAMPLE, tol=0.2, out=tmp_path / "run", strategy=strategy, **limit
     )
     assert Status.BUDGET_EXHAUSTED is result.status
 

@@ -16,12 +16,7 @@ from distributed import Client, KilledWorker, LocalCluster
 from distributed.utils import silence_logging_cmgr
 
 from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
-from precision_bisect.cluster.task_queue import (
-    Delivery,
-    SilencePlugin,
-    evaluate_task,
-    receive,
-)
+from precision_bisect.cluster.task_queue import Delivery, SilencePlugin, evaluate_task, receive
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.executor import Executor, Placed, TrialTask

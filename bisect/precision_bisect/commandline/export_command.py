@@ -24,6 +24,7 @@ from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.deployment import Recheck
 from precision_bisect.runs.runfolder import (
     AUTOCAST,
+    FP32_MODEL,
     MIXED_MODEL,
     RunFolder,
     point_folder,
@@ -84,8 +85,8 @@ def export(
     `path` is the model, or the run folder alone; `plan` is a `result.json` or a run folder, None
     for that of the model's last run; `out` is the folder to write to, None for that of the result,
     or for a folder in it where the `point`, or what None comes to, is another than its files hold.
-    `flags` are settings of engines by name, the others are as the
-    run had them. Raises a PrecisionBisectError for bad input.
+    `flags` are settings of engines by name, the others are as the run had them. Raises a
+    PrecisionBisectError for bad input.
     """
     case = reopen(path, plan, flags, point)
     run = case.finished.path.parent
@@ -97,9 +98,11 @@ def export(
         reasons = write_gain(folder, wanted)
         judging = carry_judging(run, folder, wanted) if gains(wanted) else {}
         instead = wanted.point == DEPLOY and case.finished.result.fp32_wins
+        # Of a fused form the file that was given is deployed.
+        fp32 = FP32_MODEL if wanted.needs_fp32_form else case.model.path.name
         return Exported(
             folder=folder.path,
-            plan=wanted.summary() + f"; FP32 is what to deploy: {wanted.by_name.name}" * instead,
+            plan=wanted.summary() + f"; FP32 is what to deploy: {fp32}" * instead,
             reasons={**reasons, **judging},
             remark=autocast_remark(wanted) if reasons[AUTOCAST] is None else "",
             recheck=None if reasons[MIXED_MODEL] else _checked(case, folder.path, wanted, judging),

@@ -116,9 +116,7 @@ class EvaluatorSpec:
             loop=self.loop,
             engines=self.engines,
             stopwatch=Stopwatch(
-                partial(backend.build, afresh=True),
-                self.baseline,
-                self.options.engine.time_batch,
+                partial(backend.build, afresh=True), self.baseline, self.options.engine.time_batch
             ),
             copies=copies_for(
                 self.options,

@@ -96,12 +96,7 @@ class LocalExecutor:
         if here is not None and make is not None and pinned is not model:
             here = make(pinned)
         return Placed(
-            name=name,
-            why=why,
-            backend=backend,
-            model=pinned,
-            workers=options.workers,
-            here=here,
+            name=name, why=why, backend=backend, model=pinned, workers=options.workers, here=here
         )
 
     @contextmanager

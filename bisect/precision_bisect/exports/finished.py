@@ -45,13 +45,12 @@ class Finished:
     """What a run ended with: what `result` says, as the file at `path` has it, of a model.
 
     `kept` are candidates of the model, in network order, which stay in the pair's high type: those
-    of the plan that `point` names.
-    `fixed` maps the layers of higher rungs to their precision, `asked` those by order to their
-    form, `pinned` the layers that were no candidates, because they cannot run low, to the reason;
-    `shapes` each input to those that the samples had, as far as the file says. `modules` hold the
-    answer. `options` are what was asked, without files that hold code: `code` has the names of
-    those that builds had, by flag. The plan is of `model`: the one that was searched, or its fused
-    form in the run folder.
+    of the plan that `point` names. `fixed` maps the layers of higher rungs to their precision,
+    `asked` those by order to their form, `pinned` the layers that were no candidates, because they
+    cannot run low, to the reason; `shapes` each input to those that the samples had, as far as the
+    file says. `modules` hold the answer. `options` are what was asked, without files that hold
+    code: `code` has the names of those that builds had, by flag. The plan is of `model`: the one
+    that was searched, or its fused form in the run folder.
     """
 
     kept: tuple[LayerName, ...]
@@ -141,9 +140,8 @@ def read_finished(path: Path, model: Model, point: str | None = None) -> Finishe
     """Read a `result.json`, or the one in a run folder, that a run of this model has written.
 
     What is kept is that of the plan that a `point` names, None for what its files hold. Raises
-    RunFolderError for a file that is missing or no such result, that belongs to another model,
-    names layers that the model does not have, or has no answer, and UsageError for a point that
-    is not there.
+    RunFolderError as `result_of` does, for layers that the model does not have, and where there is
+    no answer. Raises UsageError for a point that is not there.
     """
     file, result = result_of(path, model)
     rungs = _rungs(file, result)

@@ -233,12 +233,13 @@ def _head(export: Export, folder: Path) -> str:
             "# The model has dynamic inputs: add --minShapes, --optShapes and --maxShapes, or "
             "trtexec\n# takes 1 for each."
         )
+    unquantized = FP32_MODEL if export.needs_fp32_form else "the model itself"
     return _HEAD.format(
         model=printable(export.model.path.name),
         summary=export.summary(),
         strong=lowest(export, (10, 0), typed=True),
         named=lowest(export, (8, 6), typed=False),
-        weak=MIXED_MODEL if export.quantized else _unquantized(export),
+        weak=MIXED_MODEL if export.quantized else unquantized,
         mixed=MIXED_MODEL,
         remarks="".join(f"#\n{remark}\n" for remark in remarks),
         path=_located(export.by_name, folder),
@@ -246,10 +247,6 @@ def _head(export: Export, folder: Path) -> str:
         read_options=READ_OPTIONS,
         engine=TRTEXEC_ENGINE,
     )
-
-
-def _unquantized(export: Export) -> str:
-    return FP32_MODEL if export.needs_fp32_form else "the model itself"
 
 
 def _located(model: Path, folder: Path) -> str:

@@ -3,9 +3,10 @@
 trtexec sets what a name says on TensorRT's layer of exactly that name, whatever the layer is
 (NVIDIA/TensorRT, samples/common/sampleEngines.cpp, 10.x). It splits the string at commas before it
 looks at quotes, so some names cannot be written as they are; those become a pattern with one `*`.
-Patterns may collide and trtexec's order among them is unspecified, so every string is parsed again
-here by trtexec's rules, applied to all names of the model, and given out only if it selects
-exactly the plan. Patterns need TensorRT 10; to 8.6 they are plain names that match nothing.
+Patterns may collide, and trtexec's order among them is unspecified. So every string is parsed
+again here by trtexec's rules, applied to all names of the model. It is given out only if it
+selects exactly the plan. Patterns need TensorRT 10; to 8.6 they are plain names that match
+nothing.
 
 Grammar: NVIDIA/TensorRT, samples/common/sampleOptions.cpp and sampleUtils.h (10.16). The string
 has no effect without `--precisionConstraints=obey`.

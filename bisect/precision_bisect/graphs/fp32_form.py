@@ -10,11 +10,7 @@ from typing import NamedTuple
 import onnx
 
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.graph import (
-    all_graphs,
-    refill,
-    rename_tensors,
-)
+from precision_bisect.graphs.graph import all_graphs, refill, rename_tensors
 from precision_bisect.graphs.types import ElemTypes, in_fp32, infer_elem_types
 from precision_bisect.graphs.weights import Weights
 

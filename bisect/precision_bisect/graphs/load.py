@@ -20,14 +20,7 @@ import onnx.version_converter
 from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.classify import layer_table
 from precision_bisect.graphs.fp32_form import StoredLow, fp32_form
-from precision_bisect.graphs.graph import (
-    Names,
-    all_graphs,
-    copied,
-    opset,
-    refill,
-    sort_nodes,
-)
+from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, sort_nodes
 from precision_bisect.graphs.half_compute import half_typed
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.lowtypes import LOW_TYPES

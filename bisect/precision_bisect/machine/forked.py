@@ -185,7 +185,9 @@ class Fresh:
         with ExitStack() as held:
             self.printed: IO[bytes]
             self.complained: IO[bytes]
-            self.printed, self.complained = (held.enter_context(_nameless(work)) for _ in range(2))
+            self.printed, self.complained = (
+                held.enter_context(tempfile.TemporaryFile(dir=work)) for _ in range(2)
+            )
             self._process = subprocess.Popen(
                 # -P: not to import what lies in the folder that it is started in.
                 [sys.executable, "-P", *words],
@@ -207,10 +209,6 @@ class Fresh:
         self._process.kill()
         self._process.wait()
         self._held.close()
-
-
-def _nameless(folder: Path) -> IO[bytes]:
-    return tempfile.TemporaryFile(dir=folder)
 
 
 def can_stand_by() -> bool:

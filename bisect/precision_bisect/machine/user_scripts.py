@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from precision_bisect.errors import UsageError, said_by
-from precision_bisect.machine.stopping import AnswersSignals, Interrupted, Stopped
+from precision_bisect.machine.stopping import AnswersSignals, Interrupted, Stopped, look_at_clock
 
 _PACKAGE = Path(__file__).parents[1]
 # Different lines that a script may print. A bound.
@@ -123,7 +123,8 @@ def running_script(path: Path | None) -> Iterator[None]:
 
     Imports find what lies beside it, if it is a file. What it prints goes to stderr, of a file
     each line once: a check runs with every trial, a loop with every sample. One thread at a time
-    is inside: all of that is the process's, and scripts are not written for more.
+    is inside: all of that is the process's, and scripts are not written for more. Raises Stopped
+    where the run's time is over, even if the script has caught that.
     """
     folders = [] if path is None else [str(path.resolve().parent)]
     printed = None
@@ -138,6 +139,8 @@ def running_script(path: Path | None) -> Iterator[None]:
         try:
             with redirect_stdout(cast("TextIO", printed or sys.stderr)):
                 yield
+            # It may have caught what the end of the time raised in it, and gone on without.
+            look_at_clock()
         except BaseException as error:
             if _is_interrupt(error):
                 raise

@@ -21,12 +21,7 @@ from precision_bisect.runs.results.endings import Ending, Status
 from precision_bisect.runs.results.unseen import OverSamples
 from precision_bisect.search.curve_points import complete
 from precision_bisect.search.driver import Driver
-from precision_bisect.search.precision_curve import (
-    Curve,
-    CurveTrial,
-    judge_all_low,
-    sweep,
-)
+from precision_bisect.search.precision_curve import Curve, CurveTrial, judge_all_low, sweep
 from precision_bisect.search.rounding_law import typical, worst
 from precision_bisect.search.sample_sets import searched
 from precision_bisect.trial import JUDGED_KINDS, Kind, Latency, Outcome, Phase, SampleSet

@@ -2,8 +2,7 @@
 
 A search works on at most `CHOSEN` samples. Its answer is judged on all others, one by one. Those
 that fail join the chosen, the answer is widened until it holds on them, and the others judge
-again.
-Nothing but trials decides, so a resumed run chooses the same samples.
+again. Nothing but trials decides, so a resumed run chooses the same samples.
 """
 
 import math

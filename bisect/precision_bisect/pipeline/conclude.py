@@ -25,12 +25,7 @@ from precision_bisect.pipeline.deploying import (
     without_other_engine,
 )
 from precision_bisect.pipeline.elsewhere import deployed_as, judged_elsewhere
-from precision_bisect.pipeline.explanation import (
-    Answer,
-    Explained,
-    allowance,
-    explained_in_time,
-)
+from precision_bisect.pipeline.explanation import Answer, Explained, allowance, explained_in_time
 from precision_bisect.pipeline.fused_case import FusedCase
 from precision_bisect.pipeline.half_floats import fp32_search, interface_cost
 from precision_bisect.pipeline.inside_layers import (

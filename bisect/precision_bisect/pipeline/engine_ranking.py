@@ -9,12 +9,7 @@ from threading import Lock
 from precision_bisect.backends.emulation.engine_errors import EngineErrors, look_into
 from precision_bisect.backends.emulation.error_forecasts import ErrorForecasts
 from precision_bisect.backends.inspection.shown_tensors import ShownTensor, shown_by
-from precision_bisect.errors import (
-    PrecisionBisectError,
-    RefusedError,
-    RunFolderError,
-    shortened,
-)
+from precision_bisect.errors import PrecisionBisectError, RefusedError, RunFolderError, shortened
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan

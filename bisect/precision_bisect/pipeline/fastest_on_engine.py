@@ -23,13 +23,7 @@ from precision_bisect.pipeline.elsewhere import (
     over_the_limit,
     products,
 )
-from precision_bisect.pipeline.fastest import (
-    FIRST_DRAW,
-    LEARNT,
-    Rivals,
-    chosen,
-    safer_aim,
-)
+from precision_bisect.pipeline.fastest import FIRST_DRAW, LEARNT, Rivals, chosen, safer_aim
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.pipeline.risk import ROOM, overshoot, telling_limit, unseen_share
 from precision_bisect.plan import Plan

@@ -20,12 +20,7 @@ from precision_bisect.options import Objective
 from precision_bisect.pipeline.choosing import on_samples
 from precision_bisect.pipeline.elsewhere import as_deployed, error_of_fp32, in_tf32, products
 from precision_bisect.pipeline.evaluators import evaluators
-from precision_bisect.pipeline.fastest import (
-    FIRST_DRAW,
-    Rivals,
-    fastest,
-    rivals_of_form,
-)
+from precision_bisect.pipeline.fastest import FIRST_DRAW, Rivals, fastest, rivals_of_form
 from precision_bisect.pipeline.fastest_on_engine import (
     Contest,
     beside_fp32,

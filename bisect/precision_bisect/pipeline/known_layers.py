@@ -291,10 +291,7 @@ def _of_mixed(path: Path, options: Options) -> frozenset[LayerName]:
         )
     mixed = load_model(path)
     if not mixed.in_low:
-        raise UsageError(
-            f"--start {path} has no 16-bit layer, so it is no mixed model",
-            _HINT,
-        )
+        raise UsageError(f"--start {path} has no 16-bit layer, so it is no mixed model", _HINT)
     return frozenset(mixed.table.names).difference(map(LayerName, mixed.in_low))
 
 

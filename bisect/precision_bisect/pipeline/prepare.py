@@ -204,11 +204,7 @@ class Prepared:
     @property
     def spec(self) -> EvaluatorSpec:
         """What makes an evaluator of this run in another process."""
-        return replace(
-            self.loaded.spec,
-            engines=self.engines,
-            baseline=self.baseline,
-        )
+        return replace(self.loaded.spec, engines=self.engines, baseline=self.baseline)
 
     def rest(self) -> None:
         """Free what the emulator and the reference hold, if it is much, until they are asked."""

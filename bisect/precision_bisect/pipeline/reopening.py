@@ -23,17 +23,9 @@ from precision_bisect.runs.results.saved import last_run, quoted
 from precision_bisect.runs.runfolder import LEDGER
 from precision_bisect.runs.saved_options import options_from_json
 from precision_bisect.runs.typed_json import typed
-from precision_bisect.settings.engine_settings import (
-    NOT_TOLD,
-    SHAPES,
-    EngineSettings,
-)
+from precision_bisect.settings.engine_settings import NOT_TOLD, SHAPES, EngineSettings
 from precision_bisect.settings.only_by_flag import ONLY_BY_FLAG, reaches_out
-from precision_bisect.settings.reading import (
-    CONFIG_SCRIPT,
-    PLUGINS,
-    script_and_function,
-)
+from precision_bisect.settings.reading import CONFIG_SCRIPT, PLUGINS, script_and_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,7 @@ _CHOSEN = (None, Exclusion.ASKED)
 
 
 def fingerprint(
-    options: Options,
-    model: Model,
-    sets: SampleSets,
-    comparator: Comparator,
-    backend: Described,
+    options: Options, model: Model, sets: SampleSets, comparator: Comparator, backend: Described
 ) -> dict[str, Any]:
     """Return what the verdicts depend on; values are plain JSON."""
     forms = [f"{name}={form}" for name, form in model.table.asked.items()]

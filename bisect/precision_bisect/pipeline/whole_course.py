@@ -16,17 +16,8 @@ from precision_bisect.pipeline.choosing import (
     on_samples,
 )
 from precision_bisect.pipeline.course import Course, flow
-from precision_bisect.pipeline.elsewhere import (
-    error_of_fp32,
-    fp32_as_deployed,
-    has_tf32,
-    in_tf32,
-)
-from precision_bisect.pipeline.fastest import (
-    Rivals,
-    fastest,
-    seeks_fastest,
-)
+from precision_bisect.pipeline.elsewhere import error_of_fp32, fp32_as_deployed, has_tf32, in_tf32
+from precision_bisect.pipeline.fastest import Rivals, fastest, seeks_fastest
 from precision_bisect.pipeline.fastest_on_engine import (
     answer_to_deploy,
     deployable_on_engine,

@@ -7,12 +7,7 @@ A `Search` is a generator that yields batches of proposals and receives their ou
 from collections.abc import Callable
 from typing import TypeAlias
 
-from precision_bisect.errors import (
-    RAISED_BY_OTHERS,
-    PluginError,
-    PrecisionBisectError,
-    in_words,
-)
+from precision_bisect.errors import RAISED_BY_OTHERS, PluginError, PrecisionBisectError, in_words
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search, Strategy, T
 from precision_bisect.trial import Outcome, Proposal
@@ -94,9 +89,12 @@ def searched_by(strategy: Strategy, problem: Problem) -> Search[Plan]:
             batch = search.send(outcomes)
     except StopIteration as end:
         plan: Plan = end.value
-        if not is_plan(plan):
-            raise PluginError(f"{what} ended with no plan", _PROTOCOL) from None
-        return plan
+        if is_plan(plan):
+            return plan
+        # Ended from outside, as by a spent budget, it need not have one.
+        if thrown:
+            raise thrown[-1] from None
+        raise PluginError(f"{what} ended with no plan", _PROTOCOL) from None
     except RAISED_BY_OTHERS as error:
         if error in thrown or isinstance(error, PrecisionBisectError):
             raise

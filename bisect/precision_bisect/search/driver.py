@@ -66,11 +66,7 @@ class Driver:
     """
 
     def __init__(
-        self,
-        workers: Workers,
-        ledger: Ledger,
-        budget: Budget,
-        observer: Observer,
+        self, workers: Workers, ledger: Ledger, budget: Budget, observer: Observer
     ) -> None:
         self._budget = budget
         self._observer = observer

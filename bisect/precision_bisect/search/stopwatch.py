@@ -125,10 +125,7 @@ def _in_turns(engine: Engine, baseline: Engine, feed: Sample) -> Latency | None:
     if len(ratios) < TURNS:
         return None
     return replace(
-        own,
-        baseline_ms=median(high),
-        speedup=median(ratios),
-        speedup_spread=_spread(ratios),
+        own, baseline_ms=median(high), speedup=median(ratios), speedup_spread=_spread(ratios)
     )
 
 

@@ -149,9 +149,7 @@ class EngineSettings:
         gather=parse_ort_options,
     )
     compute_capability: str | None = _engine(
-        None,
-        "TensorRT-RTX: build for this GPU, such as 8.9; without one here 8.6",
-        metavar="X.Y",
+        None, "TensorRT-RTX: build for this GPU, such as 8.9; without one here 8.6", metavar="X.Y"
     )
     min_shapes: Shapes = _engine(
         dict,
@@ -203,8 +201,7 @@ class EngineSettings:
         gather=libraries,
     )
     io_types: IoTypes = _engine(
-        "model",
-        "fp16: FP16 inputs and outputs where the model has FP32 ({})",
+        "model", "fp16: FP16 inputs and outputs where the model has FP32 ({})"
     )
     backend_options: Mapping[str, str] = _engine(
         dict,

@@ -98,8 +98,7 @@ class ImageOptions:
         brief="of images, with --normalize and --resize",
     )
     resize: Resize | None = _images(
-        None,
-        "of other ratios: letterbox pads, crop takes the middle (stretch)",
+        None, "of other ratios: letterbox pads, crop takes the middle (stretch)"
     )
     pad_value: int | None = _images(
         None,
@@ -109,8 +108,7 @@ class ImageOptions:
         most=255,
     )
     normalize: Normalization | None = _images(
-        None,
-        "--scale, --mean and --std by name: unit is 0 to 1, inception -1 to 1",
+        None, "--scale, --mean and --std by name: unit is 0 to 1, inception -1 to 1"
     )
     scale: float | None = _images(
         None,
@@ -119,10 +117,7 @@ class ImageOptions:
         read=_scale,
     )
     mean: Sequence[float] = _images(
-        tuple,
-        "of scaled pixels, red first (0)",
-        metavar="R,G,B",
-        gather=_of_channels,
+        tuple, "of scaled pixels, red first (0)", metavar="R,G,B", gather=_of_channels
     )
     std: Sequence[float] = _images(
         tuple, "of scaled pixels, red first (1)", metavar="R,G,B", gather=_of_channels
@@ -242,10 +237,7 @@ class SampleOptions(ImageOptions, LoopOptions):
     )
     synthetic: int = _inputs(4, "how many inputs to make up ({})", metavar="N", least=1)
     holdout: int = _inputs(
-        0,
-        "judge the answer by N random samples that choose nothing ({})",
-        metavar="N",
-        least=0,
+        0, "judge the answer by N random samples that choose nothing ({})", metavar="N", least=0
     )
     tol: Limits = _verdict(
         None,

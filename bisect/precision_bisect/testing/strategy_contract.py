@@ -184,10 +184,7 @@ STRATEGY_PROMISES = (
 
 
 def check_strategy(
-    factory: Callable[[], Strategy],
-    *,
-    largest: int | None = None,
-    seeds: Iterable[int] = SEEDS,
+    factory: Callable[[], Strategy], *, largest: int | None = None, seeds: Iterable[int] = SEEDS
 ) -> None:
     """Check every promise on problems of up to `largest` layers (24), drawn by `seeds`.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.backends.backend_plugin import failure
-from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError, opening_failures
 from precision_bisect.graphs.batching import rebatched
 from precision_bisect.graphs.graph import has_function, opset
 from precision_bisect.graphs.ort import CPU
@@ -30,7 +30,7 @@ from precision_bisect.machine.free_space import trim
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName
 from precision_bisect.protocols import BackendFailure
-from precision_bisect.trial import Honour, LayerHonour, Opening, TrialStatus
+from precision_bisect.trial import Honour, LayerHonour, TrialStatus
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -137,23 +137,20 @@ def _words(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltSession:
-    """A session for a plan, how it was opened, remarks on that, and the layers of the plan.
+    """A session that was `opened` for a plan, and the layers of the plan.
 
     `layers` are the names of all nodes of the model. `kept` and `low` are those of its candidates
-    that stay high and run low, in network order. `high` is the type of those that stay. `captures`
-    is as in `Opened`. `rebatched` opens the plan for another batch, as the session was; it raises
-    what `TypedSessions.open` does.
+    that stay high and run low, in network order. `high` is the type of those that stay.
+    `rebatched` opens the plan for another batch, as the session was; it raises what
+    `TypedSessions.open` does.
     """
 
-    session: "onnxruntime.InferenceSession"
-    opening: Opening
-    notes: Sequence[str]
+    opened: Opened
     layers: frozenset[str]
     kept: Sequence[LayerName]
     low: Sequence[LayerName]
     high: HighName
-    captures: bool = False
-    rebatched: "Callable[[int], Opened]"
+    rebatched: Callable[[int], Opened]
 
 
 class TypedSessions:
@@ -183,24 +180,17 @@ class TypedSessions:
             raise not_honoured(stray)
         table = self._model.table
         return BuiltSession(
-            session=opened.session,
-            opening=opened.opening,
-            notes=opened.notes,
+            opened=opened,
             layers=frozenset(layer.name for layer in table.layers),
             kept=[*self._asked_high, *(table.names[index] for index in plan.indices)],
             low=self._low(plan),
             high=self._writer.pair.high,
-            captures=opened.captures,
             rebatched=partial(self._built, plan, opener),
         )
 
     def _built(self, plan: Plan, opener: Opener | None, batch: int | None = None) -> Opened:
-        try:
+        with opening_failures():
             return self._open(plan, opener, batch)
-        except OpeningError as error:
-            raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
-        except TimeoutError as error:
-            raise failure(TrialStatus.TIMED_OUT, str(error)) from error
 
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return the candidates that ONNX Runtime cannot run low, each with the reason.

@@ -28,7 +28,7 @@ import onnx
 from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.building import TIMED, TypedSessions, layer_called
 from precision_bisect.backends.cuda.cuda_engine import BoundRun, SessionEngine, as_bound
-from precision_bisect.backends.cuda.opening import Opened, Opener, OpeningError
+from precision_bisect.backends.cuda.opening import Opened, Opener, opening_failures
 from precision_bisect.backends.cuda.provider import (
     deployed_provider,
     on_cuda,
@@ -76,7 +76,7 @@ def times_of(
     written = optimised if weights <= MOST_WRITTEN_BYTES else None
     # A graph that is replayed leaves no profile.
     launching = replace(opener, optimised=written, capturing=False)
-    session = sessions.open(plan, launching).session
+    session = sessions.open(plan, launching).opened.session
     try:
         BoundRun(session, as_bound(session, feed), on).latency()
     except Exception as error:  # onnxruntime's classes share no base but Exception
@@ -241,15 +241,10 @@ def _opened(
     """Return a session and the graph that it computes. Raises BackendFailure."""
     optimised = opener.profiles.with_name("shown.onnx")
     own = replace(opener, data=files.root, optimised=optimised, capturing=False)
-    try:
-        with files.saved(typed) as file:
-            opened = own.open(file)
-        graph = onnx.load(optimised, load_external_data=False).graph
-        optimised.unlink()
-    except OpeningError as error:
-        raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
-    except TimeoutError as error:
-        raise failure(TrialStatus.TIMED_OUT, str(error)) from error
+    with opening_failures(), files.saved(typed) as file:
+        opened = own.open(file)
+    graph = onnx.load(optimised, load_external_data=False).graph
+    optimised.unlink()
     return opened, graph
 
 
@@ -329,7 +324,7 @@ class CudaBackend:
         It is opened as it is deployed.
         """
         # A low layer on the CPU is refused first.
-        session = self._sessions.open(plan, self._as_deployed).session
+        session = self._sessions.open(plan, self._as_deployed).opened.session
         Path(session.end_profiling()).unlink()
         del session
         typed = self._writer.write(plan, guard_islands=False, seal=True)

@@ -129,7 +129,7 @@ class SessionEngine:
 
         The first run raises it, too, where a kernel of the CPU provider computed a low layer.
         """
-        session = self._open.session
+        session = self._open.opened.session
         names = [output.name for output in session.get_outputs()]
         try:
             values = session.run(names, as_bound(session, feed), self._run_options())
@@ -154,27 +154,26 @@ class SessionEngine:
 
     def _bound(self, feed: Sample) -> BoundRun:
         built = self._open
-        session, captures = built.session, built.captures
+        opened = built.opened
         # A batch that is written into the file has a session of its own.
-        fixed = {value.name: value.shape[:1] for value in session.get_inputs()}
+        fixed = {value.name: value.shape[:1] for value in opened.session.get_inputs()}
         batch = next((len(array) for array in feed.values() if array.ndim), 0)
         if any(isinstance(n, int) and n != batch for sizes in fixed.values() for n in sizes):
             opened = built.rebatched(batch)
-            session, captures = opened.session, opened.captures
             # A profile makes runs slower by half and more.
-            Path(session.end_profiling()).unlink()
+            Path(opened.session.end_profiling()).unlink()
         elif self._trace is None:
             # That ends the profile.
             self.run(feed)
-        values = as_bound(session, feed)
-        return BoundRun(session, values, self._device, captures=captures)
+        values = as_bound(opened.session, feed)
+        return BoundRun(opened.session, values, self._device, captures=opened.captures)
 
     def evidence(self) -> Evidence:
         """Return the remarks of the build, and after a run what its kernels show."""
         built = self._open
         trace = self._trace
         honours = [trace.honour(name, built.high) for name in built.kept] if trace else ()
-        return Evidence(honours=honours, notes=built.notes, opening=built.opening)
+        return Evidence(honours=honours, notes=built.opened.notes, opening=built.opened.opening)
 
     def save(self, folder: Path) -> None:
         """Save nothing: a session is made from the typed graph alone."""
@@ -199,7 +198,7 @@ class SessionEngine:
     def _look(self) -> Trace:
         """Return what the kernels of the first run show. Raises BackendFailure."""
         built = self._open
-        profile = Path(built.session.end_profiling())
+        profile = Path(built.opened.session.end_profiling())
         trace = Trace(read_profile(profile), built.layers)
         profile.unlink()
         if stray := trace.on_cpu(built.low):

@@ -34,10 +34,7 @@ class GpuReference:
     ) -> None:
         gpu = (
             ReferenceSession(
-                model,
-                optimised=on_cpu.optimised,
-                providers=on_cuda(options),
-                how=on_cpu.how,
+                model, optimised=on_cpu.optimised, providers=on_cuda(options), how=on_cpu.how
             )
             for options in (deployed_provider(), searching())
         )

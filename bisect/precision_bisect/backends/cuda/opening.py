@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from precision_bisect.backends.backend_plugin import failure
 from precision_bisect.backends.cuda.provider import AS_WRITTEN, CPU_LAYOUTS
 from precision_bisect.errors import shortened
 from precision_bisect.graphs.ort import (
@@ -25,7 +26,7 @@ from precision_bisect.graphs.ort import (
     runtime,
     session_options,
 )
-from precision_bisect.trial import Opening
+from precision_bisect.trial import Opening, TrialStatus
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -61,6 +62,17 @@ _OPERATOR = re.compile(r"(?:[Oo]p ?type|operator|and type) \((\w+)\)|\bfor (\w+)
 
 class OpeningError(Exception):
     """ONNX Runtime refuses the graph at every level; the text is its own, one line."""
+
+
+@contextmanager
+def opening_failures() -> Iterator[None]:
+    """Have errors of opening a session inside the block be outcomes: BackendFailure."""
+    try:
+        yield
+    except OpeningError as error:
+        raise failure(TrialStatus.BUILD_FAILED, str(error)) from error
+    except TimeoutError as error:
+        raise failure(TrialStatus.TIMED_OUT, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """How every session of this package uses ONNX Runtime's CUDA provider.
 
-The first run of a session plans its convolutions. cuDNN does that in 0.1 s where it takes the
-algorithm of its fallback list (DEFAULT), in 2 s where it asks a heuristic or times all of them,
-and then runs ten times as fast (NAFNet on an H100). A search runs each session a few times,
-a deployment for ever. So a search opens sessions with what plans fast, and accepts an answer with
-the library's own choice, EXHAUSTIVE.
+The first run of a session plans its convolutions. By its fallback list (DEFAULT) cuDNN does that
+in 0.1 s. Where it asks a heuristic or times all algorithms it takes 2 s, and then runs ten times
+as fast (NAFNet on an H100). A search runs each session a few times, a deployment for ever. So a
+search opens sessions with what plans fast, and accepts an answer with the library's own choice,
+EXHAUSTIVE.
 
 If the provider does not load, ONNX Runtime falls back to its CPU provider, which computes
 FP16-typed operators in FP32. So nothing is believed before a session has shown that it runs on

@@ -57,8 +57,7 @@ def choose_forecasts(options: Options, model: Model, seconds: float) -> Options:
     By default forecasts go to the GPU if child processes build sessions of ONNX Runtime on CUDA,
     and the model is small for the GPU and large for the CPU. `seconds` is one plain inference on
     all cores together. Raises UsageError for "cuda" if no build follows a forecast, or if trials
-    run in this process or elsewhere; PluginError or RefusedError where ONNX Runtime has no
-    CUDA.
+    run in this process or elsewhere; PluginError or RefusedError where ONNX Runtime has no CUDA.
     """
     if options.forecast_on == "cuda":
         if options.backend == "emulated":

@@ -80,9 +80,7 @@ class Written:
 
 
 def written_by_kernels(
-    layers: Sequence[EngineLayer],
-    graph: onnx.GraphProto,
-    own_names: Mapping[str, str] = _SAME,
+    layers: Sequence[EngineLayer], graph: onnx.GraphProto, own_names: Mapping[str, str] = _SAME
 ) -> Mapping[str, Written]:
     """Return by name what wrote each tensor of an engine; `graph` is the typed one it is of.
 

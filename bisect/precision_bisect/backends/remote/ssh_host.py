@@ -209,10 +209,7 @@ class Host:
         reached = self.reached
         turn, most = "-x" if patient else "-n", str(reached.most_bytes)
         words = [_CALL, "sh", self._folder, turn, " ".join(stale), most, reached.tool, *arguments]
-        with (
-            TemporaryFile(dir=self.work) as sent,
-            TemporaryFile(dir=self.work) as got,
-        ):
+        with TemporaryFile(dir=self.work) as sent, TemporaryFile(dir=self.work) as got:
             _pack(files, sent)
             process, stream, stderr = self._ssh("no", words, sent)
             try:

@@ -136,11 +136,7 @@ def _build_failed(
 
 
 def _loader(
-    flavour: Flavour,
-    source: Path,
-    recipe: Recipe,
-    watch: BuildWatch,
-    unmarked: list[LayerName],
+    flavour: Flavour, source: Path, recipe: Recipe, watch: BuildWatch, unmarked: list[LayerName]
 ) -> Callable[[], Any]:
     from polygraphy.backend.trt import (
         EngineBytesFromNetwork,

@@ -24,11 +24,7 @@ from precision_bisect.backends.inspection.shown_tensors import (
 from precision_bisect.backends.tensorrt.build import BuiltEngine
 from precision_bisect.backends.tensorrt.debug_tensors import DebugTensorError, emitted
 from precision_bisect.backends.tensorrt.flavour import Flavour
-from precision_bisect.backends.tensorrt.layer_times import (
-    facts_of,
-    information,
-    layer_times,
-)
+from precision_bisect.backends.tensorrt.layer_times import facts_of, information, layer_times
 from precision_bisect.backends.tensorrt.log import collected, first_error
 from precision_bisect.backends.timing import LaunchError, launches, measure_by
 from precision_bisect.errors import RefusedError, printable
@@ -132,9 +128,7 @@ class TensorRTEngine:
         """
         remarks = self._built.remarks
         return Evidence(
-            honours=tuple(self._judge(self._layers())),
-            notes=remarks.notes,
-            listed=remarks.listed,
+            honours=tuple(self._judge(self._layers())), notes=remarks.notes, listed=remarks.listed
         )
 
     def facts(self) -> EngineFacts | None:

@@ -107,11 +107,7 @@ class TensorRTPlugin:
 
         flavour = load_flavour(self._name)
         return lambda model: TensorRTBackend(
-            task.writer(model),
-            task.options.engine,
-            flavour,
-            task.shapes_for(model),
-            task.work,
+            task.writer(model), task.options.engine, flavour, task.shapes_for(model), task.work
         )
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:

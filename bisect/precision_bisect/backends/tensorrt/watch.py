@@ -91,9 +91,8 @@ def private(shared: Path | None, *, afresh: bool = False) -> Iterator[Path | Non
     """Yield a copy of the cache for one build; it becomes the shared one if the build succeeds.
 
     Polygraphy locks the file against other processes, but not against other threads, and writes it
-    in place.
-    A build `afresh` begins without timings, and leaves the shared ones as they are. Of builds side
-    by side the last one to end wins; what the others timed is then timed again.
+    in place. A build `afresh` begins without timings, and leaves the shared ones as they are. Of
+    builds side by side the last one to end wins; what the others timed is then timed again.
     """
     if shared is None:
         yield None

@@ -57,9 +57,7 @@ class BatchOptions:
         metavar="DIR",
     )
     at_once: str = _option(
-        "1",
-        "jobs at a time; gpu:0,1,2,3: one on each of these GPUs (1)",
-        metavar="N|gpu:0,1",
+        "1", "jobs at a time; gpu:0,1,2,3: one on each of these GPUs (1)", metavar="N|gpu:0,1"
     )
     until: str | None = _option(
         None,
@@ -67,8 +65,7 @@ class BatchOptions:
         metavar="TIME",
     )
     resume: bool = _option(
-        False,
-        "go on with the batch in the folder: what is finished is not run again",
+        False, "go on with the batch in the folder: what is finished is not run again"
     )
     overwrite: bool = _option(False, "replace the batch that the folder holds")
 

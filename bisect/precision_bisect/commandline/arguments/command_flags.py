@@ -169,9 +169,7 @@ def target_parser() -> Parser:
     way.add_argument("--write", type=named_path, metavar="DIR", help="make this folder, a new one")
     way.add_argument("--read", type=named_path, metavar="DIR", help="judge what came back in it")
     parser.add_argument(
-        "--check",
-        metavar="FILE.py:FUNCTION",
-        help="the script that judged the run, where one did",
+        "--check", metavar="FILE.py:FUNCTION", help="the script that judged the run, where one did"
     )
     parser.add_flags(Telling, "json", spare=False)
     parser.add_flags(EngineSettings, "engine")

@@ -90,10 +90,7 @@ def run_parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_needed(
-        "model",
-        "the FP32 ONNX model, or a run folder to --resume",
-    )
+    parser.add_needed("model", "the FP32 ONNX model, or a run folder to --resume")
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('precision-bisect')}"
     )

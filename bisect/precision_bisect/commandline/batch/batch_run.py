@@ -243,8 +243,7 @@ def parse_until(text: str, begun: float) -> float:
         ends = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"cannot read the time {text!r}",
-            "write 06:00, or a date and time as 2030-01-31T06:00",
+            f"cannot read the time {text!r}", "write 06:00, or a date and time as 2030-01-31T06:00"
         ) from error
     if ends <= begun:
         raise UsageError(f"--until {text} is past", "give a time to come")

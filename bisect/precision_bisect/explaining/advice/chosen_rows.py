@@ -137,9 +137,7 @@ def _in_pixels(sample: Sample) -> bool:
 
 
 def _fitting(
-    net: DiagnosedModel,
-    checks: Iterable[tuple[str, Sequence[str]]],
-    behind: Collection[str],
+    net: DiagnosedModel, checks: Iterable[tuple[str, Sequence[str]]], behind: Collection[str]
 ) -> Search[_Fitting | None]:
     """Return the first check that fits the outputs and helps; None where there is none.
 

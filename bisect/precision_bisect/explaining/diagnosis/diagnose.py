@@ -299,10 +299,7 @@ def _between(
 
 
 def _made_between(
-    steps: Sequence[onnx.NodeProto],
-    reached: set[str],
-    outputs: set[str],
-    types: Mapping[str, int],
+    steps: Sequence[onnx.NodeProto], reached: set[str], outputs: set[str], types: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the float tensors that are computed from the inputs, with their operators."""
     op_types: dict[str, str] = {}

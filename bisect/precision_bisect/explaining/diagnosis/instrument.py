@@ -58,9 +58,8 @@ class Instrument:
     """Shows tensors of a model under plans of a pair of types.
 
     `scales` are those of everything that some plan quantizes. Of the `targets` the one is emulated
-    that stores most inside layers; an `emulator` of this model may have its graph at hand.
-    Methods raise ModelError where the model cannot be loaded or brought to the opset that its
-    types need.
+    that stores most inside layers; an `emulator` of this model may have its graph at hand. Methods
+    raise ModelError where the model cannot be loaded or brought to the opset that its types need.
     """
 
     def __init__(

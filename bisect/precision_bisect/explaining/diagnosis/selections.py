@@ -164,10 +164,7 @@ def _compared(exact: NDArray[Any], low: NDArray[Any]) -> Selection | None:
     if alike and not differing:
         return None
     return Selection(
-        shape=list(low.shape),
-        expected=list(exact.shape),
-        differing=differing,
-        elements=exact.size,
+        shape=list(low.shape), expected=list(exact.shape), differing=differing, elements=exact.size
     )
 
 

@@ -167,9 +167,7 @@ def _scale(threshold: ArrayLike, how: Calibration) -> NDArray[np.float32]:
 
 
 def _weight_scales(
-    nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, NDArray[np.generic]],
-    how: Calibration,
+    nodes: Sequence[onnx.NodeProto], constants: Mapping[str, NDArray[np.generic]], how: Calibration
 ) -> dict[str, WeightScale]:
     axes: dict[str, set[int | None]] = {}
     for node in nodes:

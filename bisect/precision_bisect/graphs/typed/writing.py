@@ -61,9 +61,9 @@ def islands(
     leave it alone, where they remove an addition of zero and a product with one.
 
     The value of such an input comes from low layers, from a Cast of the file's own, or from an
-    input of the graph that is `handed_low`, directly or through nodes that only move values or may
-    turn out to do nothing. It does not matter whether another FP32 layer reads the result: some of
-    those are folded into this layer and do not protect it.
+    input of the graph that is `handed_low`. Between them may be nodes that only move values, or
+    may turn out to do nothing. It does not matter whether another FP32 layer reads the result:
+    some of those are folded into this layer and do not protect it.
     """
     # What is FP64 in the file may move values only: a guard too many costs little.
     passing = (Exclusion.FOLLOWER, Exclusion.DOUBLE)

@@ -1,11 +1,10 @@
 """The boxes of a detector, matched: their number and order may change behind NonMaxSuppression.
 
-The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores), where
-the first sum is over pairs of one class with an IoU of at least 0.5, the lower score of each pair,
-and the second over the boxes of both sides. Boxes of little score weigh little. Padding, rows of
-zeros or of -1, weighs nothing.
-In a raw head, as YOLO's, each box has its place, and the pairs are those of one place.
-numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along.
+The error is 1 - panoptic quality, weighted by score: 1 - 2 sum(score * IoU) / sum(scores). The
+first sum is over pairs of one class with an IoU of at least 0.5, by the lower score of each. The
+second is over the boxes of both sides. Boxes of little score weigh little. Padding, rows of
+zeros or of -1, weighs nothing. In a raw head, as YOLO's, each box has its place, and the pairs are
+those of one place. numpy alone and Python 3.8: `run_onnxruntime.py` takes these definitions along.
 """
 
 from __future__ import annotations

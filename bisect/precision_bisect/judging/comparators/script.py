@@ -13,13 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_bisect.errors import (
-    RAISED_BY_OTHERS,
-    PluginError,
-    PrecisionBisectError,
-    UsageError,
-)
+from precision_bisect.errors import RAISED_BY_OTHERS, PluginError, PrecisionBisectError, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.machine.user_scripts import (
     OutOfMemory,
     ScriptFailed,
@@ -60,7 +56,10 @@ class Guarded:
 
     def _of_others(self, call: Callable[[], T]) -> T:
         try:
-            return call()
+            value = call()
+            # As in `running_script`.
+            look_at_clock()
+            return value
         except (MemoryError, PrecisionBisectError):
             raise
         except RAISED_BY_OTHERS as error:

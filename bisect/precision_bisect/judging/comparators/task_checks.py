@@ -73,7 +73,8 @@ def _of_output(name: str, form: Any, pairs: list[Any]) -> Found:
     """Judge an output by a check, which sees no sample where both sides are empty."""
     for got, want in pairs:
         if got.shape != want.shape and not (name == "ctc" and _is_text(got) and _is_text(want)):
-            return _reshaped(got, want)
+            shapes = f"{list(got.shape)} instead of {list(want.shape)}"
+            return Found(math.inf, f"the shape is {shapes}")
     nonempty = [(got, want) for got, want in pairs if want.size or got.size]
     if form is None or not nonempty:
         # What the reference never has is found by no form.
@@ -363,10 +364,6 @@ def _blurred(x: Any) -> Any:
         windows = np.lib.stride_tricks.sliding_window_view(x, _WINDOW, axis)
         x = windows @ weights
     return x
-
-
-def _reshaped(got: Any, want: Any) -> Found:
-    return Found(math.inf, f"the shape is {list(got.shape)} instead of {list(want.shape)}")
 
 
 # By the name that --check has for it: what reads the form of an output from its arrays, each with

@@ -234,7 +234,14 @@ def _wrong_outputs(reference: Sequence[Sample]) -> Iterator[tuple[Wrong, Sequenc
     }
     for wrong, make in makers.items():
         outputs = make()
-        if _alike(outputs, reference) and not _equal(outputs, reference):
+        pairs = [
+            (one[name], array)
+            for one, other in zip(outputs, reference, strict=True)
+            for name, array in other.items()
+        ]
+        # Samples need not have one shape.
+        alike = all(one.shape == other.shape for one, other in pairs)
+        if alike and not all(np.array_equal(one, other) for one, other in pairs):
             yield wrong, outputs
 
 
@@ -255,20 +262,3 @@ def _far(array: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         far = np.asarray(array.min() + array.max() - array, array.dtype)
     return np.asarray(np.bitwise_xor(array, 1)) if np.array_equal(far, array) else far
-
-
-def _alike(outputs: Sequence[Sample], reference: Sequence[Sample]) -> bool:
-    """Tell whether outputs have the reference's shapes: samples need not have one shape."""
-    return all(
-        one[name].shape == array.shape
-        for one, other in zip(outputs, reference, strict=True)
-        for name, array in other.items()
-    )
-
-
-def _equal(outputs: Sequence[Sample], reference: Sequence[Sample]) -> bool:
-    return all(
-        np.array_equal(one[name], array)
-        for one, other in zip(outputs, reference, strict=True)
-        for name, array in other.items()
-    )

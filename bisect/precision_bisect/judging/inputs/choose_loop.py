@@ -14,13 +14,7 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.closed_loop import Link
 from precision_bisect.judging.inputs.input_shapes import show
-from precision_bisect.judging.inputs.loops import (
-    PLAIN,
-    ClosedLoop,
-    FunctionLoop,
-    Loop,
-    ScriptLoop,
-)
+from precision_bisect.judging.inputs.loops import PLAIN, ClosedLoop, FunctionLoop, Loop, ScriptLoop
 from precision_bisect.options import Options
 from precision_bisect.plugins import name_of
 from precision_bisect.settings.loop_options import script_of_loop

@@ -250,8 +250,7 @@ def _opened(file: Path) -> "Iterator[ImageFile]":
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise InputError(
-            f"{file} is an image, and Pillow is not installed",
-            "pip install pillow",
+            f"{file} is an image, and Pillow is not installed", "pip install pillow"
         ) from error
     try:
         plain_size(file)

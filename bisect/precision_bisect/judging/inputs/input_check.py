@@ -222,11 +222,7 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
                 )
         elif _takes_images(spec) or read.images is not None:
             yield from _scales(
-                model,
-                entry,
-                entry.lowest,
-                entry.highest,
-                by_flags=bool(read.images),
+                model, entry, entry.lowest, entry.highest, by_flags=bool(read.images)
             )
 
 

@@ -306,14 +306,10 @@ def _of_rung(
     if not own and not above:
         return
     answer = Answer(
-        record=replace(step.result, kept=[*own, *above]),
-        trials=read_ledger(step.ledger).own,
+        record=replace(step.result, kept=[*own, *above]), trials=read_ledger(step.ledger).own
     )
     findings = Findings(low=step.prepared.case.options.low)
-    with (
-        reopened(step.prepared, step.ledger, budget, observer) as driver,
-        climbed.noting(driver),
-    ):
+    with reopened(step.prepared, step.ledger, budget, observer) as driver, climbed.noting(driver):
         explaining = explained_in_time(step.prepared, driver, answer, budget)
         findings = driver.run(driver.to_end(explaining)).findings
     pair = climbed.composition.pair(rung)

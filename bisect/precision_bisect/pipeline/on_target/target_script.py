@@ -11,13 +11,7 @@ from precision_bisect.backends.backend_plugin import sample_shapes
 from precision_bisect.backends.tensorrt.profiles import refuse_fixed_batch
 from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.errors import printable
-from precision_bisect.exports.trtexec import (
-    KNOWS,
-    READ_OPTIONS,
-    build_flags,
-    decomposing,
-    since,
-)
+from precision_bisect.exports.trtexec import KNOWS, READ_OPTIONS, build_flags, decomposing, since
 from precision_bisect.graphs.batching import stacked
 from precision_bisect.pipeline.on_target.exchange import Subject
 from precision_bisect.pipeline.on_target.own_comparison import OwnComparison

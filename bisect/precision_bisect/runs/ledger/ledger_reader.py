@@ -172,8 +172,7 @@ def check_file(path: Path) -> None:
         return
     except OSError as error:
         raise RunFolderError(
-            f"cannot use the ledger {path}: {error.strerror}",
-            "remove it, or choose another --out",
+            f"cannot use the ledger {path}: {error.strerror}", "remove it, or choose another --out"
         ) from error
 
 

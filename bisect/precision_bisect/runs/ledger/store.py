@@ -1,10 +1,10 @@
 """The ledger on SQLite: a header that says what was searched, and the trials.
 
 The intent is committed before a trial starts and the outcome before the driver goes on, each in a
-transaction of its own (WAL), so that a killed run has lost at most the trial in flight. A
-machine that stops may have lost more, yet nothing that is wrong: before a plan is built all of it
-is on the disk, unless that was waited for within the last second, as of quick trials that would
-take most of the driver's own time.
+transaction of its own (WAL). So a killed run has lost at most the trial in flight. A machine that
+stops may have lost more, yet nothing that is wrong: before a plan is built all of it is on the
+disk, unless that was waited for within the last second, as of quick trials that would take most of
+the driver's own time.
 
 A trial that was cut off has no outcome and is tried again. One of the search that has ended the
 process three times is recorded as crashed, so that a plan that kills it cannot do so for ever: the

@@ -16,14 +16,7 @@ from precision_bisect.runs.monitoring.events import (
     TrialStarted,
 )
 from precision_bisect.runs.results.curve_of_result import KeptError
-from precision_bisect.trial import (
-    Identity,
-    Kind,
-    Phase,
-    Proposal,
-    SampleSet,
-    Trial,
-)
+from precision_bisect.trial import Identity, Kind, Phase, Proposal, SampleSet, Trial
 
 MOST_LAST = 5
 """So many trials are remembered as the last ones."""

@@ -10,15 +10,7 @@ from precision_bisect.runs.results.curve_of_result import KeptError
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.runfolder import STATUS
 from precision_bisect.runs.typed_json import Count, read_or_none
-from precision_bisect.trial import (
-    Figure,
-    Kind,
-    Outcome,
-    Phase,
-    Proposal,
-    TrialStatus,
-    Verdict,
-)
+from precision_bisect.trial import Figure, Kind, Outcome, Phase, Proposal, TrialStatus, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

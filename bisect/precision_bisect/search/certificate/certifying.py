@@ -22,11 +22,7 @@ LEAST_RANKED = 64
 
 
 def certify(
-    problem: Problem,
-    plan: Plan,
-    mode: Certify,
-    trials: JudgedTrials | None = None,
-    draw: int = 0,
+    problem: Problem, plan: Plan, mode: Certify, trials: JudgedTrials | None = None, draw: int = 0
 ) -> Search[Plan]:
     """Try to drop every kept layer, and drop those that can go; return what is left.
 

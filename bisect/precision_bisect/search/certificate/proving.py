@@ -55,11 +55,7 @@ def certificate(
     """
     if plan is None:
         return Certificate(
-            minimal=False,
-            checked=(),
-            unchecked=(),
-            mode=terms.mode,
-            uncertified=terms.uncertified,
+            minimal=False, checked=(), unchecked=(), mode=terms.mode, uncertified=terms.uncertified
         )
     stand, drawn = _drawn(trials, plan, terms)
     evidence = [_need(trials, plan, layer, names[layer], terms, stand) for layer in plan.indices]

@@ -123,9 +123,7 @@ def island_costs(
         profiled_ms=total,
         layers=[
             LayerCost(
-                layer=name,
-                ms=answer.by_layer.get(name, 0.0),
-                low_ms=low.by_layer.get(name, 0.0),
+                layer=name, ms=answer.by_layer.get(name, 0.0), low_ms=low.by_layer.get(name, 0.0)
             )
             for name in kept
         ],
