@@ -102,8 +102,6 @@ class Interface:
             if value.name in takes:
                 value.type.tensor_type.elem_type = self.inputs[value.name].onnx_type
         # A model that was exported before has nodes and tensors of these names.
-        if not (takes or gives):
-            return {}
         free = Names(graph)
         names = {name: free(f"{IO_PREFIX}/{name}") for name in (*takes, *gives)}
         outputs = {value.name for value in graph.output}
@@ -151,6 +149,8 @@ class Interface:
             for value in graph.output
             if value.name in self.outputs and value.name not in inputs
         }
+        if not (takes or gives):
+            return {}
         free = Names(graph)
         names = {name: free(f"{IO_PREFIX}/{name}") for name in (*takes, *gives)}
         rename_tensors(graph, names)

@@ -7,7 +7,7 @@ copies nothing and stops fusions as well. In a session that leaves its graph as 
 fuses, and no kernel is another: there all that the plan decides is taken out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -82,48 +82,59 @@ def without_switches(
     graph.input.extend(source.graph.input)
     graph.output.extend(source.graph.output)
     graph.initializer.extend(source.graph.initializer)
-    names: dict[str, str] = {}
-
-    def add(nodes: Iterable[onnx.NodeProto], *, chosen: bool = False) -> None:
-        for node in nodes:
-            look_at_clock()
-            flag = on.get(node.input[0]) if node.input else None
-            if node.op_type == "If" and flag is not None:
-                taken = attribute(node, "then_branch" if flag else "else_branch")
-                assert taken is not None
-                inner = (value.name for value in taken.g.output)
-                names.update(
-                    (one, names.get(end, end)) for one, end in zip(inner, node.output, strict=True)
-                )
-                graph.initializer.extend(taken.g.initializer)
-                add(taken.g.node, chosen=True)
-                continue
-            passed = ""
-            if node.op_type == "Where" and flag is not None:
-                passed = node.input[1 if flag else 2]
-            elif node.op_type == "Identity" and chosen:
-                passed = node.input[0]
-            end = names.get(node.output[0], node.output[0])
-            if passed and end not in ends:
-                # Both names: readers inside the branch know it by another one than those outside.
-                names[node.output[0]] = names[end] = names.get(passed, passed)
-                continue
-            own = onnx.GraphProto(node=[node])
-            if any(subgraphs(node)):
-                rename_tensors(own, names)
-            else:
-                for side in (own.node[0].input, own.node[0].output):
-                    for i, name in enumerate(side):
-                        if name in names:
-                            side[i] = names[name]
-            graph.node.extend(own.node)
-
-    add(source.graph.node)
+    _add_chosen(graph, source.graph.node, on, {}, ends)
     if not any(name in on for node in graph.node for name in (*node.input, *captured(node))):
         refill(graph.node, [node for node in graph.node if FLAGS_INPUT not in node.input])
     left: Weights = dict(weights)
     drop_unused(graph, left)
     return proto, left
+
+
+def _add_chosen(
+    graph: onnx.GraphProto,
+    nodes: Iterable[onnx.NodeProto],
+    on: Mapping[str, bool],
+    names: dict[str, str],
+    ends: Collection[str],
+    *,
+    chosen: bool = False,
+) -> None:
+    """Add to a graph what flags choose of these nodes; `names` has what tensors are called there.
+
+    It is no function inside another: that would hold the graph until Python looks for circles.
+    """
+    for node in nodes:
+        look_at_clock()
+        flag = on.get(node.input[0]) if node.input else None
+        if node.op_type == "If" and flag is not None:
+            taken = attribute(node, "then_branch" if flag else "else_branch")
+            assert taken is not None
+            inner = (value.name for value in taken.g.output)
+            names.update(
+                (one, names.get(end, end)) for one, end in zip(inner, node.output, strict=True)
+            )
+            graph.initializer.extend(taken.g.initializer)
+            _add_chosen(graph, taken.g.node, on, names, ends, chosen=True)
+            continue
+        passed = ""
+        if node.op_type == "Where" and flag is not None:
+            passed = node.input[1 if flag else 2]
+        elif node.op_type == "Identity" and chosen:
+            passed = node.input[0]
+        end = names.get(node.output[0], node.output[0])
+        if passed and end not in ends:
+            # Both names: readers inside the branch know it by another one than those outside.
+            names[node.output[0]] = names[end] = names.get(passed, passed)
+            continue
+        own = onnx.GraphProto(node=[node])
+        if any(subgraphs(node)):
+            rename_tensors(own, names)
+        else:
+            for side in (own.node[0].input, own.node[0].output):
+                for i, name in enumerate(side):
+                    if name in names:
+                        side[i] = names[name]
+        graph.node.extend(own.node)
 
 
 def for_plan(
