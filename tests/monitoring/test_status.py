@@ -367,6 +367,21 @@ def test_the_best_is_the_smallest_that_nothing_speaks_against() -> None:
     assert progress.best is None
 
 
+def test_a_ranking_is_as_far_as_it_says() -> None:
+    """Time that is left is told by it: a bar that runs ahead tells too little of it."""
+    progress, count = Progress(), 200
+    progress.take(STARTED)
+    ends: list[float] = []
+    for number in range(count):
+        proposal = Proposal(
+            plan=Plan.of((number,)), phase=Phase.RANKING, about_left=count - number
+        )
+        found = outcome(Verdict.PASS, 0.0)
+        progress.take(TrialFinished(proposal=proposal, outcome=found, recalled=False))
+        ends.append(progress.done)
+    assert ends[-1] == pytest.approx(2 * ends[count // 2 - 1], rel=0.2)
+
+
 def test_trials_without_a_verdict_are_counted_once() -> None:
     """Told again from the ledger they are the same trials; only the last trials are kept."""
     progress = Progress()

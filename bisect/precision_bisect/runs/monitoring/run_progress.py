@@ -172,9 +172,11 @@ class Progress:
             return
         over = self._in_phase[phase]
         share = over / (over + self.about_left) if self.about_left else 0.0
-        reached = begin + (end - begin) * _AT_FIRST * share
-        creeping = self.done + max(0.0, end - self.done) * _CREEP
-        self.done = max(reached, creeping)
+        least = begin + (end - begin) * _AT_FIRST
+        self.done = max(self.done, begin + (least - begin) * share)
+        # Where what is left is known, that tells it, until as much of the share is over.
+        if not self.about_left or self.done >= least:
+            self.done += max(0.0, end - self.done) * _CREEP
         self.step = max(self.step, _STEP_OF.get(phase, 3 if phase is Phase.RECHECK else 1))
 
     def _propose(self, proposal: Proposal) -> None:
