@@ -209,7 +209,7 @@ def _begin_sshd(conf: Path, settings: str) -> tuple["subprocess.Popen[bytes]", i
         wait_until(partial(_listens_or_ended, sshd))
         if sshd.poll() is None:
             return sshd, port
-    raise AssertionError(f"sshd ends with {sshd.returncode}")
+    raise AssertionError(f"{_SSHD} -D -f {conf} ends at once")
 
 
 def _listens_or_ended(sshd: "subprocess.Popen[bytes]") -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from effort import nightly
-from patience import PATIENCE_S, wait_for
+from patience import LIMIT_S, PATIENCE_S, wait_for
 from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.trtexec_names import parse_layer_precisions
@@ -55,7 +55,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[tuple[Path, str]]:
         command += ["--target", "tensorrt", "--tol", "1e-2", "--out", str(folder)]
         # In the fused form nothing is kept.
         command += ["--no-fuse-norms"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         assert 0 == ran.returncode, ran.stderr
         yield folder, ran.stdout
 

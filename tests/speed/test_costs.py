@@ -200,7 +200,7 @@ def test_bytes_of_weights_behind_a_constant_node_are_those_of_the_file(
 )
 def test_weights_of_any_type_have_their_bytes(kind: str, nbytes: int) -> None:
     """Small ones share bytes, of which the last may not be full; indices are no weights."""
-    values = ["0"] * 5 if kind == "STRING" else [0] * 5
+    values: Any = ["0"] * 5 if kind == "STRING" else [0] * 5
     weights = helper.make_tensor("w", TensorProto.DataType.Value(kind), [5], values)
     for body, initializers in (("y = Abs(x)", [weights]), ("c = Constant() y = Abs(x)", [])):
         proto = parse(f"(float[5] x) => (float[5] y) {{ {body} }}")

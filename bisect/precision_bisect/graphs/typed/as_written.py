@@ -11,9 +11,12 @@ from precision_bisect.graphs.typed.typed_graph import TypedGraph
 
 _TYPES = onnx.TensorProto
 # Bits of a value where several share a byte.
-_PACKED_BITS = {
-    **dict.fromkeys((_TYPES.INT4, _TYPES.UINT4, _TYPES.FLOAT4E2M1), 4),
-    **dict.fromkeys((_TYPES.INT2, _TYPES.UINT2), 2),
+_PACKED_BITS: dict[int, int] = {
+    _TYPES.INT2: 2,
+    _TYPES.UINT2: 2,
+    _TYPES.INT4: 4,
+    _TYPES.UINT4: 4,
+    _TYPES.FLOAT4E2M1: 4,
 }
 # Shapes, axes and indices, which are no weights.
 _NO_WEIGHTS = frozenset((_TYPES.INT64, _TYPES.INT32, _TYPES.BOOL, _TYPES.STRING))
