@@ -216,38 +216,6 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     both_ends(model, {"x": normal(2)})
 
 
-def test_defaults_of_local_functions_count(tmp_path: Path) -> None:
-    """onnx's inliner drops what refers to a default: another model would be searched."""
-    text = """<ir_version: 9, opset_import: ["": 17, "local": 1]>
-        g (float[2] x, bool c) => (float[2] y) {
-            a = local.outer(x)
-            y = If(c) <then_branch = t () => (float[2] b) { b = local.act(a) },
-                       else_branch = e () => (float[2] d) { d = local.act<slope = 0.75>(a) }> }
-        <domain: "local", opset_import: ["": 17, "local": 1]> outer (p) => (q) {
-            q = local.act(p) }
-        <domain: "local", opset_import: ["": 17]> act <slope: float = 0.5> (p) => (q) {
-            q = LeakyRelu<alpha: float = @slope>(p) }"""
-    model = load_model(save(onnx.parser.parse_model(text), tmp_path))
-    for taken, expected in ((True, -0.25), (False, -0.375)):
-        feed = {"x": np.array([-1, 4], np.float32), "c": np.array(taken)}
-        (outputs,) = reference_outputs(model, [feed])
-        np.testing.assert_array_equal(outputs["y"], np.array([expected, 4], np.float32))
-
-
-def test_functions_of_another_opset(tmp_path: Path) -> None:
-    """Their nodes are layers, too; not where an operator is another at the model's opset."""
-    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
-        g (float[2,3] x) => (float[2,3] y) { y = local.act(x) }
-        <domain: "local", opset_import: ["": 13]> act (p) => (q) { t = Exp(p) q = Softmax(t) }"""
-    proto = onnx.parser.parse_model(text)
-    model = load_model(save(proto, tmp_path))
-    assert [layer.op_type for layer in model.table.candidates] == ["Exp", "Softmax"]
-    both_ends(model, {"x": normal(2, 3)})
-    proto.functions[0].opset_import[0].version = 11
-    with pytest.raises(ModelError, match="of opset 11, the model of 17, where Softmax is another"):
-        load_model(save(proto, tmp_path))
-
-
 def test_quantized_models(tmp_path: Path) -> None:
     """Q/DQ nodes keep their types, and the layer between them is switched."""
     model = load_text(

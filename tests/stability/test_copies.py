@@ -17,6 +17,7 @@ from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.graphs.fp32_outputs import ReferenceSession, reference_outputs
 from precision_bisect.graphs.load import load_model
 from precision_bisect.graphs.lowtypes import BF16, FP16, LowType
+from precision_bisect.graphs.whole_numbers import whole_numbers
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator, Tolerance
 from precision_bisect.judging.inputs.copies import FACTORS, Copies
 from precision_bisect.plan import Plan
@@ -288,6 +289,17 @@ def test_no_factor_is_on_an_index(tmp_path: Path) -> None:
     found = emulator.evaluate(Plan.all_high(layers), {**feed, FACTORS: factors})
     np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
     assert (found["y"] != expected["y"]).any()
+
+
+def test_scores_behind_a_mask_of_integers_have_factors(tmp_path: Path) -> None:
+    """They are rounded, whatever is added to them and compares them: copies tell of it."""
+    model = models.load_text(
+        """(int64[2] mask, float[2] x) => (float[2] y) <float low = {-1e4}, float zero = {0}> {
+            scores = Exp(x) m = Cast<to = 1>(mask) bias = Mul(m, low) masked = Add(scores, bias)
+            seen = Greater(masked, zero) y = Where(seen, masked, scores) }""",
+        tmp_path,
+    )
+    assert {"m", "bias"} == whole_numbers(model).exact
 
 
 def test_the_reference_of_a_copy_is_plain_onnx_runtimes(tmp_path: Path) -> None:

@@ -34,11 +34,11 @@ NEVER_LOW_INPUTS: dict[str, tuple[int, ...]] = {
 _FLOAT = onnx.TensorProto.FLOAT
 _ALL_FLOAT: Mapping[str, int] = {}
 
-M = TypeVar("M", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto)
+M = TypeVar("M", onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.FunctionProto)
 
 
 def copied(message: M) -> M:
-    """Return a copy of a model, a graph or a node."""
+    """Return a copy of a model, a graph, a node or a function."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy

@@ -19,15 +19,15 @@ _INTEGERS = frozenset(
     for sign in ("", "U")
     for bits in (16, 32, 64)
 )
-
-
+_CONSTANTS = frozenset(("Constant", "ConstantOfShape"))
 _COMPARING = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 
 
 class WholeNumbers(NamedTuple):
     """The FP32 tensors that arithmetic leads to from integers, and to integers from.
 
-    `exact` come from integers, and lead to integers or to a comparison: FP32 rounds none of them.
+    `exact` come from integers and constants alone, and lead to integers or to a comparison: a
+    rounding of them is meant to change nothing. A score that a mask was added to is none of them.
     """
 
     from_integers: frozenset[str]
@@ -37,14 +37,12 @@ class WholeNumbers(NamedTuple):
 
 def whole_numbers(model: Model) -> WholeNumbers:
     """Return where a model's main graph computes whole numbers in floats."""
-    nodes = [
-        node
-        for node in model.proto.graph.node
-        if node.op_type in _COUNTING | _CASTS or is_follower(node)
-    ]
-    comparing = (node for node in model.proto.graph.node if node.op_type in _COMPARING)
+    graph = model.proto.graph
+    nodes = [node for node in graph.node if _counts(node)]
+    comparing = (node for node in graph.node if node.op_type in _COMPARING)
     came, went = set[str](), set[str]()
     compared = {name for node in comparing for name in node.input}
+    of_floats = {value.name for value in graph.input if _is_float(model, value.name)}
 
     def integers(node: onnx.NodeProto, names: Iterable[str]) -> bool:
         return node.op_type in _CASTS and any(model.elem_types.get(n) in _INTEGERS for n in names)
@@ -52,6 +50,10 @@ def whole_numbers(model: Model) -> WholeNumbers:
     for node in nodes:
         if not came.isdisjoint(node.input) or integers(node, node.input):
             came.update(node.output)
+    for node in graph.node:
+        counts = _counts(node) or node.op_type in _CONSTANTS
+        if not counts or not of_floats.isdisjoint(node.input):
+            of_floats.update(name for name in node.output if _is_float(model, name))
     # Backwards in network order, one pass reaches all that leads to an integer.
     for node in reversed(nodes):
         if not went.isdisjoint(node.output) or integers(node, node.output):
@@ -62,5 +64,13 @@ def whole_numbers(model: Model) -> WholeNumbers:
     return WholeNumbers(
         from_integers=frozenset(floats & came),
         to_integers=frozenset(floats & went),
-        exact=frozenset(floats & came & (went | compared)),
+        exact=frozenset((floats & came & (went | compared)) - of_floats),
     )
+
+
+def _counts(node: onnx.NodeProto) -> bool:
+    return node.op_type in _COUNTING | _CASTS or is_follower(node)
+
+
+def _is_float(model: Model, name: str) -> bool:
+    return model.elem_types.get(name) in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
