@@ -13,6 +13,7 @@ from large_model import make
 import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.layer_weights import LayerWeights
 from precision_bisect.backends.emulation.switched import switch
 from precision_bisect.graphs.load import load_model
@@ -147,3 +148,14 @@ def test_one_large_session_at_a_time_is_open(
         assert cases(Proposal(plan=plan, phase=Phase.SPEED, case=case)).error is not None
         gc.collect()
         assert len(own) == 0
+
+
+def test_the_graph_of_a_plan_goes_with_its_last_reader(tmp_path: Path) -> None:
+    """Nothing of it is left in circles: 20 MB for each plan with 5,000 layers, for a while."""
+    path, _ = make(tmp_path, 50, 2, 0, width=32)
+    model = load_model(path)
+    graph = switch(model, Pair(low="fp16", high="fp32"), Scales())
+    low = np.ones(len(model.table.candidates), bool)
+    gc.collect()
+    for_plan(graph, model, low, bare=True)
+    assert 0 == gc.collect()

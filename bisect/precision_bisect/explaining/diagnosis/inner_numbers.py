@@ -70,8 +70,9 @@ def with_numbers(
         for name in node.output:
             for what in numbers if name in names else ():
                 out, counts = _named(what, name), what is What.SIZE
-                settings = {} if counts else {"keepdims": 0}
-                nodes.append(helper.make_node(what.value, [name], [out], **settings))
+                nodes.append(helper.make_node(what.value, [name], [out]))
+                if not counts:
+                    nodes[-1].attribute.append(helper.make_attribute("keepdims", 0))
                 kind = onnx.TensorProto.INT64 if counts else onnx.TensorProto.FLOAT
                 outputs.append(helper.make_tensor_value_info(out, kind, []))
     refill(reduced.graph.node, nodes)
