@@ -13,7 +13,7 @@ import tiny
 from models import parse, save
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs import soundness, written_out
+from precision_bisect.graphs import local_functions, soundness
 from precision_bisect.graphs.graph import constant_of
 from precision_bisect.graphs.load import load_model
 
@@ -132,7 +132,7 @@ def test_defaults_of_functions_are_counted_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large default of a function that is called often would fill the memory."""
-    monkeypatch.setattr(written_out, "PROTOBUF_LIMIT", 1000)
+    monkeypatch.setattr(local_functions, "PROTOBUF_LIMIT", 1000)
     model = read(tmp_path)
     body = function(0, [helper.make_node("Neg", ["a"], ["c"])])
     body.attribute_proto.append(helper.make_attribute("unused", "x" * 400))

@@ -23,6 +23,7 @@ from precision_bisect.graphs.fp32_form import StoredLow, fp32_form
 from precision_bisect.graphs.graph import Names, all_graphs, copied, opset, refill, sort_nodes
 from precision_bisect.graphs.half_compute import half_typed
 from precision_bisect.graphs.interface import Interface
+from precision_bisect.graphs.local_functions import ready_to_inline
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.module_names import module_names
 from precision_bisect.graphs.soundness import (
@@ -45,7 +46,7 @@ from precision_bisect.graphs.weights import (
     external_parts,
     take_weights,
 )
-from precision_bisect.graphs.written_out import lacking, ready_to_inline, with_functions
+from precision_bisect.graphs.written_out import lacking, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
