@@ -92,11 +92,11 @@ class WorkerOptions:
     )
     threads: int = _workers(
         0,
-        "of ONNX Runtime at most, as many as help; 0: 8 ({})",
+        "at most N for ONNX Runtime; small layers get fewer; 0: 8 ({})",
         metavar="N",
         least=0,
         most=MOST_THREADS,
-        brief="of ONNX Runtime, at most (8; as many as help)",
+        brief="at most N for ONNX Runtime (8)",
     )
     keep_engines: bool = _output(False, "keep the engine of every trial in DIR/engines")
     disk_cap_mib: float = _output(
