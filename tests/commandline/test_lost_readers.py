@@ -60,6 +60,23 @@ def test_a_caller_without_streams_costs_nothing(tmp_path: Path, closed: str) -> 
     assert (0, "nothing_to_keep") == (code, json.loads(result.read_text())["status"])
 
 
+BEGUN = """
+import pathlib, subprocess, sys
+from precision_bisect.execution.child import begin
+begin(pathlib.Path("log"))
+subprocess.run(["sh", "-c", "echo out; echo err >&2"])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it is a shell that closes streams")
+@pytest.mark.parametrize("closed", ["", "<&- >&- 2>&-", ">&- 2>&-", "2>&-"])
+def test_what_a_trial_begins_prints_into_its_log(tmp_path: Path, closed: str) -> None:
+    """A compiler without streams would write its messages into the first file that it opens."""
+    command = f"{shlex.join([sys.executable, '-c', BEGUN])} {closed}"
+    subprocess.run(command, shell=True, cwd=tmp_path, timeout=PATIENCE_S, check=True)
+    assert ["out", "err"] == (tmp_path / "log").read_text().splitlines()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_too_few_open_files_are_no_lost_output(tmp_path: Path) -> None:
     """What the system refuses is named, wherever it does, and never as lost output."""

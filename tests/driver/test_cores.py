@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loky import cpu_count
 
 import tiny
 from precision_bisect.machine.threads import (
@@ -21,16 +22,16 @@ from precision_bisect.runs.monitoring.events import ignore
 ONE_CORE = """
 import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from precision_bisect.machine.threads import fitting, usable
-print(usable(), fitting(1e9, 1))
+from precision_bisect.machine.threads import fitting, samples_at_once, usable
+print(usable(), fitting(1e9, 1), samples_at_once(1e9, 1, most=64))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to cores so")
 def test_only_the_cores_of_this_process_count() -> None:
-    """A process that may use one core gets one thread, whatever the machine has."""
+    """One core computes on one thread, and one sample at a time, whatever the machine has."""
     said = subprocess.run([sys.executable, "-c", ONE_CORE], capture_output=True, check=True)
-    assert said.stdout.split() == [b"1", b"1"]
+    assert said.stdout.split() == [b"1"] * 3
 
 
 @pytest.mark.parametrize(
@@ -52,8 +53,9 @@ def test_samples_side_by_side_come_before_threads_in_layers() -> None:
 
 def test_what_is_asked_for_is_a_limit() -> None:
     """Threads that wake for each small layer cost more than they bring, asked for or not."""
-    assert (1, 2) == (fitting(0.02, 5000, most=2), samples_at_once(0.02, 1, most=2))
+    assert (1, 1) == (fitting(0.02, 5000, most=1), samples_at_once(0.02, 1, most=1))
     assert (3, 1) == (fitting(20.0, 100, most=3), samples_at_once(20.0, 3, most=3))
+    assert samples_at_once(0.02, 1, most=10**6) == cpu_count()
 
 
 @pytest.mark.parametrize("asked", [0, 3])

@@ -20,7 +20,7 @@ from precision_bisect.commandline.main import main
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.machine.stopping import limited
 from precision_bisect.runs.locking import Owner, RunLock, owner_of
-from precision_bisect.runs.runfolder import LOCK, OWNER, RESULT
+from precision_bisect.runs.runfolder import LEDGER, LOCK, OWNER, RESULT
 
 HOLDER = """
 import sys, time
@@ -123,6 +123,14 @@ def test_a_folder_that_is_new_is_taken_when_it_is_opened(tmp_path: Path) -> None
         lock.open(overwrite=False, rungs=False)
         assert {LOCK, OWNER} == {path.name for path in out.iterdir()}
     assert [LOCK] == [path.name for path in out.iterdir()]
+
+
+def test_a_ledger_that_could_not_be_opened_is_nobodys(tmp_path: Path) -> None:
+    """SQLite makes the file, and may lack another one for its log: --resume goes on there."""
+    (tmp_path / LOCK).touch()
+    (tmp_path / LEDGER).touch()
+    with RunLock(tmp_path) as lock:
+        assert lock.open(overwrite=False, rungs=False).path == tmp_path
 
 
 def test_one_of_many_drivers_gets_a_new_folder(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def begin(log: Path) -> None:
             # Text that is still in Python's buffers belongs to the old streams.
             stream.flush()
         os.dup2(file, number)
+        # A file that had this number already is closed in processes that begin here.
+        os.set_inheritable(number, True)
     if file > 2:
         os.close(file)
     # Taken now: once the driver is gone, the parent is another process.

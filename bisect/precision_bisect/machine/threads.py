@@ -83,6 +83,10 @@ def fitting(seconds: float, layers: int, samples: int = 1, most: int = 0) -> int
 def samples_at_once(seconds: float, threads: int, most: int = 0) -> int:
     """Return how many samples to compute side by side, each on so many threads.
 
-    `seconds` and `most` are as for `fitting`.
+    `seconds` and `most` are as for `fitting`; side by side they take memory, and no more than
+    there are cores are any faster.
     """
-    return 1 if seconds < _WORTH_HANDING_S else max(1, (most or usable()) // threads)
+    from loky import cpu_count
+
+    count = min(most or usable(), int(cpu_count())) // threads
+    return 1 if seconds < _WORTH_HANDING_S else max(1, count)

@@ -124,6 +124,8 @@ def _in_the_way(path: Path) -> bool:
     with suppress(OSError):
         if path.name == LOCK:  # ours stays empty
             return path.is_file() and path.stat().st_size > 0
+        if path.name == LEDGER and path.is_file():  # so does ours that could not be opened
+            return path.stat().st_size > 0
         if path.name == OWNER and (path.parent / LOCK).exists():
             return False
         return any(path.iterdir()) if path.is_dir() else os.path.lexists(path)
