@@ -20,7 +20,7 @@ from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.precisions import Pair
 from precision_bisect.search.speed.costs import cost_graph
 
-BLOCKS, TIMES = 4, 4
+BLOCKS, TIMES = 8, 4
 FP16 = Pair(low="fp16", high="fp32")
 
 

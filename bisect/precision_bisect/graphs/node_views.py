@@ -64,6 +64,10 @@ class View:
                 nodes_by_tensor.setdefault(name, []).append(node)
         return nodes_by_tensor
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
     @property
     def _shapes(self) -> dict[str, Dims]:
         held = self._model.held
@@ -85,7 +89,8 @@ class View:
 
     def in_order(self, names: set[str]) -> tuple[LayerName, ...]:
         """Return these nodes in network order, each once."""
-        return tuple(LayerName(node.name) for node in self.nodes if node.name in names)
+        known = names & self._places.keys()
+        return tuple(LayerName(name) for name in sorted(known, key=self._places.__getitem__))
 
     def sole_reader(self, name: str, op_type: str) -> onnx.NodeProto | None:
         """Return the one node of this type that alone reads a tensor, once; None otherwise."""
