@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from patience import PATIENCE_S
 
 MAY_CHANGE = frozenset({"PYTEST_CURRENT_TEST", "ORT_DISABLE_TELEMETRY", "TORCHINDUCTOR_CACHE_DIR"})
 """Where pytest says which test it is at, and what the import of a library sets for good."""
+_MODULES = "modules"
 
 
 def process_state() -> Mapping[str, Any]:
@@ -19,6 +21,7 @@ def process_state() -> Mapping[str, Any]:
     os.umask(mask := os.umask(0o077))
     handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
     return {
+        _MODULES: len(sys.modules),
         "timer of signals": signal.getitimer(signal.ITIMER_REAL),
         "folder": Path.cwd(),
         "folder of temporary files": tempfile.gettempdir(),
@@ -31,11 +34,16 @@ def process_state() -> Mapping[str, Any]:
 
 
 def changes_since(before: Mapping[str, Any]) -> Mapping[str, tuple[Any, Any]]:
-    """Return what differs from a state of before: how it was and is, None where it is not."""
+    """Return what differs from a state of before: how it was and is, None where it is not.
+
+    A variable that is new where something was imported is a library's, which sets it once.
+    """
     now = process_state()
+    imported = before[_MODULES] != now[_MODULES]
+    told = before if imported else {**before, **now}
     return {
         name: (before.get(name), now.get(name))
-        for name in sorted({*before, *now})
+        for name in sorted(told.keys() - {_MODULES})
         if before.get(name) != now.get(name)
     }
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from models import parse, save, with_weights
 from precision_bisect.backends.cuda.building import TypedSessions
 from precision_bisect.backends.cuda.cuda_engine import SessionEngine
 from precision_bisect.backends.cuda.opening import Opener
-from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.commandline.main import main
 from precision_bisect.exports.finished import read_finished
 from precision_bisect.graphs.load import load_model
@@ -32,8 +30,6 @@ from precision_bisect.runs.locking import RunLock
 from precision_bisect.runs.results.result import Rung
 from precision_bisect.runs.results.verification import (
     Verification,
-    failure_of,
-    fault_of,
 )
 from precision_bisect.runs.runfolder import (
     LOCK,
@@ -45,7 +41,7 @@ from precision_bisect.runs.runfolder import (
     VERIFIED_LOG,
 )
 from precision_bisect.runs.typed_json import read_or_none
-from precision_bisect.trial import Honour, LayerHonour, Outcome, TrialStatus
+from precision_bisect.trial import Honour
 from precision_bisect_reports.html.source import read_source
 from precision_bisect_reports.html.view import view_of
 
@@ -373,33 +369,6 @@ def test_a_folder_in_use_costs_only_the_record(
     assert "warning: not recorded: " in said.err
     assert "--out" not in said.err
     assert not (run / VERIFIED).exists()
-
-
-def test_what_is_made_of_findings(rtx: Flavour) -> None:
-    """Names are printed as text; a layer that nobody looked at is not observable."""
-    seen = LayerHonour(layer="a\x1b[31m", honoured=Honour.DEMOTED, evidence="weights are fp16")
-    found = Verification(
-        backend=rtx.name, remark="", kept=["a\x1b[31m"], layers=(seen,), notes=("careful",)
-    )
-    assert (1, False) == (found.exit_code, found.honoured) and "Demoted: " in found.verdict
-    assert "\x1b" not in found.to_text(verbose=True)
-    assert " remarks: careful" in found.to_text()
-    held = replace(seen, honoured=Honour.HONOURED)
-    fine = replace(found, layers=(held,))
-    assert "weights are" in fine.to_text(verbose=True)
-    assert "weights are" not in fine.to_text()
-    blind = replace(found, layers=())
-    assert (5, None) == (blind.exit_code, blind.honoured)
-    assert ["Honoured", "Not observable"] == [e.verdict.split(":")[0] for e in (fine, blind)]
-    assert 0 == replace(blind, kept=[]).exit_code
-    failed = Outcome(status=TrialStatus.BUILD_FAILED, message="no tactic.")
-    late = Outcome(status=TrialStatus.TIMED_OUT, message="took longer")
-    for plain, code, fault in ((None, 1, "plan"), (failed, 4, "model"), (late, 4, "unclear")):
-        ended = replace(blind, failure=failure_of(failed), fp32_failure=failure_of(plain))
-        ended = replace(ended, fault=fault_of(failed, plain))
-        assert (code, fault) == (ended.exit_code, ended.fault) and "No engine" in ended.verdict
-    ended = replace(blind, failure=failure_of(late), fault=fault_of(late, None))
-    assert (4, "unclear") == (ended.exit_code, ended.fault)
 
 
 def test_an_engine_that_shows_itself_only_in_a_run_is_run(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def written(
     try:
         yield
     except OSError as error:
-        limit = "allow larger files (ulimit -f)" if error.errno == errno.EFBIG else ""
-        raise kind(f"cannot write {what}: {error.strerror}", limit or hint) from error
+        limit = "allow larger files (ulimit -f), or " if error.errno == errno.EFBIG else ""
+        raise kind(f"cannot write {what}: {error.strerror}", f"{limit}{hint}") from error
 
 
 @contextmanager
