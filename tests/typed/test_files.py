@@ -91,6 +91,62 @@ def test_weights_that_stay_are_read_where_the_model_has_them(
     assert bool(low) is (len(kept) < 3)
 
 
+SAVE = """
+import sys
+from pathlib import Path
+from precision_bisect.graphs.load import load_model
+from precision_bisect.graphs.typed.model_files import TypedFolder
+from precision_bisect.graphs.typed.rewrite import TypedWriter
+from precision_bisect.plan import Plan
+from precision_bisect.precisions import Pair
+
+model, own, low = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+typed = TypedWriter(load_model(model), Pair(low=low, high="fp32")).write(Plan.of(()))
+TypedFolder(own, from_root=True, shared=own.with_name("shared")).save(typed, "model.onnx")
+"""
+
+
+def test_processes_share_the_weights_of_a_run(tmp_path: Path) -> None:
+    """Each weight is written once for all, by whoever needs it first; all read the same."""
+    model = three_layers(tmp_path)
+    pairs = {f"{low}-{number}": low for number in range(2) for low in HALF_NAMES}
+    source = str(tmp_path / "model.onnx")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", SAVE, source, str(tmp_path / own), low])
+        for own, low in pairs.items()
+    ]
+    assert {0} == {process.wait() for process in processes}
+    sizes = {}
+    for own, low in pairs.items():
+        typed = TypedWriter(model, Pair(low=low, high="fp32")).write(Plan.of(()))
+        assert 0 == (tmp_path / own / "weights.bin").stat().st_size
+        graph = onnx.load(tmp_path / own / "model.onnx", load_external_data=False)
+        onnx.load_external_data_for_model(graph, tmp_path.anchor)
+        loaded = {tensor.name: tensor for tensor in graph.graph.initializer}
+        for name, weight in typed.weights.items():
+            values = onnx.numpy_helper.to_array(loaded[name])
+            np.testing.assert_array_equal(values, weight.source.astype(weight.dtype))
+        sizes[low] = [weight.nbytes for weight in typed.weights.values()]
+    once = sum(size + -size % 4096 for each in sizes.values() for size in each)
+    assert once - 4096 < (tmp_path / "shared" / "weights.bin").stat().st_size <= once
+
+
+def test_a_weight_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    """What another process had begun, before it was killed, is not taken for a weight."""
+    typed = TypedWriter(three_layers(tmp_path), Pair(low="fp16", high="fp32")).write(Plan.of(()))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "weights.bin").write_bytes(b"half a weight")
+    folder = TypedFolder(tmp_path / "own", from_root=True, shared=shared)
+    graph = onnx.load(folder.save(typed, "model.onnx"), load_external_data=False)
+    onnx.load_external_data_for_model(graph, tmp_path.anchor)
+    loaded = {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.graph.initializer
+    }
+    for name, weight in typed.weights.items():
+        np.testing.assert_array_equal(loaded[name], weight.source.astype(np.float16))
+
+
 def test_no_documentation_is_handed_to_engines(tmp_path: Path) -> None:
     """TensorRT 8.6 and 9 write what exporters note of a node behind its name; a copy has none."""
     typed = TypedWriter(three_layers(tmp_path), Pair(low="fp16", high="fp32")).write(Plan.of(()))

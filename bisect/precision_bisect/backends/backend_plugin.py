@@ -60,7 +60,8 @@ class BackendTask:
     `samples` are all feeds of the run, by input name; of a finished run only their `shapes` are
     known. In a loop engines take feeds of `steps`, too. `work` is an empty folder for files.
     `scales` are those of everything that some plan quantizes, if anything. `timed` tells that
-    latencies decide: then every plan is built as it is deployed.
+    latencies decide: then every plan is built as it is deployed. In the folder `weights` the
+    processes of a run on this machine may share files of weights, None for none.
     """
 
     options: Options
@@ -70,6 +71,7 @@ class BackendTask:
     work: Path
     scales: Scales = NO_SCALES
     timed: bool = False
+    weights: Path | None = None
 
     def shapes_for(self, model: Model) -> SampleShapes:
         """Return the shapes of the samples, by input of the model."""
@@ -168,14 +170,21 @@ def choose_backend(
     scales: Scales = NO_SCALES,
     timed: bool = False,
     steps: Sequence[Sample] = (),
+    weights: Path | None = None,
 ) -> Chosen:
     """Return the backend that the options ask for; `work` is an empty folder for its files.
 
-    `scales`, `timed` and `steps` are as in `BackendTask`. Raises as `pick_backend` does.
+    What has a default is as in `BackendTask`. Raises as `pick_backend` does.
     """
     name, why = pick_backend(options)
     task = BackendTask(
-        options=options, samples=samples, steps=steps, work=work, scales=scales, timed=timed
+        options=options,
+        samples=samples,
+        steps=steps,
+        work=work,
+        scales=scales,
+        timed=timed,
+        weights=weights,
     )
     return Chosen(name=name, make=backend_plugin(name).make(task), why=why)
 

@@ -76,7 +76,7 @@ class EvaluatorSpec:
     It can be pickled. `options` name the backend, never "auto". `digest` is that of the model.
     `table` has its layers, with those pinned that cannot run low. With `forecasts` the emulator
     evaluates, on the process's first GPU. The rest is as in `Evaluator`, `baseline` as in
-    `Stopwatch`, `timed` as in `BackendTask`, `optimised` and `loop` as in `Case`.
+    `Stopwatch`, `timed` and `weights` as in `BackendTask`, `optimised` and `loop` as in `Case`.
     """
 
     options: Options
@@ -92,6 +92,7 @@ class EvaluatorSpec:
     forecasts: bool = False
     optimised: bool = True
     loop: Loop = PLAIN
+    weights: Path | None = None
 
     def save(self, path: Path) -> None:
         """Write the spec, pickled, for other processes. Raises RunFolderError."""
@@ -203,5 +204,6 @@ class EvaluatorSpec:
             scales=self.scales,
             timed=self.timed,
             steps=self.samples.steps,
+            weights=self.weights,
         )
         return chosen.make(model)

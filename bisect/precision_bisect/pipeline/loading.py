@@ -82,6 +82,7 @@ class Loaded:
     are those of this search. `remarks` are sentences for the report. One plain inference takes
     `seconds` on all cores. `runs` is False where ONNX Runtime cannot run the model, so that
     nothing can forecast. A start keeps `begun_with`. No plan fails by `overlooked` outputs.
+    `weights` is as in `BackendTask`.
     """
 
     request: Options
@@ -92,6 +93,7 @@ class Loaded:
     begun_with: frozenset[LayerName] = frozenset()
     remarks: Sequence[str] = ()
     overlooked: Sequence[str] = ()
+    weights: Path | None = None
 
     @property
     def weighs_speed(self) -> bool:
@@ -113,6 +115,7 @@ class Loaded:
             keep=case.options.folder.absolute(),
             timed=self.weighs_speed,
             optimised=case.optimised,
+            weights=None if case.options.elsewhere else self.weights,
         )
 
 
@@ -241,6 +244,7 @@ def load_run(
         begun_with=known_model.start,
         remarks=[*remarks, *inside],
         overlooked=overlooked_outputs(comparator, expected),
+        weights=work.absolute() / "typed-weights",
     )
     return _fused(loaded, observer, work, settled) if options.fuse_norms else loaded
 

@@ -156,10 +156,12 @@ class BuiltSession:
 class TypedSessions:
     """Opens plans of the writer's model as typed graphs, in files below `folder`.
 
-    The `opener` opens those for which no other one is named.
+    The `opener` opens those for which no other one is named. `weights` is as in `BackendTask`.
     """
 
-    def __init__(self, writer: TypedWriter, opener: Opener, folder: Path) -> None:
+    def __init__(
+        self, writer: TypedWriter, opener: Opener, folder: Path, weights: Path | None = None
+    ) -> None:
         self._model = writer.model
         self._layers = {layer.name: layer for layer in writer.model.table.layers}
         asked_forms = writer.model.table.asked.items()
@@ -167,7 +169,7 @@ class TypedSessions:
         self._asked_low = [name for name, form in asked_forms if form == writer.pair.low_form]
         self._writer = writer
         self._opener = opener
-        self.files = TypedFolder(folder, from_root=True)
+        self.files = TypedFolder(folder, from_root=True, shared=weights)
 
     def open(self, plan: Plan, opener: Opener | None = None) -> BuiltSession:
         """Open a plan.

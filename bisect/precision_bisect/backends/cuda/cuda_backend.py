@@ -263,15 +263,21 @@ class CudaBackend:
     `workdir` is a folder for its files. Of the settings it obeys `tf32`, `ort_options` and
     `build_timeout_s`; the others are TensorRT's. Plans are opened with the options that plan fast,
     and with the deployed ones where they are built afresh, or always where latencies decide
-    (`timed`). Raises PluginError or RefusedError where ONNX Runtime cannot compute FP16 on a GPU
-    here.
+    (`timed`). `weights` is as in `BackendTask`. Raises PluginError or RefusedError where ONNX
+    Runtime cannot compute FP16 on a GPU here.
     """
 
     name: ClassVar[str] = "onnxruntime"
     emulated: ClassVar[bool] = False
 
     def __init__(
-        self, writer: TypedWriter, settings: EngineSettings, workdir: Path, *, timed: bool = False
+        self,
+        writer: TypedWriter,
+        settings: EngineSettings,
+        workdir: Path,
+        *,
+        timed: bool = False,
+        weights: Path | None = None,
     ) -> None:
         require_cuda()
         # cuDNN's refusals of single algorithms would fill the terminal, though another one is
@@ -288,7 +294,7 @@ class CudaBackend:
         )
         self._as_deployed = replace(opener, providers=on_cuda(self._deployed), capturing=True)
         self._writer = writer
-        self._sessions = TypedSessions(writer, opener, workdir / "typed")
+        self._sessions = TypedSessions(writer, opener, workdir / "typed", weights)
 
     @property
     def hasty(self) -> bool:

@@ -28,7 +28,11 @@ class CudaPlugin:
         from precision_bisect.backends.cuda.cuda_backend import CudaBackend
 
         return lambda model: CudaBackend(
-            task.writer(model), task.options.engine, task.work, timed=task.timed
+            task.writer(model),
+            task.options.engine,
+            task.work,
+            timed=task.timed,
+            weights=task.weights,
         )
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:

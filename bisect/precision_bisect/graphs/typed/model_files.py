@@ -1,8 +1,8 @@
 """Typed graphs as files: one weights file for all plans of a model, or one plan by itself."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -17,13 +17,15 @@ from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.graph import all_graphs, copied, refill
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import quantized
+from precision_bisect.graphs.typed.shared_weights import SharedWeights
 from precision_bisect.graphs.typed.typed_graph import (
     THREADS,
     TypedGraph,
     TypedWeight,
-    chunks,
     converted,
+    piece,
     scales_of,
+    starts,
 )
 from precision_bisect.graphs.weights import Part, external_parts, pointing_to, take_weights
 from precision_bisect.machine.plain_files import ROOM, whole, written
@@ -40,21 +42,13 @@ _LENGTH_DELIMITED = 2
 
 def write_weight(stream: IO[bytes], weight: TypedWeight) -> None:
     """Write the values of a weight in its type, in C order and little-endian, piece by piece."""
-    for stored in side_by_side(partial(_stored, weight), _placed(weight), THREADS):
+    for stored in side_by_side(partial(_stored, weight), starts(weight.source), THREADS):
         stream.write(stored.view(np.uint8).data)
 
 
-def _placed(weight: TypedWeight) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the pieces of a weight, each with where it begins."""
-    start = 0
-    for part in chunks(weight.source):
-        yield start, part
-        start += part.size
-
-
-def _stored(weight: TypedWeight, piece: tuple[int, NDArray[Any]]) -> NDArray[Any]:
-    """Return a piece of the weight's source in its type."""
-    start, part = piece
+def _stored(weight: TypedWeight, start: int) -> NDArray[Any]:
+    """Return the piece of the weight's source that begins there, in the weight's type."""
+    part = piece(weight.source, start)
     if weight.quantization is None:
         return converted(part, weight.dtype)
     scale = scales_of(weight.quantization.scale, weight.source.shape, start, part.size)
@@ -125,16 +119,18 @@ class TypedFolder:
 
     A weight is appended once, when the first graph needs it, so a further trial writes only its
     small graph. Those that a data file of the model has in the same type are not copied if readers
-    look for files from the `root` of the file system on: its pages are in memory already. The
+    look for files from the `root` of the file system on: its pages are in memory already. Of its
+    others in 16 bits, such readers may share the file in `shared` with those of other folders. The
     weights file is begun anew: graphs that an earlier object saved there lose their weights. Nodes
     have no documentation in them: TensorRT 8.6 and 9 write it behind a node's name in the metadata
     of layers. Several threads may save at a time. Raises RunFolderError where the folder cannot be
     written.
     """
 
-    def __init__(self, path: Path, *, from_root: bool = False) -> None:
+    def __init__(self, path: Path, *, from_root: bool = False, shared: Path | None = None) -> None:
         self.path = path
         self.root = Path(path.absolute().anchor) if from_root else None
+        self._shared = None if shared is None else SharedWeights(shared)
         self._location = _WEIGHTS if self.root is None else _below(self.root, path / _WEIGHTS)
         self._places: dict[str, Part] = {}
         self._saving = threading.Lock()
@@ -154,15 +150,25 @@ class TypedFolder:
         file = self.path / name
         # One at a time: offsets are those of the file's end.
         with self._writing(), self._saving:
-            with (self.path / _WEIGHTS).open("ab") as stream:
-                for weight_name, weight in typed.weights.items():
-                    if weight_name not in self._places:
-                        place = self._own(weight) or _append(stream, weight, self._location)
-                        self._places[weight_name] = place
+            if new := {n: w for n, w in typed.weights.items() if n not in self._places}:
+                self._place(new)
             proto = pointing_to(typed.proto, self._places)
             _clear_documentation(proto)
             file.write_bytes(proto.SerializeToString())
         return file
+
+    def _place(self, weights: Mapping[str, TypedWeight]) -> None:
+        """Note where each weight is, and append those that are nowhere. Raises OSError."""
+        with ExitStack() as stack:
+            stream = stack.enter_context((self.path / _WEIGHTS).open("ab"))
+            shared: Callable[[TypedWeight], Part | None] | None = None
+            if self._shared is not None and self.root is not None:
+                location = _below(self.root, self._shared.file)
+                append = partial(_append, location=location)
+                shared = stack.enter_context(self._shared.appending(append))
+            for name, weight in weights.items():
+                place = self._own(weight) or (shared and shared(weight))
+                self._places[name] = place or _append(stream, weight, self._location)
 
     def _own(self, weight: TypedWeight) -> Part | None:
         """Return where a data file of the model has a weight as it is stored; None for nowhere."""

@@ -18,8 +18,8 @@ from precision_bisect.graphs.quantization.scales import WeightScale
 
 # Elements in a piece: 4 MiB of FP32. A limit on memory: weights are the same whatever it is.
 _CHUNK = 2**20
-THREADS = min(4, os.cpu_count() or 1)
-"""Pieces at a time: one thread rounds 1.5 GB/s to FP16, and a disk takes little more from four."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Pieces at a time: a thread reads and rounds 1 GB/s to FP16, and writing takes 4 GB/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +62,27 @@ class TypedGraph:
     weights: Mapping[str, TypedWeight]
 
 
-def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the values of `array` in C order, as flat pieces of at most 1 Mi elements.
+def starts(array: NDArray[Any]) -> range:
+    """Return where each `piece` of an array begins, in C order."""
+    return range(0, array.size, _CHUNK)
+
+
+def piece(array: NDArray[Any], start: int) -> NDArray[Any]:
+    """Return the values of `array` from `start` on in C order, flat, at most 1 Mi elements.
 
     A memory map is read through its file instead: pages of a map that were touched count as memory
     of the process until the kernel wants them back.
     """
     if isinstance(array, np.memmap) and array.filename is not None:
-        total = math.prod(array.shape)
-        with open(array.filename, "rb") as stream:  # noqa: PTH123 - may be bytes or a path
-            stream.seek(array.offset)
-            for start in range(0, total, _CHUNK):
-                yield np.fromfile(stream, array.dtype, min(_CHUNK, total - start))
-        return
-    flat = np.ascontiguousarray(array).reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        yield flat[start : start + _CHUNK]
+        count, skipped = min(_CHUNK, array.size - start), start * array.itemsize
+        return np.fromfile(array.filename, array.dtype, count, offset=array.offset + skipped)
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    return flat[start : start + _CHUNK]
+
+
+def chunks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield every `piece` of an array."""
+    return (piece(array, start) for start in starts(array))
 
 
 def converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
