@@ -29,19 +29,23 @@ from precision_bisect.trial import Evidence, Latency
 
 
 class SessionsBackend:
-    """Opens typed graphs of the writer's model, in files below the folder `work`."""
+    """Opens typed graphs of the writer's model, in files below the folder `work`.
+
+    Its versions tell how many bytes of weights it wrote there itself: `weights` has the others.
+    """
 
     name: ClassVar[str] = "cpu-sessions"
     emulated: ClassVar[bool] = False
 
-    def __init__(self, writer: TypedWriter, work: Path) -> None:
+    def __init__(self, writer: TypedWriter, work: Path, weights: Path | None = None) -> None:
         self._writer = writer
-        self._files = TypedFolder(work / "typed", from_root=True)
+        self._files = TypedFolder(work / "typed", from_root=True, shared=weights)
         self._opener = Opener(providers=[CPU], profiles=work / "profile", data=self._files.root)
 
     def versions(self) -> Mapping[str, str]:
-        """Return nothing that results depend on."""
-        return {}
+        """Return how much it wrote; no result depends on that."""
+        self.build(Plan.of(()))
+        return {"written": str((self._files.path / "weights.bin").stat().st_size)}
 
     def unbuildable(self) -> Mapping[LayerName, str]:
         """Return nothing, once every layer was low in a session."""
@@ -95,7 +99,7 @@ class SessionsPlugin:
 
     def make(self, task: BackendTask) -> MakeBackend:
         """Return what makes the backend of a model."""
-        return lambda model: SessionsBackend(task.writer(model), task.work)
+        return lambda model: SessionsBackend(task.writer(model), task.work, task.weights)
 
     def builder(self, settings: EngineSettings, low: LowName) -> Builder:
         """Refuse: these sessions show nothing."""

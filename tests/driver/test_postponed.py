@@ -113,6 +113,35 @@ def most_memory(command: list[str], environment: dict[str, str]) -> int:
     return most
 
 
+def test_children_write_large_weights_once_for_all(tmp_path: Path) -> None:
+    """What a model has in a data file is rounded into a file that all children of a run read."""
+    weights = {"w": normal(64, 64)}
+    body = parse("(float[1, 64] x) => (float[1, 64] y) { a = MatMul(x, w) y = Tanh(a) }")
+    np.savez(tmp_path / "inputs.npz", x=normal(1, 64))
+    site = cpu_sessions.install(tmp_path / "site")
+    run = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "precision_bisect",
+                save_external(with_weights(body, weights), tmp_path),
+            ),
+            *("--inputs", tmp_path / "inputs.npz", "--tol", "1e-2", "--out", tmp_path / "run"),
+            *("--backend", cpu_sessions.SessionsBackend.name),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((site, os.environ.get("PYTHONPATH", ""))),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert 0 == run.returncode, run.stderr
+    versions = read_saved(tmp_path / "run").result.fingerprint["versions"]
+    assert "0" == versions["written"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
 @pytest.mark.nightly
 def test_memory_of_a_run_with_nothing_to_keep(tmp_path: Path) -> None:
