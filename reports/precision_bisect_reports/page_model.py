@@ -171,6 +171,7 @@ def _caveats(result: Result) -> Iterator[Row]:
         Row("not judged", overlooked(result)),
         Row("unknown", foreign_to(result)),
         Row("elsewhere", fails_elsewhere(result)),
+        *(row for row in deployed(result) if row.level == NEWS),
         *(row for row in _as_deployed(result) if row.level == NEWS),
         *(
             Row("range", in_range(input_range, result.low))
@@ -243,7 +244,7 @@ def _rows(result: Result) -> Iterator[Row]:
         if result.deploy.high_weight_bytes:
             yield Row("weights", weights(result), FULL)
     yield from (row for row in _as_deployed(result) if row.level != NEWS)
-    yield from deployed(result)
+    yield from (row for row in deployed(result) if row.level != NEWS)
     yield from _setting(result)
     for input_range in result.input_ranges:
         if not input_range.failed:

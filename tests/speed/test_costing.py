@@ -90,7 +90,7 @@ def left_out(
     [
         ("REFUSING", "no profile today; verify builds the answer by itself"),
         ("RAISING", "division by zero"),
-        ("DYING", "its process died of SIGSEGV (Segmentation fault)"),
+        ("DYING", "its process ended by SIGSEGV (Segmentation fault)"),
         ("SILENT", "cpu-sessions does not time its kernels; profile it by its own tools"),
     ],
 )
