@@ -9,6 +9,7 @@ what is far over the limit then, too, is not what was judged.
 import pickle
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,15 +121,16 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
     """
     use_custom_ops(feeds.custom_ops)
     library = f"ONNX Runtime {runtime().__version__}"
+    *others, level = feeds.levels
     try:
-        for level in feeds.levels:
-            begins(work, library, "opens", level)
-            try:
-                session = open_file(path, feeds.threads, level)
+        for other in others:
+            begins(work, library, "opens", other)
+            with suppress(ModelError):
+                session, level = open_file(path, feeds.threads, other), other
                 break
-            except ModelError:
-                if level == feeds.levels[-1]:
-                    raise
+        else:
+            begins(work, library, "opens", level)
+            session = open_file(path, feeds.threads, level)
     except LacksKernel as error:
         raise NotRun(f"ONNX Runtime's CPU lacks a kernel: {error}") from error
     except ModelError as error:
