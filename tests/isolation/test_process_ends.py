@@ -1,5 +1,6 @@
 """How processes of ours have ended: one wording, from the code and what they printed."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import precision_bisect
 from precision_bisect.machine.process_ends import how_ended, is_fault, of_shell, what_helps
 
 TELL = "from precision_bisect.machine.process_ends import tell_faults; tell_faults()"
@@ -63,3 +65,16 @@ def test_the_library_of_a_fault_is_named(place: str, call: str, tmp_path: Path) 
     said = how_ended(ran.returncode, b"last words\n" + ran.stderr)
     where = f" in a call of {call}" if call else ""
     assert f"ended by SIGSEGV (Segmentation fault){where}, having said: last words" == said
+
+
+def test_whoever_looks_at_an_exit_code_words_it_alike() -> None:
+    """No module has words of its own for signals, or shows the bare number of one."""
+    package = Path(precision_bisect.__file__).parent
+    looking = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"\.returncode\b|strsignal|signal\.Signals|exit code \{", path.read_text())
+        and "process_ends import" not in path.read_text()
+    }
+    # It has the words.
+    assert {"machine/process_ends.py"} == looking

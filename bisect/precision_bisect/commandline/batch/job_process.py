@@ -221,10 +221,10 @@ def _lacking_baseline(job: Job, base: Path) -> str:
 
 def _why(output: bytes, code: int) -> str:
     """Return why a process failed, on one line: mostly what it said last."""
-    if code < 0:
-        return f"its process {how_ended(code)}"
-    how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return f"{how}{_last_line(output)}"
+    said = "" if code < 0 else _last_line(output)
+    if code in (ExitCode.USAGE, ExitCode.INTERNAL):
+        return said
+    return ": ".join(filter(None, (f"its process {how_ended(code)}", said)))
 
 
 def _printed(job: Job) -> bytes:
