@@ -11,7 +11,6 @@ import pytest
 import tiny
 from exports_models import SHELLS
 from fake_board import judge, searched, shell_tool, tool
-from precision_bisect.backends.trtexec.trtexec_results import failed_build
 from precision_bisect.commandline.main import main
 from precision_bisect.pipeline.on_target.exchange import MANIFEST
 from precision_bisect.pipeline.on_target.target_script import SCRIPT
@@ -386,20 +385,3 @@ def test_a_tool_without_strong_typing_is_refused_at_once(
         ran = judge(folder, shell_tool(tmp_path / shell, old), shell)
         assert (1, "", said) == (ran.returncode, ran.stdout, ran.stderr)
     assert not list(folder.rglob("*.log"))
-
-
-def test_a_tool_that_dies_is_told_by_its_signal(
-    exchanged: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """It cannot say so itself: the script does, in the log, which is read back."""
-    folder = tmp_path / "board"
-    assert 0 == main(["target", str(exchanged[0]), "--write", str(folder)])
-    dies = "case $* in *--help) echo '[TensorRT v101300] --stronglyTyped'; exit;; esac\n"
-    dies += "echo '&&&& RUNNING'; kill -s SEGV $$"
-    for shell in SHELLS:
-        ran = judge(folder, shell_tool(tmp_path / shell, dies), shell)
-        assert 1 == ran.returncode
-        assert "  failed: its process ended by SIGSEGV (" in ran.stderr
-    (log, *_) = folder.rglob("build.log")
-    failed = failed_build(log)
-    assert failed is not None and "its process ended by SIGSEGV" == failed.text
