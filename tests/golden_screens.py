@@ -156,7 +156,7 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     ended = "ended by SIGSEGV (Segmentation fault)"
     died = (
         "as ONNX Runtime 1.32.0 opened model.mixed.onnx on the CPU (a GPU is untested), its "
-        f"process {ended}; with graph_optimization_level=ORT_DISABLE_ALL it holds (0.0006)"
+        f"process {ended}; with graph_optimization_level ORT_DISABLE_ALL it holds (0.0006)"
     )
     crash = Crash(
         library="ONNX Runtime 1.32.0", doing="opens", ended=ended, cure="ORT_DISABLE_ALL"

@@ -120,7 +120,7 @@ class Check:
                 return again
             if again.outcome == "not_judged" and again.crash is None:
                 return recheck  # there is no kernel, or no time
-        levels = f"with graph_optimization_level={crash.level}{', or a lower one' * bool(lower)}"
+        levels = f"with graph_optimization_level {crash.level}{', or a lower one' * bool(lower)}"
         return replace(
             recheck,
             outcome="broken" if self._feeds.known else "not_judged",
@@ -306,7 +306,7 @@ def _cured(crashed: Recheck, feeds: Feeds, expected: Expected | None, work: Path
         crashed,
         # One that does not open with the library's own options is broken, in whatever way.
         outcome="broken" if feeds.by_defaults else "not_judged",
-        message=f"{crashed.message}; with graph_optimization_level={feeds.level} it {words}",
+        message=f"{crashed.message}; with graph_optimization_level {feeds.level} it {words}",
         crash=replace(crashed.crash, cure=feeds.level, error=error),
     )
 
