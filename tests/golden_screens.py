@@ -13,7 +13,7 @@ from golden_answers import answers
 from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.curve_of_result import Culprit, CurvePoint, PointName
-from precision_bisect.runs.results.deployment import ByDefaults, Recheck
+from precision_bisect.runs.results.deployment import ByDefaults, Crash, Recheck
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.fused_form import FusedForm
 from precision_bisect.runs.results.loop_steps import LoopSteps
@@ -153,6 +153,27 @@ def of_answers() -> Iterator[tuple[str, Result]]:
     yield "files pass, by the library's own options too", deployed(own)
     yield "files fail", deployed(Recheck(outcome="fail", message="", error=0.02))
     yield "files do not fit", deployed(Recheck(outcome="broken", message="cut"))
+    ended = "ended by SIGSEGV (Segmentation fault)"
+    died = (
+        "as ONNX Runtime 1.32.0 opened model.mixed.onnx on the CPU (a GPU is untested), its "
+        f"process {ended}; with graph_optimization_level ORT_DISABLE_ALL it holds (0.0006)"
+    )
+    crash = Crash(
+        library="ONNX Runtime 1.32.0", doing="opens", ended=ended, cure="ORT_DISABLE_ALL"
+    )
+    died_of = Recheck(outcome="not_judged", message=died, crash=crash)
+    yield "the runtime dies of the files", deployed(died_of)
+    yield "their own runtime dies of the files", deployed(replace(died_of, outcome="broken"))
+    by_own = ByDefaults(outcome="broken", options=["use_tf32=0"])
+    yield (
+        "the library's own options crash",
+        deployed(replace(passes, library_defaults=by_own, crash=crash)),
+    )
+    crashed: dict[str, Any] = {
+        "unresolved": {"crashed": 3},
+        "unresolved_why": {"crashed": f"its process {ended}"},
+    }
+    yield "trials crash", replace(RESULT, **crashed)
     typed = {**RESULT.fingerprint, "versions": {"typing": "weak"}}
     yield "weak typing", replace(RESULT, fingerprint=typed)
     yield "a wildcard", replace(RESULT, layer_precisions="a*b:fp32")

@@ -15,7 +15,7 @@ from precision_bisect.runs.runfolder import FUSED_MODEL
 from precision_bisect.settings.export_points import DEPLOY, FEWEST, NEAR_MISS
 from precision_bisect_reports.culprit_groups import WHOLE
 from precision_bisect_reports.rows import ALWAYS, EVIDENCE, MORE, NEWS, Form, Row
-from precision_bisect_reports.speed import deployed_as
+from precision_bisect_reports.speed import better_and_best, deployed_as
 
 MOST_POINTS = 7
 CULPRITS_NAMED = 2
@@ -114,8 +114,8 @@ def exported(result: Result) -> str:
         count = counted(len(result.deploy.kept), "layer")
         count += f" of {FUSED_MODEL}" * result.deploy.fused
         plan = f"{deployed_as(result)} ({count})"
-        gain = "smaller" if result.smallest else "faster"
-        plan += f", which is no {gain} than FP32" * result.fp32_wins
+        better, _ = better_and_best(result)
+        plan += f", which is no {better} than FP32" * result.fp32_wins
         return f"{plan}; target, tf32, unseen are of it"
     text = f"point {printable(point)} of the curve"
     with suppress(UsageError):

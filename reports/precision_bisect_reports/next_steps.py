@@ -71,6 +71,9 @@ def _instead_of_file(recheck: Recheck) -> NextStep:
     """Return what to do where the exported model is none to deploy."""
     if recheck.outcome == "fail":
         return NextStep(what="Next: search again, with more samples or a tighter tolerance")
+    if recheck.crash is not None and recheck.crash.cure:
+        option = f"graph_optimization_level {recheck.crash.cure}"
+        return NextStep(what=f"Next: open it with {option} on the target, or by another version")
     return NextStep(
         what="Next: export the model otherwise (another opset or exporter), and search that; the "
         f"layers that were found stand, {MIXED_MODEL} does not"

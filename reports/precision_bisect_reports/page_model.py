@@ -14,7 +14,7 @@ from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.endings import CUT_SHORT, UNTRIED, WITHOUT_ANSWER, Status
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import RESULT
-from precision_bisect.trial import Honour, LatencyMethod
+from precision_bisect.trial import Honour, LatencyMethod, TrialStatus
 from precision_bisect_reports.by_output import by_output, in_decibels, kind_of_limit
 from precision_bisect_reports.curve import curve, exported
 from precision_bisect_reports.promise import (
@@ -171,6 +171,7 @@ def _caveats(result: Result) -> Iterator[Row]:
         Row("not judged", overlooked(result)),
         Row("unknown", foreign_to(result)),
         Row("elsewhere", fails_elsewhere(result)),
+        *(row for row in deployed(result) if row.level == NEWS),
         *(row for row in _as_deployed(result) if row.level == NEWS),
         *(
             Row("range", in_range(input_range, result.low))
@@ -234,7 +235,10 @@ def _rows(result: Result) -> Iterator[Row]:
     yield Row("effort", took, DETAIL)
     if result.unresolved:
         statuses = (f"{n} {status.replace('_', ' ')}" for status, n in result.unresolved.items())
-        yield Row("unresolved", f"{', '.join(statuses)}: these count neither way", EVIDENCE)
+        text = f"{', '.join(statuses)}: these count neither way"
+        crash = printable(result.unresolved_why.get(TrialStatus.CRASHED, ""))
+        text += f"; the last crash: {crash}" * bool(crash)
+        yield Row("unresolved", text, NEWS if crash else EVIDENCE)
     yield from _engine(result)
     yield Row("fused", fused_form(result), NEWS if result.deploys_fused else EVIDENCE)
     yield Row("exports", exported(result))
@@ -243,7 +247,7 @@ def _rows(result: Result) -> Iterator[Row]:
         if result.deploy.high_weight_bytes:
             yield Row("weights", weights(result), FULL)
     yield from (row for row in _as_deployed(result) if row.level != NEWS)
-    yield from deployed(result)
+    yield from (row for row in deployed(result) if row.level != NEWS)
     yield from _setting(result)
     for input_range in result.input_ranges:
         if not input_range.failed:

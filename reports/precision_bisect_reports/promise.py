@@ -15,7 +15,7 @@ from precision_bisect.runs.results.unseen import NETWORKS, Calibrating, Unseen
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
 from precision_bisect.settings.sample_options import DEFAULT_TOLERANCE, snr_of
 from precision_bisect.settings.targets import LABELS, STORED, TARGETS, TargetChoice, TargetName
-from precision_bisect_reports.rows import DETAIL, EVIDENCE, Row
+from precision_bisect_reports.rows import DETAIL, EVIDENCE, NEWS, Row
 
 MOST_NAMED = 3
 """Of more names so many are shown."""
@@ -323,7 +323,8 @@ def deployed(result: Result) -> Iterator[Row]:
     if recheck is None:
         return
     if recheck.outcome == "not_judged":
-        yield Row("files", _outcome(recheck), DETAIL)
+        # A runtime that the files end may be the one to deploy on.
+        yield Row("files", _outcome(recheck), NEWS if recheck.crash else DETAIL)
     elif not recheck.refutes:
         yield Row("deployed", _outcome(recheck), EVIDENCE)
 
@@ -353,6 +354,9 @@ def by_defaults(defaults: ByDefaults, result: Result) -> str:
     cure = f"; set {' and '.join(map(printable, defaults.options))}" if defaults.options else ""
     tf32 = any(option.startswith("use_tf32=") for option in defaults.options)
     gains = under_tf32(causes_in_files(result)) if tf32 else ""
+    crash = result.rechecked.crash if result.rechecked else None
+    if defaults.outcome == "broken" and crash is not None:
+        return f"with ONNX Runtime's own options its process {printable(crash.ended)}{cure}"
     return f"ONNX Runtime's own options FAIL{error}{cure}{gains}"
 
 

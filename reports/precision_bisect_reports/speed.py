@@ -112,15 +112,20 @@ def to_deploy(result: Result) -> str:
     return f"{own}; {how}{faster}{_gain(plan)} {_baseline(result)}"
 
 
+def better_and_best(result: Result) -> tuple[str, str]:
+    """Return what the plan to deploy is chosen to be, in words."""
+    return ("smaller", "smallest") if result.smallest else ("faster", "fastest")
+
+
 def deployed_as(result: Result) -> str:
     """Name the plan that stands beside the answer: where FP32 is deployed, it is not."""
-    best = "smallest" if result.smallest else "fastest"
+    _, best = better_and_best(result)
     return f"the {best} mixed plan" if result.fp32_wins else "the plan to deploy"
 
 
 def mark_in_charts(result: Result) -> str:
     """Name that plan in charts, where there is room for few words."""
-    best = "smallest" if result.smallest else "fastest"
+    _, best = better_and_best(result)
     return f"{best} mixed" if result.fp32_wins else "to deploy"
 
 
@@ -183,7 +188,8 @@ def fused_form(result: Result) -> str:
         return f"{what} put together: no plan was found to hold{early}{low}"
     error = "" if form.error is None else f" (error {form.error:.2g})"
     plan = f"{len(form.kept)} of {counted(form.candidates, 'layer')} stay {result.high.upper()}"
-    use = f"is no {'smaller' if result.smallest else 'faster'} than the plan to deploy"
+    better, _ = better_and_best(result)
+    use = f"is no {better} than the plan to deploy"
     if result.deploys_fused:
         use = f"is {deployed_as(result)}" if result.fp32_wins else "is what to deploy"
     return f"{what} put together: {plan}{error}, which {use}"

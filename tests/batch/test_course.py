@@ -60,7 +60,7 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
     ] == rows(tmp_path, "name", "status", "exit_code", "kept")
     told = ran.stdout.splitlines()
     assert "segfault: failed" == told[0].partition(",")[0]
-    assert "killed by SIGSEGV (Segmentation fault); see " in told[0]
+    assert "its process ended by SIGSEGV (Segmentation fault); see " in told[0]
     assert told[1].startswith("broken: failed: broken.onnx is not an ONNX model")
     assert "; see " not in told[1]
     assert not (tmp_path / "out" / "broken.log").exists()
@@ -71,7 +71,10 @@ def test_a_job_that_fails_or_crashes_costs_only_itself(
 
 
 LOADERS = {
-    "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (Segmentation fault)"),
+    "crashes": (
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        "its process ended by SIGSEGV (Segmentation fault)",
+    ),
     "exits": (
         "raise SystemExit(0)",
         "load_data() in exits.py failed: 0 (SystemExit in exits.py, line ",

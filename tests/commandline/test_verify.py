@@ -288,7 +288,7 @@ def test_a_build_that_ends_its_process_is_a_finding(
     run = finished(tmp_path, SQUARE, ["k"])
     code, found = asked(capsys, run, "--trt-config-postprocess-script", script)
     assert (4, "model") == (code, found["fault"])
-    assert "its process died of SIGABRT" in found["failure"]
+    assert "its process ended by SIGABRT (Aborted)" in found["failure"]
     assert 2 == (run / VERIFIED_LOG).read_text().count("last words")
 
 

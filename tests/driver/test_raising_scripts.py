@@ -122,7 +122,10 @@ def test_a_run_ends_in_one_line(
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("os._exit(3)", "its process ended: exit code 3"), ("raise MemoryError", "out of memory")],
+    [
+        ("os._exit(3)", "its process ended with exit code 3"),
+        ("raise MemoryError", "out of memory"),
+    ],
 )
 def test_the_end_of_a_child_is_an_outcome(
     line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import tiny
 from models import load_text, normal, parse, save
 from precision_bisect.commandline.export_command import export
-from precision_bisect.exports.recheck import fit
+from precision_bisect.exports.fitting_files import fit
 from precision_bisect.exports.rerun import Feeds
 from precision_bisect.graphs.fp32_outputs import MOST_DIFFERENT, distances, timed_outputs
 from precision_bisect.graphs.load import Model, load_model

@@ -16,9 +16,9 @@ from effort import nightly
 from models import load_text, normal, parse, with_weights
 from precision_bisect.exports import judging
 from precision_bisect.exports.export import NotWritable
+from precision_bisect.exports.fitting_files import Unfit, stored_samples
 from precision_bisect.exports.judging import RUNNER, Golden, golden_of
 from precision_bisect.exports.polygraphy_command import polygraphy_command
-from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.graphs.ort import Session
 from precision_bisect.runs.results.deployment import Deployment
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL

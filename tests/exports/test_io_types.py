@@ -17,7 +17,7 @@ from precision_bisect import find
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.commandline.export_command import export
 from precision_bisect.errors import ExitCode, RunFolderError, UsageError
-from precision_bisect.exports.recheck import fit, stored_samples
+from precision_bisect.exports.fitting_files import fit, stored_samples
 from precision_bisect.exports.rerun import Feeds
 from precision_bisect.exports.write import mixed_model, save_mixed, write_exports
 from precision_bisect.graphs.load import load_model

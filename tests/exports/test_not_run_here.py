@@ -13,7 +13,8 @@ from final_screens import screen
 from models import normal, parse, save, with_weights
 from precision_bisect.errors import ExitCode
 from precision_bisect.exports import write as mixed
-from precision_bisect.exports.recheck import STORED, Unfit, fit
+from precision_bisect.exports.fitting_files import Unfit, fit
+from precision_bisect.exports.recheck import STORED
 from precision_bisect.graphs.typed.model_files import save_typed
 from precision_bisect.graphs.typed.typed_graph import TypedGraph
 from precision_bisect.precisions import LowName

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -189,6 +190,18 @@ def test_the_options_that_matter_are_named(tmp_path: Path) -> None:
     told = found.told["library_defaults"]
     assert "fail" == told["outcome"] and f"{APPROXIMATE}=1" in told["options"]
     assert f"{APPROXIMATE}=1" in found.lines[-1]
+
+
+def test_own_options_that_end_the_process_cost_no_verdict(tmp_path: Path) -> None:
+    """It is written before they are tried, with the options that it was made by."""
+    write(tmp_path, export(tmp_path, TWO), SAMPLES, limits(a=1e-2, b=1e-2).settings())
+    script = tmp_path / RUN_SCRIPT
+    text, main, call = script.read_text().partition('if __name__ == "__main__":')
+    script.write_text(f"{text}def by_defaults(*_): os.kill(os.getpid(), 11)\n\n\n{main}{call}")
+    found = ran(tmp_path, "--provider", "cpu", "--library-defaults")
+    assert (-signal.SIGSEGV, "pass") == (found.code, found.told["outcome"])
+    assert "broken" == found.told["library_defaults"]["outcome"]
+    assert any("disabled_optimizers" in each for each in found.told["library_defaults"]["options"])
 
 
 def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> None:

@@ -121,14 +121,16 @@ def test_what_comes_of_the_work_comes_back() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_how_the_work_died_is_named(number: signal.Signals) -> None:
     """Whatever signal it is."""
-    with pytest.raises(ModelError, match=rf"working ends the process: {number.name}") as raised:
+    with pytest.raises(
+        ModelError, match=rf"working: its process ended by {number.name}"
+    ) as raised:
         in_copy(lambda: os.kill(os.getpid(), number), "working")
-    assert ("memory may have been full" in raised.value.hint) is (number == signal.SIGKILL)
+    assert ("more memory" in raised.value.hint) is (number == signal.SIGKILL)
 
 
 def test_what_does_not_come_back_whole_is_no_answer() -> None:
     """The copy ended while it handed it back."""
-    with pytest.raises(ModelError, match="working ends the process"):
+    with pytest.raises(ModelError, match="working: its process ended"):
         in_copy(Truncated, "working")
 
 

@@ -122,4 +122,6 @@ def test_a_plan_that_is_never_judged_is_gone_round(
     assert subject.error_alone(run.folder, result.kept) <= subject.TOLERANCE
     run.settle(result, 1, record_property, result.kept)
     assert {status: 1} == result.unresolved
+    died = {"SIGSEGV": "its process ended by SIGSEGV (Segmentation fault)"}.get(fault, "")
+    assert result.unresolved_why[status].startswith(died)
     assert not result.certificate.minimal

@@ -16,7 +16,7 @@ from effort import nightly
 from models import parse, save
 from patience import PATIENCE_S
 from precision_bisect.commandline.main import main
-from precision_bisect.exports.recheck import stored_samples
+from precision_bisect.exports.fitting_files import stored_samples
 from precision_bisect.graphs.lowtypes import FP16
 from precision_bisect.judging.inputs.copies import Copies, moved
 from precision_bisect.options import Options

@@ -11,8 +11,9 @@ from effort import examples
 from faults import subject
 from patience import LIMIT_S, late_by
 from precision_bisect.errors import UsageError
+from precision_bisect.execution.child import TAIL_BYTES
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.process_evaluator import TAIL_BYTES, Isolated, Logs
+from precision_bisect.execution.process_evaluator import Isolated, Logs
 from precision_bisect.execution.slot import Limits, Slot
 from precision_bisect.plan import Plan
 from precision_bisect.search.workers import forecasting
@@ -127,8 +128,14 @@ def test_what_was_printed_is_kept_of_trials_without_verdict(
     assert "000001-crashed.log" == path.name
     assert outcome.message.endswith("; what it printed is in logs/000001-crashed.log")
     said = path.read_text()
-    assert said.startswith("crashed: its process died of SIGABRT (Aborted)\ncertificate, judge, ")
-    assert "why not" in said and "Fatal Python error: Aborted" in said
+    assert said.startswith(
+        "crashed: its process ended by SIGABRT (Aborted) in a call of script.py"
+    )
+    assert (
+        "\ncertificate, judge, " in said
+        and "why not" in said
+        and "Fatal Python error: Aborted" in said
+    )
     assert TAIL_BYTES <= path.stat().st_size <= TAIL_BYTES + 1000
     evaluate(HIGH)
     assert {"000001-crashed.log", "000002-crashed.log"} == {each.name for each in logs.iterdir()}

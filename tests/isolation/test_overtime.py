@@ -285,7 +285,7 @@ def test_work_in_a_copy_of_the_process_is_given_up() -> None:
 def test_the_check_of_files_is_given_up(tmp_path: Path) -> None:
     words = ["-c", "import time; time.sleep(600)"]
     process = Fresh(words, tmp_path)
-    check = recheck._Beside(process, lambda _: None, called="the check", limit_s=600.0)
+    check = recheck._Beside(process, lambda _: None, tmp_path, called="the check", limit_s=600.0)
     with check, until(lambda: True):
         given_up = check.ended()
     assert ("not_judged", "the check was broken off: the time was up") == (

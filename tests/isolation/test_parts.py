@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from faults import subject
 from precision_bisect.errors import ModelError, RunFolderError
-from precision_bisect.execution.child import oom_kills, raised_outcome, terminated
+from precision_bisect.execution.child import TAIL_BYTES, oom_kills, raised_outcome, terminated
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.execution.process_evaluator import TAIL_BYTES, Logs
+from precision_bisect.execution.process_evaluator import Logs
 from precision_bisect.judging.comparators.steadiness import Shared
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.plan import Plan
@@ -76,11 +76,15 @@ def test_a_spec_without_room_says_where(spec: EvaluatorSpec, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("said", "status", "message"),
     [
-        ("{SIGSEGV(-11)}", "crashed", "its process died of SIGSEGV (Segmentation fault)"),
-        ("{SIGKILL(-9)}", "crashed", "its process died of SIGKILL (Killed)"),
-        ("{UNKNOWN(-77)}", "crashed", "its process died of signal 77"),
-        ("{EXIT(7)}", "crashed", "its process ended: exit code 7"),
-        ("", "crashed", "its process ended: without a word"),
+        ("{SIGSEGV(-11)}", "crashed", "its process ended by SIGSEGV (Segmentation fault)"),
+        (
+            "{SIGKILL(-9)}",
+            "crashed",
+            "its process ended by SIGKILL (Killed), perhaps out of memory",
+        ),
+        ("{UNKNOWN(-77)}", "crashed", "its process ended by signal 77"),
+        ("{EXIT(7)}", "crashed", "its process ended with exit code 7"),
+        ("", "crashed", "its process ended without an answer"),
     ],
 )
 def test_a_death_is_put_into_words(said: str, status: str, message: str) -> None:

@@ -15,6 +15,13 @@ from precision_bisect.graphs.load import load_model
 from precision_bisect.protocols import Sample
 
 
+def called(before: int, after: int, body: str) -> onnx.ModelProto:
+    """Return a model of one opset that calls a function of another with this body."""
+    return onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": {after}, "local": 1]>
+        g (float[2,3] x) => (float[n,m] y) {{ y = local.act(x) }}
+        <domain: "local", opset_import: ["": {before}]> act (p) => (q) {{ {body} }}""")
+
+
 def test_defaults_of_local_functions_count(tmp_path: Path) -> None:
     """onnx's inliner drops what refers to a default: another model would be searched."""
     text = """<ir_version: 9, opset_import: ["": 17, "local": 1]>
@@ -67,10 +74,7 @@ def test_functions_of_operators_that_a_version_added_to(
     before: int, after: int, body: str, tmp_path: Path
 ) -> None:
     """What is new there and left out changes nothing: such a function is put in place."""
-    text = f"""<ir_version: 8, opset_import: ["": {after}, "local": 1]>
-        g (float[2,3] x) => (float[n,m] y) {{ y = local.act(x) }}
-        <domain: "local", opset_import: ["": {before}]> act (p) => (q) {{ {body} }}"""
-    proto = onnx.parser.parse_model(text)
+    proto = called(before, after, body)
     feed: Sample = {"x": normal(2, 3)}
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     (outputs,) = reference_outputs(load_model(save(proto, tmp_path)), [feed])
@@ -90,11 +94,8 @@ def test_functions_of_operators_that_a_version_changed(
     before: int, after: int, body: str, tmp_path: Path
 ) -> None:
     """The same text is another computation there: it is refused, and not computed."""
-    text = f"""<ir_version: 8, opset_import: ["": {after}, "local": 1]>
-        g (float[2,3] x) => (float[n,m] y) {{ y = local.act(x) }}
-        <domain: "local", opset_import: ["": {before}]> act (p) => (q) {{ {body} }}"""
     with pytest.raises(ModelError, match=f"opset {before}, the model of {after}"):
-        load_model(save(onnx.parser.parse_model(text), tmp_path))
+        load_model(save(called(before, after, body), tmp_path))
 
 
 def test_functions_of_another_opset(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def test_it_is_called_with_the_result_however_the_run_ends(
     assert [['$HOME; "x"', str(result)], status] == json.loads((tmp_path / "noted").read_text())
     assert status == json.loads(told.out)["status"]
     said = [line for line in told.err.splitlines() if "command" in line or "on-finish" in line]
-    failed = f"precision-bisect: warning: --on-finish {sys.executable} failed with exit code 3"
+    how = "its process ended with exit code 3"
+    failed = f"precision-bisect: warning: --on-finish {sys.executable}: {how}"
     assert ["said by the command", failed] == said
 
 

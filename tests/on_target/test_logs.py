@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from precision_bisect.backends.trtexec.trtexec_results import trouble
+from exports_models import SHELLS
+from fake_board import judge, shell_tool
+from precision_bisect.backends.trtexec.trtexec_results import failed_build, trouble
+from precision_bisect.commandline.main import main
 
 STAMP = "[11/26/2026-10:00:00]"
 FRAME = f"""{STAMP} [E] [TRT] ModelImporter.cpp:949: While parsing node number 3 [Foo -> "y"]:
@@ -31,3 +34,20 @@ def test_a_log_says_why(log: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log)
     assert trouble(tmp_path / "log").endswith(why)
     assert bool(why) == bool(trouble(tmp_path / "log"))
+
+
+def test_a_tool_that_dies_is_told_by_its_signal(
+    exchanged: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """It cannot say so itself: the script does, in the log, which is read back."""
+    folder = tmp_path / "board"
+    assert 0 == main(["target", str(exchanged[0]), "--write", str(folder)])
+    dies = "case $* in *--help) echo '[TensorRT v101300] --stronglyTyped'; exit;; esac\n"
+    dies += "echo '&&&& RUNNING'; kill -s SEGV $$"
+    for shell in SHELLS:
+        ran = judge(folder, shell_tool(tmp_path / shell, dies), shell)
+        assert 1 == ran.returncode
+        assert "  failed: its process ended by SIGSEGV (" in ran.stderr
+    (log, *_) = folder.rglob("build.log")
+    failed = failed_build(log)
+    assert failed is not None and "its process ended by SIGSEGV" == failed.text

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -105,14 +106,15 @@ def test_what_comes_back_is_bounded(board: Boards, tmp_path: Path) -> None:
     )
     host = Host(name="one", reached=reached, work=tmp_path, number=0)
 
-    def call(does: str) -> bool:
+    def call(does: str) -> int:
         write_tool(board.each[0].tools, does)
         host.open()
         (tmp_path / "back").mkdir(exist_ok=True)
         return host.call([], {}, tmp_path / "back", patient=True)
 
     log = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo '[E] Error[9]: no kernel'; exit 1"
-    assert not call(log)
+    assert -signal.SIGSEGV == call("kill -s SEGV $$")
+    assert 1 == call(log)
     assert 2 * LOG_END == (tmp_path / "back/log").stat().st_size
     assert "Error[9]: no kernel" == trouble(tmp_path / "back/log")
     hole = "truncate -s 40G output-0.json; exit 0"

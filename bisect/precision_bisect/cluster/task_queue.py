@@ -29,7 +29,8 @@ from precision_bisect.cluster.shipped_model import (
     unpack,
 )
 from precision_bisect.errors import ExecutorError, PluginError
-from precision_bisect.execution.process_evaluator import Isolated, Logs, tail
+from precision_bisect.execution.child import tail
+from precision_bisect.execution.process_evaluator import Isolated, Logs
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.execution.uniformity import unlike_workers
 from precision_bisect.machine.free_space import Space

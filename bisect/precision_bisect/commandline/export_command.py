@@ -56,8 +56,10 @@ class Exported:
     def to_text(self) -> str:
         """Return one line per file, those that could not be written last, with the reason."""
         lines = [f"written to {printable(str(self.folder))}: {self.plan}"]
-        if self.recheck is not None and self.recheck.refutes:
-            lines.insert(0, f"do not use {MIXED_MODEL}: {printable(self.recheck.message)}")
+        recheck = self.recheck
+        if recheck is not None and (recheck.refutes or recheck.crash):
+            what = f"{'do not use ' * recheck.refutes}{MIXED_MODEL}"
+            lines.insert(0, f"{what}: {printable(recheck.message)}")
         lines += [f"  {name}" for name, reason in self.reasons.items() if reason is None]
         missing = [(name, why) for name, why in self.reasons.items() if why is not None]
         if missing:

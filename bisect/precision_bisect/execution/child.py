@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precision_bisect.execution.evaluator_spec import Made, Survey, survey
-from precision_bisect.machine.stopping import kill_group, signal_name
+from precision_bisect.machine.process_ends import how_ended
+from precision_bisect.machine.stopping import kill_group
 from precision_bisect.machine.user_scripts import first_line, let_scripts_exit
 from precision_bisect.options import Options
 from precision_bisect.plan import Plan
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _CODE = re.compile(r"\((-?\d+)\)")
 _VMSTAT = Path("/proc/vmstat")
+TAIL_BYTES = 256 * 1024
+"""Bytes of the end of a log that are kept: the last words tell most. A bound."""
 
 
 class Death(Exception):
@@ -60,21 +63,29 @@ def unreadable() -> Death:
     return Death(TrialStatus.CORRUPTED, message, retry=True)
 
 
-def terminated(report: str, oom_kills_before: int) -> Death:
-    """Return the death that the pool reports as text, with exit codes in brackets."""
+def terminated(report: str, oom_kills_before: int, printed: bytes = b"") -> Death:
+    """Return the death that the pool reports as text, with exit codes in brackets.
+
+    `printed` is what the process wrote.
+    """
     match = _CODE.search(report)
     code = int(match[1]) if match else 0
-    # 0 stands for no code: some other end of the process, such as `_exit`.
-    if code >= 0:
-        how = f"exit code {code}" if match else "without a word"
-        return Death(TrialStatus.CRASHED, f"its process ended: {how}", retry=True)
-    name = signal_name(-code)
     # The kernel's counter is for the whole system: another process may have been killed at the
     # same time. Hence `retry`.
     if -code == signal.SIGKILL and oom_kills() > oom_kills_before:
         message = "its process was killed while the system ran out of memory"
         return Death(TrialStatus.OUT_OF_MEMORY, message, retry=True)
-    return Death(TrialStatus.CRASHED, f"its process died of {name}", retry=True)
+    message = f"its process {how_ended(code, printed)}"
+    return Death(TrialStatus.CRASHED, message, retry=True)
+
+
+def tail(log: Path) -> bytes:
+    """Return the end of a log. Raises OSError."""
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - TAIL_BYTES))
+        # A child that wrote on after its log was emptied leaves NULs in front: its offset stayed.
+        return stream.read().strip(b"\0")
 
 
 def oom_kills() -> int:

@@ -1,6 +1,5 @@
 """An evaluator that has every proposal evaluated in a child process, and what children printed."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from queue import LifoQueue
 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.execution import child
-from precision_bisect.execution.child import raised_outcome, unreadable
+from precision_bisect.execution.child import raised_outcome, tail, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.options import Options
@@ -26,8 +25,6 @@ _DECISIVE = (Phase.PREFLIGHT, Phase.RECHECK)
 # CUDA failed, or the GPU's memory was full, is tried once more in a new child: an earlier trial
 # may have broken the context, or its engine hold the memory.
 _RENEWED = (TrialStatus.RUN_FAILED, TrialStatus.RAISED, TrialStatus.OUT_OF_MEMORY)
-TAIL_BYTES = 256 * 1024
-"""Bytes of the end of a log that are kept: the last words tell most. A bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +50,6 @@ class Logs:
             return outcome
         message = f"{outcome.message}; what it printed is in {self.folder.name}/{path.name}"
         return replace(outcome, message=message)
-
-
-def tail(log: Path) -> bytes:
-    """Return the end of a log. Raises OSError."""
-    with log.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - TAIL_BYTES))
-        # A child that wrote on after its log was emptied leaves NULs in front: its offset stayed.
-        return stream.read().strip(b"\0")
 
 
 @dataclass(slots=True, kw_only=True)

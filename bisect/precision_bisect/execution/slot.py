@@ -21,7 +21,7 @@ from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
 from precision_bisect.errors import PluginError
 from precision_bisect.execution import child
-from precision_bisect.execution.child import Death, oom_kills, terminated, unreadable
+from precision_bisect.execution.child import Death, oom_kills, tail, terminated, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.machine.plain_files import written
 from precision_bisect.machine.stopping import kill_group, look_at_clock
@@ -206,7 +206,10 @@ class Slot:
             return future.result()
         except TerminatedWorkerError as error:
             self.end(lost=True)
-            raise terminated(str(error), kills) from error
+            printed = b""
+            with suppress(OSError):
+                printed = tail(self.log)
+            raise terminated(str(error), kills, printed) from error
         except BrokenProcessPool as error:
             self.end(lost=True)
             raise unreadable() from error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from precision_bisect.errors import RunFolderError, UsageError, shortened
 from precision_bisect.exports.export import Export
-from precision_bisect.exports.recheck import Unfit, stored_samples
+from precision_bisect.exports.fitting_files import Unfit, stored_samples
 from precision_bisect.exports.settings_to_deploy import settings_to_deploy
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.quantization.scales import Scales, read_scales

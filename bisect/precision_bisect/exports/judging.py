@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from precision_bisect.backends.cuda.provider import CUDA, deployed_provider
 from precision_bisect.exports.export import Export, NotWritable
+from precision_bisect.exports.fitting_files import Unfit, stored_samples
 from precision_bisect.exports.one_file import one_file
 from precision_bisect.exports.polygraphy_command import polygraphy_command
-from precision_bisect.exports.recheck import Unfit, stored_samples
 from precision_bisect.judging.comparators.metrics import METRICS
 from precision_bisect.judging.inputs.loops import PLAIN, Loop, ScriptLoop
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch

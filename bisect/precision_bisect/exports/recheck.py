@@ -11,153 +11,34 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
 
-import numpy as np
-import onnx
-
-from precision_bisect.errors import ModelError, PluginError, counted
-from precision_bisect.exports.rerun import Expected, Feeds, NotRun, differing, feeds_in, run_file
-from precision_bisect.graphs.graph import all_graphs
-from precision_bisect.graphs.ort import LacksKernel, open_file, runtime
-from precision_bisect.judging.inputs.loops import Loop
+from precision_bisect.errors import PluginError, PrecisionBisectError, counted
+from precision_bisect.exports.fitting_files import Unfit, fit
+from precision_bisect.exports.rerun import (
+    Expected,
+    Feeds,
+    begins,
+    differing,
+    feeds_in,
+    last_step,
+    outputs_in,
+)
+from precision_bisect.graphs.ort import LEVELS, runtime
 from precision_bisect.machine.forked import Fresh, Running, Standby, can_stand_by
-from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
+from precision_bisect.machine.process_ends import how_ended, is_fault, tell_faults
 from precision_bisect.machine.stopping import Stopped, look_at_clock
 from precision_bisect.runs import plain_json
-from precision_bisect.runs.results.deployment import ByDefaults, Recheck
-from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.runs.results.deployment import ByDefaults, Doing, Recheck
+from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
+from precision_bisect.trial import Verdict
 
-# Longest text of a foreign error, in characters.
-_SHOWN = 300
 STORED = Feeds()
 """The samples that are stored beside the model."""
-
-
-class Unfit(Exception):
-    """The files do not fit together; the message says why, in one sentence."""
-
-
-def fit(folder: Path, feeds: Feeds, work: Path) -> Mapping[str, Any]:
-    """Check the exported model and what is stored beside it, and run it.
-
-    Return how many stored samples there are, and why it did not run, "" where it did. Raises
-    Unfit.
-    """
-    path = folder / MIXED_MODEL
-    graph = _graph(path)
-    stored = _fitting_samples(folder, graph, feeds.loop) if feeds.stored else ()
-    unrun = ""
-    try:
-        run_file(path, feeds, stored if feeds.samples is None else feeds.samples, work)
-    except NotRun as reason:
-        unrun = str(reason)
-    except ModelError as error:
-        raise Unfit(f"it does not open: {error.message[:_SHOWN]}") from error
-    return {"samples": len(stored), "unrun": unrun[:_SHOWN].rstrip(".")}
-
-
-def _fitting_samples(
-    folder: Path, graph: onnx.GraphProto, loop: Loop
-) -> Sequence[Mapping[str, Any]]:
-    """Return the stored inputs, which fit the graph, as outputs of one run do. Raises Unfit."""
-    inputs, outputs = stored_samples(folder)
-    for number, (feed, wanted) in enumerate(zip(inputs, outputs, strict=True)):
-        for value, arrays, file in (
-            *((value, feed, GOLDEN_INPUTS) for value in graph.input),
-            *((value, wanted, GOLDEN_OUTPUTS) for value in graph.output if loop.plain),
-        ):
-            if trouble := _misfit(value, arrays):
-                raise Unfit(f"{value.name!r} in {file}, sample {number}, {trouble}")
-    return inputs
-
-
-def _graph(path: Path) -> onnx.GraphProto:
-    """Return inputs, outputs and names of weights of a file that is valid. Raises Unfit."""
-    try:
-        graph = onnx.load(path, load_external_data=False).graph
-        standard = [n for g in all_graphs(graph) for n in g.node if n.domain in ("", "ai.onnx")]
-        # The check takes an operator of TensorRT's plugins for a mistake.
-        checks = all(onnx.defs.has(node.op_type) for node in standard)
-        names = [onnx.TensorProto(name=tensor.name) for tensor in graph.initializer]
-        ends = onnx.GraphProto(input=graph.input, output=graph.output, initializer=names)
-        # The check reads the file once more: one graph with its weights at a time.
-        del graph, standard
-    except Exception as error:  # protobuf raises classes of its own
-        raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
-    if checks:
-        _check(path)
-    return ends
-
-
-def _check(path: Path) -> None:
-    """Raise Unfit for a file that both ONNX's check and ONNX Runtime refuse.
-
-    The check is stricter, of ends of an unknown rank and of domains without a version.
-    """
-    try:
-        onnx.checker.check_model(path)
-    except Exception as error:  # onnx raises classes of its own
-        try:
-            open_file(path, threads=1, large=True)
-        except LacksKernel:
-            pass
-        except ModelError:
-            raise Unfit(f"{path.name} is no valid model: {_line(error)}") from error
-
-
-@quiet()
-@without_torch()
-def stored_samples(
-    folder: Path,
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    """Return the stored inputs and outputs, arrays by name, as Polygraphy reads them.
-
-    Raises Unfit, also where there are none or a sample has only one of both.
-    """
-    from polygraphy.comparator import RunResults
-    from polygraphy.json import load_json
-
-    try:
-        for name in (GOLDEN_INPUTS, GOLDEN_OUTPUTS):
-            plain_size(folder / name)
-        inputs = load_json(str(folder / GOLDEN_INPUTS))
-        results = RunResults.load(str(folder / GOLDEN_OUTPUTS))
-        (outputs,) = results.values()
-        counts = len(inputs), len(outputs)
-        values = [value for sample in (*inputs, *outputs) for value in sample.values()]
-    except Exception as error:  # Polygraphy raises classes of its own
-        raise Unfit(f"Polygraphy cannot read the stored samples: {_line(error)}") from error
-    if not all(isinstance(value, np.ndarray) for value in values):
-        raise Unfit("a stored sample holds what is no array")
-    if counts[0] != counts[1] or not counts[0]:
-        raise Unfit(f"{counts[0]} stored inputs and {counts[1]} stored outputs")
-    return inputs, outputs
-
-
-def _misfit(value: onnx.ValueInfoProto, arrays: Mapping[str, Any]) -> str:
-    """Return why the array of an input or output is not of its type or shape, "" where it is."""
-    if value.name not in arrays:
-        return "is missing"
-    array, tensor = arrays[value.name], value.type.tensor_type
-    expected = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    if array.dtype != expected:
-        return f"is {array.dtype}, and the model has {expected}"
-    if not tensor.HasField("shape"):
-        return ""
-    # What is not positive is no size but says that it is open.
-    sizes = [d.dim_value if d.dim_value > 0 else None for d in tensor.shape.dim]
-    fits = len(sizes) == array.ndim and all(
-        size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
-    )
-    return "" if fits else f"has the shape {array.shape}, which the model does not take"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:_SHOWN] or type(error).__name__
 
 
 def main(folder: str, work: str) -> None:
@@ -187,13 +68,14 @@ class Check:
         feeds: Feeds = STORED,
         expected: Expected | None = None,
     ) -> None:
-        self._judges = judges
-        self._fitting = partial(_fitting, folder, work, feeds, expected)
+        self._judges, self._feeds = judges, feeds
+        self._fitting = partial(_fitting, folder, work, expected)
         self._held = ExitStack()
         self._begun: _Beside | None = None
         # A system that starts no process costs the check alone.
         with suppress(OSError):
-            self._begun = judging(folder / RUN_SCRIPT, work, gpu) if judges else self._fitting()
+            script = folder / RUN_SCRIPT
+            self._begun = judging(script, work, gpu) if judges else self._fitting(feeds)
             self._held.enter_context(self._begun)
 
     def __enter__(self) -> Self:
@@ -205,17 +87,55 @@ class Check:
     def ended(self) -> Recheck:
         """Wait for the verdict; what cannot be checked is an outcome, never an error."""
         if self._begun is None:
-            return Recheck(outcome="not_judged", message="the check could not be started")
+            return _NOT_STARTED
         recheck = self._begun.ended()
+        if not self._judges:
+            return self._less_optimised(recheck)
         # What judges the files opens them, too: one process is enough where it has a verdict.
-        if not self._judges or recheck.outcome != "not_judged":
-            return recheck
-        with suppress(OSError):
-            opened = self._held.enter_context(self._fitting()).ended()
-            recheck = opened if opened.refutes else recheck
+        if recheck.outcome == "not_judged":
+            opened = self._less_optimised(self._fitted(self._feeds))
+            if opened.refutes or (opened.crash and not recheck.crash):
+                return opened
         return recheck
 
+    def _fitted(self, feeds: Feeds, crashed: Recheck | None = None) -> Recheck:
+        """Return what one more process says."""
+        try:
+            return self._held.enter_context(self._fitting(feeds, crashed)).ended()
+        except OSError:
+            return _NOT_STARTED
 
+    def _less_optimised(self, recheck: Recheck) -> Recheck:
+        """Return the same, but after a fault of ONNX Runtime what less optimisation comes to.
+
+        A file that opens with none is broken, unless the given model may not open, either.
+        """
+        crash = recheck.crash
+        if crash is None or not crash.fault or not crash.level:
+            return recheck
+        lower = LEVELS[LEVELS.index(crash.level) + 1 :]
+        for level in lower:
+            again = self._fitted(replace(self._feeds, level=level), recheck)
+            if again.outcome == "differs" or (again.crash is not None and again.crash.cure):
+                return again
+            if again.outcome == "not_judged" and again.crash is None:
+                return recheck  # there is no kernel, or no time
+        levels = f"with graph_optimization_level {crash.level}{', or a lower one' * bool(lower)}"
+        return replace(
+            recheck,
+            outcome="broken" if self._feeds.known else "not_judged",
+            message=f"{recheck.message}, {levels}; try another version of ONNX Runtime",
+        )
+
+
+_NOT_STARTED = Recheck(outcome="not_judged", message="the check could not be started")
+_DID: Mapping[Doing, str] = {
+    "reads": "read",
+    "checks": "checked",
+    "opens": "opened",
+    "runs": "ran",
+    "judges": "judged",
+}
 # Seconds between two looks at the clock.
 _LOOK_S = 0.02
 
@@ -252,19 +172,21 @@ def _forget(ready: Standby) -> None:
 class _Beside:
     """A process that has begun; leaving the context ends it.
 
-    It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name.
-    `recheck_of` returns what the lines on stdout, or files, say; None if there are none.
+    It may take `limit_s` seconds: opening with timed algorithms is slow. `called` is its name, and
+    `work` the folder where it says what it is at. `recheck_of` returns what the lines on stdout,
+    or files, say; None if there are none.
     """
 
     def __init__(
         self,
         process: Running,
         recheck_of: Callable[[Sequence[str]], Recheck | None],
+        work: Path,
         *,
         called: str,
         limit_s: float,
     ) -> None:
-        self._process = process
+        self._process, self._work = process, work
         self._told, self._called, self._limit_s = recheck_of, called, limit_s
 
     def __enter__(self) -> Self:
@@ -288,25 +210,44 @@ class _Beside:
         """Wait for the process and return what it says, if the run has the time."""
         try:
             self._wait()
-            recheck = self._told(_text(self._process.printed).splitlines())
-            if recheck is not None:
-                return recheck
-            lines = _text(self._process.complained).strip().splitlines()
-            why = f"ended: {lines[-1] if lines else f'exit code {self._process.returncode}'}"
+            lines = _content(self._process.printed).decode(errors="replace").splitlines()
+            recheck = self._told(lines) or self._crashed()
+            defaults = recheck.library_defaults
+            if defaults is not None and defaults.outcome == "broken":
+                recheck = replace(recheck, crash=self._crashed().crash)
+            return recheck
         except Stopped as stopped:
             why = f"was broken off: {stopped.message}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"
         return Recheck(outcome="not_judged", message=f"{self._called} {why}")
 
+    def _crashed(self) -> Recheck:
+        """Return what is to be said of a process that has ended without an answer."""
+        code = self._process.returncode or 0
+        step = last_step(self._work)
+        ended = how_ended(code, _content(self._process.complained), at=step.level)
+        crash = replace(step, ended=ended, fault=is_fault(code))
+        where = " on the CPU (a GPU is untested)" if step.level else ""
+        did = f"{crash.library} {_DID[crash.doing]} {MIXED_MODEL}{where}"
+        return Recheck(outcome="not_judged", message=f"as {did}, its process {ended}", crash=crash)
 
-def _fitting(folder: Path, work: Path, feeds: Feeds, expected: Expected | None) -> _Beside:
+
+def _fitting(
+    folder: Path,
+    work: Path,
+    expected: Expected | None,
+    feeds: Feeds,
+    crashed: Recheck | None = None,
+) -> _Beside:
     """Ask a fresh process whether the exported files open, fit together, and run."""
     work.mkdir(exist_ok=True)
     feeds.save(work)
+    begins(work, "the check", "reads")
     places = str(folder.absolute()), str(work.absolute())
-    recheck_of = partial(_fits, folder / MIXED_MODEL, feeds, expected, work)
-    return _Beside(_begin_check(places, work), recheck_of, called="the check", limit_s=600.0)
+    recheck_of = partial(_fits, folder / MIXED_MODEL, feeds, expected, work, crashed)
+    process = _begin_check(places, work)
+    return _Beside(process, recheck_of, work, called="the check", limit_s=600.0)
 
 
 def _begin_check(places: Sequence[str], work: Path) -> Running:
@@ -319,13 +260,18 @@ def _begin_check(places: Sequence[str], work: Path) -> Running:
     return Fresh(["-m", __name__, *places], work)
 
 
-def _text(stream: IO[bytes]) -> str:
+def _content(stream: IO[bytes]) -> bytes:
     stream.seek(0)
-    return stream.read().decode(errors="replace")
+    return stream.read()
 
 
 def _fits(
-    path: Path, feeds: Feeds, expected: Expected | None, work: Path, printed: Sequence[str]
+    path: Path,
+    feeds: Feeds,
+    expected: Expected | None,
+    work: Path,
+    crashed: Recheck | None,
+    printed: Sequence[str],
 ) -> Recheck | None:
     if not printed:
         return None
@@ -336,6 +282,8 @@ def _fits(
     unrun, stored = str(report["unrun"]), int(report["samples"])
     if expected is not None and (why := differing(path, feeds, expected, work, ran=not unrun)):
         return Recheck(outcome="differs", message=why)
+    if crashed is not None and not unrun:
+        return _cured(crashed, feeds, expected, work)
     how = f"is valid, but was not run: {unrun}" if unrun else "opens and runs in a fresh process"
     fits = f", and fits {counted(stored, 'stored sample')}" if stored and not unrun else ""
     return Recheck(
@@ -343,14 +291,36 @@ def _fits(
     )
 
 
+def _cured(crashed: Recheck, feeds: Feeds, expected: Expected | None, work: Path) -> Recheck:
+    """Return what is to be said of a file that runs with less optimisation."""
+    error, words = None, "runs"
+    # A check of the user's may fail.
+    with suppress(PrecisionBisectError, OSError, ValueError, LookupError):
+        if expected is not None:
+            judgement = expected.judged(outputs_in(work))
+            error, passed = judgement.error, judgement.verdict is Verdict.PASS
+            words = "holds" if passed else "runs, over the limit as the CPU rounds"
+            words += "" if error is None else f" ({error:.4g})"
+    assert crashed.crash is not None
+    return replace(
+        crashed,
+        # One that does not open with the library's own options is broken, in whatever way.
+        outcome="broken" if feeds.by_defaults else "not_judged",
+        message=f"{crashed.message}; with graph_optimization_level {feeds.level} it {words}",
+        crash=replace(crashed.crash, cure=feeds.level, error=error),
+    )
+
+
 def judging(script: Path, work: Path, gpu: str | None = None) -> _Beside:
     """Have a script judge an exported model in a fresh process."""
     out = work / "judged.json"
     out.unlink(missing_ok=True)
-    words = [str(script.absolute()), "--library-defaults", "--json", str(out)]
+    begins(work, script.name, "judges")
+    words = ["-X", "faulthandler", str(script.absolute()), "--library-defaults"]
     return _Beside(
-        Fresh(words, work, gpu),
+        Fresh([*words, "--json", str(out)], work, gpu),
         lambda _: from_script(plain_json.read_object(out)) if out.exists() else None,
+        work,
         called=script.name,
         limit_s=1800.0,
     )
@@ -374,4 +344,5 @@ def from_script(report: Mapping[str, Any]) -> Recheck:
 
 
 if __name__ == "__main__":
+    tell_faults()
     main(*sys.argv[1:])

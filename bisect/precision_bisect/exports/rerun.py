@@ -9,6 +9,7 @@ what is far over the limit then, too, is not what was judged.
 import pickle
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from precision_bisect.errors import ModelError, PrecisionBisectError
 from precision_bisect.graphs.graph import refill
 from precision_bisect.graphs.interface import Interface
 from precision_bisect.graphs.ort import (
+    AS_IT_IS,
+    LEVELS,
     LacksKernel,
     Session,
     open_file,
     ort_message,
+    runtime,
     use_custom_ops,
 )
 from precision_bisect.graphs.types import (
@@ -37,6 +41,7 @@ from precision_bisect.graphs.weights import take_weights
 from precision_bisect.judging.inputs.loops import PLAIN, Loop
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Comparator, Judgement, Sample
+from precision_bisect.runs.results.deployment import Crash, Doing
 from precision_bisect.trial import Verdict
 
 FAR = 2.0
@@ -44,7 +49,7 @@ FAR = 2.0
 rounded. A bound: on 75 plans of random graphs the file so computed has the emulator's error, and
 as it is, on the CPU, up to 1.5 times that."""
 _EXACT = "precision_bisect/exact"
-_GIVEN, _CAME = "rerun.pickle", "rerun.npz"
+_GIVEN, _STEP, _CAME = "rerun.pickle", "step.pickle", "rerun.npz"
 # What ONNX Runtime says of a function's node. It writes out what it has no kernel for, and such a
 # body may not take the type: that of Clip has a Where, without BF16 before opset 16.
 _IN_FUNCTION = re.compile(r"^This is an invalid model\. Type Error: .* in node \(\) is invalid")
@@ -59,8 +64,10 @@ class Feeds:
     """What a fresh process runs a file on.
 
     Without `samples` it takes those that are `stored` beside the file, if any are. `known` tells
-    that ONNX Runtime runs the given model here, so that it has all operators. `large` is as of
-    `open_file`, and so is `by_defaults`. A `loop` runs each sample.
+    that ONNX Runtime runs the given model here, so that it has all operators. Of a `large` file
+    nothing is rewritten, which would take the weights in FP32 as well. Nor of one that the
+    optimizer breaks, as it fuses neighbours of two types into one node, unless it has to open
+    `by_defaults`. A `level` of optimisation is the only one. A `loop` runs each sample.
     """
 
     samples: Sequence[Sample] | None = None
@@ -70,7 +77,15 @@ class Feeds:
     known: bool = True
     large: bool = False
     by_defaults: bool = False
+    level: str = ""
     loop: Loop = PLAIN
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """The levels to open a file with, until one does."""
+        if self.level or self.large:
+            return (self.level or AS_IT_IS,)
+        return LEVELS[:1] if self.by_defaults else (LEVELS[0], AS_IT_IS)
 
     def save(self, work: Path) -> None:
         """Have the process find this in its folder."""
@@ -83,6 +98,21 @@ def feeds_in(work: Path) -> Feeds:
     return feeds
 
 
+def begins(work: Path, library: str, doing: Doing, level: str = "") -> None:
+    """Have it known what a library is about to do with the file, in case that ends the process."""
+    step, whole = Crash(library=library, doing=doing, level=level), work / _STEP
+    # Under its name once it is whole: something may end the process meanwhile.
+    part = whole.with_suffix(".part")
+    part.write_bytes(pickle.dumps(step))
+    part.replace(whole)
+
+
+def last_step(work: Path) -> Crash:
+    """Return what a process was about to do when it ended."""
+    step: Crash = pickle.loads((work / _STEP).read_bytes())
+    return step
+
+
 def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) -> None:
     """Run a file on samples, and leave the outputs in a folder.
 
@@ -90,8 +120,17 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
     kernels, or where it opens and does not run.
     """
     use_custom_ops(feeds.custom_ops)
+    library = f"ONNX Runtime {runtime().__version__}"
+    *others, level = feeds.levels
     try:
-        session = open_file(path, feeds.threads, large=feeds.large, by_defaults=feeds.by_defaults)
+        for other in others:
+            begins(work, library, "opens", other)
+            with suppress(ModelError):
+                session, level = open_file(path, feeds.threads, other), other
+                break
+        else:
+            begins(work, library, "opens", level)
+            session = open_file(path, feeds.threads, level)
     except LacksKernel as error:
         raise NotRun(f"ONNX Runtime's CPU lacks a kernel: {error}") from error
     except ModelError as error:
@@ -108,6 +147,7 @@ def run_file(path: Path, feeds: Feeds, samples: Sequence[Sample], work: Path) ->
         values = session.run(names, {n: _as_taken(feed[n], types[n]) for n in types})
         return dict(zip(names, map(np.asarray, values), strict=True))
 
+    begins(work, library, "runs", level)
     for sample in samples:
         try:
             outputs = feeds.loop(run, sample)

@@ -118,25 +118,32 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {"outcome": "not_judged", "message": "", "errors": {}}
     report["library_defaults"] = None
+    file = options.json or Path(os.devnull)
     try:
-        judge(options.provider, options.provider_option, options.library_defaults, report)
+        judged = judge(options.provider, options.provider_option, options.library_defaults, report)
+        if options.library_defaults:
+            # Written before, as they may end the process.
+            cure = list(judged[0].parts().values()) * judged[1]
+            report["library_defaults"] = {"outcome": "broken", "errors": {}, "options": cure}
+            file.write_text(json.dumps(report), encoding="utf-8")
+            report["library_defaults"] = by_defaults(*judged)
     except Exception as error:
         # Of an exception that nobody expects the class says more than its words.
         expected = isinstance(error, CannotJudge)
         why = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
         report["outcome"], report["message"] = "not_judged", why
         say(f"not judged: {why}")
-    if options.json:
-        options.json.write_text(json.dumps(report), encoding="utf-8")
+    file.write_text(json.dumps(report), encoding="utf-8")
     return {"pass": 0, "fail": 1}.get(report["outcome"], 2)
 
 
 def judge(
     other: str | None, own_options: list[str], with_defaults: bool, report: dict[str, Any]
-) -> None:
+) -> tuple[How, bool, str, list[Any], list[Any]]:
     """Run the model and compare; `report` takes what came of it. Raises CannotJudge.
 
-    It runs on the `other` provider, if one is named, with `own_options`.
+    It runs on the `other` provider, if one is named, with `own_options`. Returns what
+    `by_defaults` takes.
     """
     feeds, wanted = stored()
     ours = How(
@@ -173,8 +180,7 @@ def judge(
     report["outcome"] = "pass" if passed else "fail"
     report["message"] = f"onnxruntime {runtime().__version__}, {provider}, samples: {len(feeds)}"
     say(f"{report['outcome']}: {report['message']}")
-    if with_defaults:
-        report["library_defaults"] = by_defaults(ours, passed, provider, feeds, wanted)
+    return ours, passed, provider, feeds, wanted
 
 
 def by_defaults(

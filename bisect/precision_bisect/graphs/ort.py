@@ -263,35 +263,34 @@ class LacksKernel(Exception):
     """ONNX Runtime knows the operators of a file, and its CPU provider not in these types."""
 
 
-def open_file(
-    path: Path, threads: int, *, large: bool, by_defaults: bool = False
-) -> "onnxruntime.InferenceSession":
+LEVELS = ("ORT_ENABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL")
+"""What `graph_optimization_level` may be, ONNX Runtime's own first; the last rewrites nothing."""
+AS_IT_IS = LEVELS[-1]
+
+
+def open_file(path: Path, threads: int, level: str = AS_IT_IS) -> "onnxruntime.InferenceSession":
     """Return a session of the CPU provider over a file as it is, whatever its types.
 
-    That of a `large` one rewrites nothing, which would take the weights in FP32 as well. Nor does
-    that of a file which the optimizer breaks, as it fuses neighbours of two types into one node,
-    unless it has to open `by_defaults`. Raises LacksKernel, and ModelError for what does not open
+    `level` is one of `LEVELS`. Raises LacksKernel, and ModelError for what does not open
     otherwise.
     """
     runtime()
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
-    for as_it_is in (True,) if large else (False,) if by_defaults else (False, True):
-        options = session_options()
-        options.intra_op_num_threads = threads
-        if as_it_is:
-            _leave_as_it_is(options)
-        try:
-            return _loaded(str(path), options, ON_CPU)
-        except Stopped:
-            raise
-        except NoKernel as error:
-            raise LacksKernel(ort_message(error)) from error
-        except Exception as error:  # onnxruntime's classes share no base but Exception
-            if as_it_is or by_defaults:
-                why = ort_message(error).removeprefix(f"Load model from {path} failed:")
-                raise ModelError(why, "export it again") from error
-    raise AssertionError
+    options = session_options()
+    options.intra_op_num_threads = threads
+    if level == AS_IT_IS:
+        _leave_as_it_is(options)
+    options.graph_optimization_level = getattr(runtime().GraphOptimizationLevel, level)
+    try:
+        return _loaded(str(path), options, ON_CPU)
+    except Stopped:
+        raise
+    except NoKernel as error:
+        raise LacksKernel(ort_message(error)) from error
+    except Exception as error:  # onnxruntime's classes share no base but Exception
+        why = ort_message(error).removeprefix(f"Load model from {path} failed:")
+        raise ModelError(why, "export it again") from error
 
 
 _AT_NODE = re.compile(

@@ -25,8 +25,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol, TypeVar
 
-from precision_bisect.errors import ModelError, printable, shortened
-from precision_bisect.machine.stopping import signal_name, stoppable, tell_of_calls
+from precision_bisect.errors import ModelError
+from precision_bisect.machine.process_ends import how_ended, tell_faults, what_helps
+from precision_bisect.machine.stopping import stoppable, tell_of_calls
 
 R = TypeVar("R")
 _PR_SET_PDEATHSIG = 1
@@ -34,7 +35,6 @@ _BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
 # Bytes of what a library printed that are passed on, or searched for its last words.
 _PRINTED = 2**16
 _OTHERWISE = "export the model otherwise, or try another version of onnxruntime and onnx"
-_MEMORY = "memory may have been full: give fewer or smaller samples"
 _ALLOWED = ContextVar("_ALLOWED", default=False)
 
 
@@ -83,11 +83,8 @@ def in_copy(work: Callable[[], R], what: str) -> R:
     try:
         outcome, failed = pickle.loads(content or b"")
     except (EOFError, pickle.UnpicklingError) as error:
-        how = signal_name(-code) if code < 0 else f"exit code {code}"
-        last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        said = f", having said: {printable(shortened(last))}" if last else ""
-        hint = _OTHERWISE if code != -signal.SIGKILL else _MEMORY
-        raise ModelError(f"{what} ends the process: {how}{said}", hint) from error
+        message = f"{what}: its process {how_ended(code, words)}"
+        raise ModelError(message, what_helps(code, _OTHERWISE)) from error
     with suppress(OSError):
         os.write(2, words)
     if failed:
@@ -249,6 +246,7 @@ def _work(work: Callable[[], Any], parent: int, theirs: int, printed: int) -> No
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.dup2(printed, 2)
+        tell_faults()
         tell_of_calls(lambda begins: os.write(theirs, _BEGUN if begins else _ENDED))
         if os.getppid() == parent:
             with os.fdopen(theirs, "wb", buffering=0) as stream:

@@ -346,14 +346,6 @@ class AnswersSignals(ABC):
         """Answer Ctrl-C or SIGTERM."""
 
 
-def signal_name(number: int) -> str:
-    """Return a signal by its name and what it means, as `SIGSEGV (Segmentation fault)`."""
-    try:
-        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
-    except ValueError:
-        return f"signal {number}"
-
-
 def kill_group(pid: int) -> None:
     """Kill a process that leads a session, and what it has started there."""
     with suppress(OSError, AttributeError):  # not every system has groups

@@ -314,6 +314,11 @@ def _effort(run: _Ended) -> EffortSection:
     return EffortSection(
         trials=len(judged),
         unresolved=without_verdict(judged),
+        unresolved_why={
+            trial.outcome.status.value: trial.outcome.message
+            for trial in judged
+            if trial.outcome.verdict is None
+        },
         builds=builds,
         evaluations=len(every) - builds,
         wall_s=round(run.budget.wall_s(), 3),

@@ -60,7 +60,7 @@ def ill_typed_remark(model: Model) -> str:
     if not faults or foreign(model.proto):
         return ""
     try:
-        open_file(model.path, threads=1, large=True)
+        open_file(model.path, threads=1)
     except LacksKernel:
         return ""
     except ModelError:

@@ -30,6 +30,7 @@ from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.typed.pinning import pin_formless, refuse_nothing_low
 from precision_bisect.layer_table import Layer, LayerName, LayerTable, modules_around
 from precision_bisect.machine.plain_files import plain_size
+from precision_bisect.machine.process_ends import how_ended
 from precision_bisect.options import Options
 from precision_bisect.precisions import QUANTIZED_NAMES
 from precision_bisect.runs.results.saved import read_result, result_file
@@ -93,13 +94,15 @@ def matches(
     request = {"patterns": list(patterns), "names": list(names), "types": sorted({*types})}
     trouble = "cannot be matched"
     try:
-        written = subprocess.run(
+        ran = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _MATCHER],
             input=json.dumps(request).encode(),
             capture_output=True,
             timeout=MATCH_S,
             check=False,
-        ).stdout
+        )
+        written = ran.stdout
+        trouble += f": its process {how_ended(ran.returncode, ran.stderr)}"
     except subprocess.TimeoutExpired as error:
         written = error.stdout or b""
         trouble = f"takes more than {MATCH_S:g} s to match the layers' names"

@@ -19,6 +19,7 @@ from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from precision_bisect.errors import ExitCode, PrecisionBisectError
+from precision_bisect.machine.process_ends import how_ended
 from precision_bisect.plan import Plan
 from precision_bisect.plugins import STRATEGIES, load
 from precision_bisect.protocols import Strategy
@@ -301,11 +302,10 @@ def _same_elsewhere(name: str) -> None:
             [sys.executable, "-c", ask],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
-            text=True,
         )
         if ran.returncode:
-            message = ran.stderr.strip() or "another process cannot run it"
-            raise ContractError(message.splitlines()[-1])
+            how = how_ended(ran.returncode, ran.stderr)
+            raise ContractError(f"another process cannot run it: it {how}")
         digests.add(ran.stdout)
     if len(digests) > 1:
         raise ContractError("two processes propose differently: it iterates over a set or hash")

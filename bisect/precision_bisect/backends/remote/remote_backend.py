@@ -40,6 +40,7 @@ from precision_bisect.errors import ExecutorError, RefusedError, UsageError
 from precision_bisect.graphs.typed.model_files import TypedFolder
 from precision_bisect.graphs.typed.rewrite import TypedWriter
 from precision_bisect.layer_table import LayerName
+from precision_bisect.machine.process_ends import how_ended
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample
 from precision_bisect.settings.engine_settings import EngineSettings
@@ -238,14 +239,15 @@ class RemoteBackend:
         with TemporaryDirectory(dir=self.work) as folder:
             there = Path(folder)
             try:
-                done = host.call(call, files, there, patient=patient, timeout_s=limit_s)
+                code = host.call(call, files, there, patient=patient, timeout_s=limit_s)
             except TimeoutExpired as error:
                 message = f"its build took longer than {error.timeout:g} s, and was killed"
                 raise failure(TrialStatus.TIMED_OUT, message) from error
             except TooLargeError as error:
                 raise failure(failed, str(error)) from error
-            if not done:
+            if code:
                 why = results.trouble(there / LOG) or "trtexec does not say why"
+                why = f"its process {how_ended(code)}; {why}" if code < 0 else why
                 raise failure(failed, why)
             try:
                 yield there

@@ -23,8 +23,9 @@ from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
 from precision_bisect.backends.remote.marks import BEGUN, MARK, StandardError, chunks, to_mark
-from precision_bisect.backends.trtexec.trtexec_results import LOG_END
+from precision_bisect.backends.trtexec.trtexec_results import DIGITS, LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
+from precision_bisect.machine.process_ends import of_shell
 from precision_bisect.runs.plain_json import LARGEST_FILE
 
 # What a user's own ssh_config cannot change: no question is asked, every host key is checked, and
@@ -194,8 +195,8 @@ class Host:
         *,
         patient: bool,
         timeout_s: float | None = None,
-    ) -> bool:
-        """Call the tool in a folder `out` of that which `open` made; return whether it did well.
+    ) -> int:
+        """Call the tool in a folder `out` of that which `open` made; return its exit code.
 
         `files` are put beside it first; what it holds afterwards is in the folder `into`, the
         tool's `log` among it. From its start on the tool may take `timeout_s`. Unless `patient`
@@ -321,8 +322,8 @@ class Host:
         mib = self.reached.most_bytes / 2**20
         return TooLargeError(printable(f"{shortened(what)} from {self.name} is over {mib:g} MiB"))
 
-    def _unpacked(self, stream: IO[bytes], into: Path) -> bool:
-        """Write what came back, which is untrusted; return whether the tool did well.
+    def _unpacked(self, stream: IO[bytes], into: Path) -> int:
+        """Write what came back, which is untrusted; return the tool's code as of `how_ended`.
 
         Raises TarError, EOFError, TooLargeError.
         """
@@ -338,7 +339,8 @@ class Host:
                         shutil.copyfileobj(content, file)
         if not (status := into / "status").exists():
             raise EOFError
-        return status.read_bytes().strip() == b"0"
+        text = status.read_text(encoding="utf-8", errors="replace")
+        return of_shell(int(text)) if DIGITS.fullmatch(text) else 1
 
 
 def _beat(holder: "subprocess.Popen[bytes]") -> None:

@@ -19,7 +19,8 @@ from precision_bisect.backends.tensorrt.flavour import (
     load_flavour,
 )
 from precision_bisect.backends.tensorrt.log import collected
-from precision_bisect.errors import PluginError, PrecisionBisectError, printable
+from precision_bisect.errors import PluginError, PrecisionBisectError
+from precision_bisect.machine.process_ends import how_ended, tell_faults
 from precision_bisect.precisions import LowName
 from precision_bisect.settings.engine_settings import EngineSettings
 
@@ -45,8 +46,6 @@ def why_not_started(name: FlavourName) -> str:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
-            errors="replace",
             timeout=_LIMIT_S,
             check=False,
         )
@@ -54,12 +53,11 @@ def why_not_started(name: FlavourName) -> str:
         return f"{name} made no builder within {_LIMIT_S:g} s"
     except OSError as error:
         return f"no process could be started to try {name}: {error.strerror}"
-    _, answered, answer = ended.stdout.rpartition(_ANSWER)
+    _, answered, answer = ended.stdout.decode(errors="replace").rpartition(_ANSWER)
     if ended.returncode == 0 and answered:
         # Both: a process may die after its answer, or end well without one.
         return answer.split("\n", 1)[0].strip()
-    last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
-    return printable(f"{name} made no builder: its process ended with {last}")
+    return f"{name} made no builder: its process {how_ended(ended.returncode, ended.stderr)}"
 
 
 def _trouble(name: FlavourName) -> str:
@@ -152,5 +150,6 @@ TENSORRT_RTX = TensorRTPlugin("tensorrt-rtx")
 
 
 if __name__ == "__main__":
+    tell_faults()
     trouble = _trouble("tensorrt" if sys.argv[1] == "tensorrt" else "tensorrt-rtx")
     sys.stdout.write(f"{_ANSWER}{trouble}\n")

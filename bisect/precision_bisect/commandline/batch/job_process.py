@@ -21,7 +21,8 @@ from typing import IO, Any, TypeAlias
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
-from precision_bisect.machine.stopping import AnswersSignals, kill_group, signal_name
+from precision_bisect.machine.process_ends import how_ended
+from precision_bisect.machine.stopping import AnswersSignals, kill_group
 from precision_bisect.runs.comparing.changes import NO_BASELINE
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
@@ -220,11 +221,10 @@ def _lacking_baseline(job: Job, base: Path) -> str:
 
 def _why(output: bytes, code: int) -> str:
     """Return why a process failed, on one line: mostly what it said last."""
-    if code < 0:
-        memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
-        return f"killed by {signal_name(-code)}{memory}"
-    how = "" if code in (ExitCode.USAGE, ExitCode.INTERNAL) else f"exit code {code}: "
-    return f"{how}{_last_line(output)}"
+    said = "" if code < 0 else _last_line(output)
+    if code in (ExitCode.USAGE, ExitCode.INTERNAL):
+        return said
+    return ": ".join(filter(None, (f"its process {how_ended(code)}", said)))
 
 
 def _printed(job: Job) -> bytes:

@@ -167,6 +167,7 @@ def conclude_ladder(
         builds=sum(result.builds for result in results),
         evaluations=sum(result.evaluations for result in results) + _effort(climbed) - before,
         unresolved=dict(sum((Counter(result.unresolved) for result in results), Counter[str]())),
+        unresolved_why={s: why for result in results for s, why in result.unresolved_why.items()},
         non_monotone=[row for result in results for row in result.non_monotone],
         wall_s=round(budget.wall_s(), 3),
         pinned=_pinned(climbed, kept),

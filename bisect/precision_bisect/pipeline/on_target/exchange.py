@@ -15,7 +15,7 @@ from precision_bisect.backends.trtexec.trtexec_flags import call_otherwise, plai
 from precision_bisect.errors import RunFolderError, UsageError
 from precision_bisect.exports.export import Export, NotWritable
 from precision_bisect.exports.finished import read_finished
-from precision_bisect.exports.recheck import Unfit, stored_samples
+from precision_bisect.exports.fitting_files import Unfit, stored_samples
 from precision_bisect.exports.trtexec import weak_flags
 from precision_bisect.exports.write import METADATA_PREFIX, gains, mixed_model
 from precision_bisect.graphs.load import Model

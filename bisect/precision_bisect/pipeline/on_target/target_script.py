@@ -13,6 +13,7 @@ from precision_bisect.backends.trtexec import trtexec_flags as flags
 from precision_bisect.errors import printable
 from precision_bisect.exports.trtexec import KNOWS, READ_OPTIONS, build_flags, decomposing, since
 from precision_bisect.graphs.batching import stacked
+from precision_bisect.machine.process_ends import SHELL
 from precision_bisect.pipeline.on_target.exchange import Subject
 from precision_bisect.pipeline.on_target.own_comparison import OwnComparison
 from precision_bisect.protocols import Sample
@@ -66,7 +67,8 @@ step() {{{{
     shift 3
     if [ -f "$made" ]; then return 0; fi
     printf '%s\\n' "$point/$made"
-    if {{{{ "$@" "$flag=$made.part" > "$log" 2>&1 < /dev/null || over "$log"; }}}} &&
+    if {{{{ "$@" "$flag=$made.part" > "$log" 2>&1 < /dev/null || ended $? "$log" ||
+        over "$log"; }}}} &&
         [ -f "$made.part" ] && mv -f "$made.part" "$made"; then
         return 0
     fi
@@ -74,6 +76,12 @@ step() {{{{
     why=$(grep '\\[E\\]' "$log" | grep -v -e '--- ' -e 'While parsing' -e 'Begin node' |
         sed -e 's/.*\\[E\\] *//' -e 's/^\\[TRT\\] *//' | cut -c 1-200 | head -n 1)
     printf '%s\\n' "  failed: ${{{{why:-it does not say why}}}} ($point/$log)" >&2
+    return 1
+}}}}
+
+# ended CODE LOG: what trtexec could not write itself, where a signal has ended it.
+ended() {{{{
+    [ "$1" -le {SHELL} ] || printf '\\n[E] %s\\n' "its process ended by SIG$(kill -l "$1")" >> "$2"
     return 1
 }}}}
 

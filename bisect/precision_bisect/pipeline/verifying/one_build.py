@@ -21,8 +21,8 @@ from precision_bisect.backends.backend_plugin import (
 )
 from precision_bisect.backends.tensorrt.log import LAYERS_HEADING
 from precision_bisect.errors import InputError, ModelError, RefusedError, UsageError
+from precision_bisect.execution.child import tail
 from precision_bisect.execution.local_executor import isolated
-from precision_bisect.execution.process_evaluator import tail
 from precision_bisect.execution.slot import Death, Limits, Slot
 from precision_bisect.exports.finished import Finished, read_finished
 from precision_bisect.exports.judging import Golden

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from precision_bisect.errors import UsageError
-from precision_bisect.machine.stopping import kill_group, signal_name
+from precision_bisect.machine.process_ends import how_ended
+from precision_bisect.machine.stopping import kill_group
 
 TIMEOUT_S = 600.0
 
@@ -61,9 +62,7 @@ def call(command: Sequence[str], result: Path, timeout_s: float = TIMEOUT_S) -> 
         process.wait()
         late = isinstance(error, subprocess.TimeoutExpired)
         return f"{called} was {f'ended after {timeout_s:g} s' if late else 'interrupted'}"
-    if code < 0:
-        return f"{called} was ended by {signal_name(-code)}"
-    return f"{called} failed with exit code {code}" if code else None
+    return f"{called}: its process {how_ended(code)}" if code else None
 
 
 def _stderr() -> int:

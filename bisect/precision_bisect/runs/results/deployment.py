@@ -8,6 +8,7 @@ from precision_bisect.runs.typed_json import Count
 from precision_bisect.trial import Figure
 
 TrtexecMode: TypeAlias = Literal["strong10", "strong11", "rtx", "weak"]
+Doing: TypeAlias = Literal["reads", "checks", "opens", "runs", "judges"]
 OutcomeName: TypeAlias = Literal["pass", "fail", "not_judged", "broken", "differs"]
 
 
@@ -37,18 +38,38 @@ class ByDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """How a fresh process `ended` without an answer, and what a library did with the file then.
+
+    `library` tells its version, too. It was a `fault` unless something else may have ended it, at
+    a `level` of optimisation. At `cure`, a lower one, the model runs; the worst output's `error`
+    is of that. Levels are values of `graph_optimization_level`, "" where there is none.
+    """
+
+    library: str
+    doing: Doing
+    level: str = ""
+    ended: str = ""
+    fault: bool = False
+    cure: str = ""
+    error: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recheck:
     """What a fresh process made of the exported files.
 
     `pass` and `fail` are verdicts by ONNX Runtime on CUDA; `not_judged`: the files fit together,
     and nothing contradicts them; `broken`: they do not, or do not open; `differs`: the model gives
     something else than what was judged. `message` is a sentence, `error` the worst output's.
+    With a `crash` a process has ended without an answer.
     """
 
     outcome: OutcomeName
     message: str
     error: Figure | None = None
     library_defaults: ByDefaults | None = None
+    crash: Crash | None = None
 
     @property
     def refutes(self) -> bool:

@@ -159,10 +159,15 @@ class AnswerSection:
 
 @dataclass(frozen=True, kw_only=True)
 class EffortSection:
-    """What a run has cost; `unresolved` counts trials without a verdict, by their status."""
+    """What a run has cost.
+
+    `unresolved` counts trials without a verdict, by their status; `unresolved_why` is what the
+    last of each says.
+    """
 
     trials: Count
     unresolved: Mapping[str, Count] = field(default_factory=dict)
+    unresolved_why: Mapping[str, str] = field(default_factory=dict)
     builds: Count
     evaluations: Count
     wall_s: Figure
