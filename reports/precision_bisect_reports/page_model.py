@@ -249,7 +249,8 @@ def _rows(result: Result) -> Iterator[Row]:
         if not input_range.failed:
             yield Row("range", in_range(input_range, result.low), EVIDENCE)
     if result.answered:
-        yield Row("unseen", unseen(result), EVIDENCE)
+        over = result.unseen is not None and result.unseen.failed
+        yield Row("unseen", unseen(result), ALWAYS if over else EVIDENCE)
     if result.message and result.answered:
         yield Row("note", printable(result.message), NEWS, Form.REMARK)
 
