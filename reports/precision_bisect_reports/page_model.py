@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.endings import CUT_SHORT, UNTRIED, WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.result import Result, Rung
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod
 from precision_bisect_reports.by_output import by_output, in_decibels, kind_of_limit
@@ -156,10 +156,18 @@ def _headline(result: Result) -> tuple[str, str, str]:
 
 def _by_rung(result: Result) -> str:
     """Return how many layers a ladder has in each type."""
-    *others, lowest = result.rungs
-    kept = [f"{len(rung.layers or ())} must be {rung.precision.upper()}" for rung in others]
-    of = counted(result.candidates, "layer")
-    return f"of {of} {', '.join(kept)}, {lowest.count} run {lowest.precision.upper()}"
+    of = counted(sum(rung.count for rung in result.rungs), "layer")
+    return f"of {of} {', '.join(words for rung in result.rungs for words in _on_rung(rung))}"
+
+
+def _on_rung(rung: Rung) -> Iterator[str]:
+    """Yield how many layers must be of a type, and how many more are, asked for or not lower."""
+    name, layers = rung.precision.upper(), rung.layers
+    if layers is not None:
+        yield f"{len(layers)} must be {name}"
+    rest = rung.count - len(layers or ())
+    if rest or layers is None:
+        yield f"{rest} {'more ' * (layers is not None)}run{'s' * (rest == 1)} {name}"
 
 
 def _caveats(result: Result) -> Iterator[Row]:
