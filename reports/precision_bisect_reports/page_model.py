@@ -130,6 +130,8 @@ def _headline(result: Result) -> tuple[str, str, str]:
     ending, high, low = _ENDINGS[result.status], result.high.upper(), result.low.upper()
     if result.status is Status.NOT_PRECISION and result.interface is not None:
         ending = "The interface alone is over the limit"
+    elif result.status is Status.NOT_PRECISION and result.high != "fp32" and result.trials:
+        ending = f"{high} alone is over the limit"
     if result.status in WITHOUT_ANSWER:
         return ending, ending, printable(result.message)
     if result.unanswered:
