@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from models import load_text, normal, parse, save
 from precision_bisect import find
+from precision_bisect.errors import InputError
 from precision_bisect.judging.inputs.copies import Copies, at_ends
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.input_check import figures, oddities
@@ -49,9 +50,11 @@ def test_what_the_model_takes_is_searched(
 def test_a_slip_is_named(tmp_path: Path) -> None:
     """Where NaN comes out, the input that has it is to blame, and not the layer."""
     path = save(parse("(float[2, 4] q) => (float[2, 4] y) { e = Exp(q) y = Mul(e, e) }"), tmp_path)
-    result = find(path, inputs={"q": with_nan()}, tol=1e-2, threads=1, out=tmp_path / "run")
-    assert "not_precision" == result.status
-    assert "which reads the input 'q': 1 NaN or Inf of 8; mend that" in (result.message or "")
+    with pytest.raises(InputError, match="input 'q' of sample 1 has 1 NaN or Inf of 8, and so"):
+        find(
+            path, inputs=[{"q": normal(2, 4)}, {"q": with_nan()}], threads=1, out=tmp_path / "run"
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_it_is_told_beside_figures_of_the_rest(tmp_path: Path) -> None:

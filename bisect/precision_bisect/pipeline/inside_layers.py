@@ -21,7 +21,6 @@ from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
-from precision_bisect.protocols import Sample
 from precision_bisect.runs.results.curve_of_result import CurvePoint
 from precision_bisect.runs.results.other_targets import InnerSum
 from precision_bisect.search.case import Case
@@ -122,8 +121,8 @@ def reference_trouble(case: Case) -> str:
             )
     layer = born_not_finite(case.model, sample, case.options.threads)
     born = where + ("" if layer is None else f", born in {layer.op_type} {layer.name}")
-    if layer is not None and (read := _not_finite_read(case.model, layer, sample)):
-        return f"{trouble}{born}, which reads {read}; mend that first"
+    if layer is not None and (weight := _weight_not_finite(case.model, layer)):
+        return f"{trouble}{born}, which reads {weight}; mend that first"
     # A division by 0 after an addition that the exporter has dropped.
     dropped = layer is not None and layer.op_type in _GUARDED
     if dropped and by_torch_export(case.model.proto):
@@ -134,8 +133,8 @@ def reference_trouble(case: Case) -> str:
     return f"{trouble}{born}; mend {mend} first"
 
 
-def _not_finite_read(model: Model, layer: Layer, sample: Sample) -> str:
-    """Return what a weight or input that a layer or its body reads has of NaN and Inf, or ""."""
+def _weight_not_finite(model: Model, layer: Layer) -> str:
+    """Return what a weight that a layer or its body reads has of NaN and Inf; "" for no such."""
     view, outputs = View(model), {*layer.outputs}
     node = next(node for node in model.proto.graph.node if outputs.intersection(node.output))
     for name in (*node.input, *sorted(captured(node))):
@@ -144,8 +143,6 @@ def _not_finite_read(model: Model, layer: Layer, sample: Sample) -> str:
             while passing := view.made_by(name, "Cast", "Identity"):
                 name = passing.input[0]
             return f"the weight {name!r}: {told}"
-        if name in sample and (told := not_finite(sample[name])):
-            return f"the input {name!r}: {told}"
     return ""
 
 

@@ -70,6 +70,10 @@ class CheckedSamples(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self._places)
 
+    def place(self, number: int) -> str:
+        """Return where a sample lies, in words."""
+        return self._places[number]
+
     @overload
     def __getitem__(self, which: int) -> Sample: ...
     @overload
