@@ -119,6 +119,7 @@ def cases() -> Iterator[tuple[str, Result]]:
     )
     low: dict[str, Any] = {"low": "int8", "high": "fp16", "rungs": halves}
     yield "nothing gained in INT8", replace(RESULT, candidates=4, **low)
+    yield "FP16 itself fails", replace(RESULT, status=Status.NOT_PRECISION, **{**low, **NO_PLAN})
     shapes = {"shapes": {"x": [[1, 3], 9]}}
     wrong = replace(ENGINE, status=Status.NOT_PRECISION, fingerprint=shapes)
     yield "an engine is compared", wrong

@@ -43,6 +43,11 @@ SETTLED = (Exclusion.PINNED, Exclusion.RUNG)
 """Of layers that could run low or high, for which something other than the user has decided."""
 ASSIGNED = (None, Exclusion.ASKED, *SETTLED)
 """Of layers that have a type of their own: by a plan, or the same in every plan."""
+FIXED = (
+    *(Exclusion.DOUBLE, Exclusion.CONTROL_FLOW, Exclusion.RANDOM),
+    *(Exclusion.CUSTOM, Exclusion.NOT_TENSOR, Exclusion.UNTYPED),
+)
+"""Of what computes, or holds, floats that no plan changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

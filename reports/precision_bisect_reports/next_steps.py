@@ -112,6 +112,11 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
                 + ", or scale what loses values: an input before the model and back in it, an "
                 "output in it and back behind it" * bool(result.interface.lost)
             )
+        case Status.NOT_PRECISION if result.high != "fp32":
+            yield NextStep(
+                what="Next: let layers stay FP32, by --high fp32 or at the end of --ladder, or "
+                "loosen the tolerance"
+            )
         case Status.NOT_PRECISION if result.emulated:
             yield NextStep(
                 what="Next: loosen the tolerance, or see why FP32 itself misses it: the check, "

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from precision_bisect.errors import counted, first_of, printable
 from precision_bisect.runs.monitoring.run_watch import spent
 from precision_bisect.runs.results.endings import CUT_SHORT, UNTRIED, WITHOUT_ANSWER, Status
-from precision_bisect.runs.results.result import Result
+from precision_bisect.runs.results.result import Result, Rung
 from precision_bisect.runs.runfolder import RESULT
 from precision_bisect.trial import Honour, LatencyMethod, TrialStatus
 from precision_bisect_reports.by_output import by_output, in_decibels, kind_of_limit
@@ -130,6 +130,8 @@ def _headline(result: Result) -> tuple[str, str, str]:
     ending, high, low = _ENDINGS[result.status], result.high.upper(), result.low.upper()
     if result.status is Status.NOT_PRECISION and result.interface is not None:
         ending = "The interface alone is over the limit"
+    elif result.status is Status.NOT_PRECISION and result.high != "fp32" and result.trials:
+        ending = f"{high} alone is over the limit"
     if result.status in WITHOUT_ANSWER:
         return ending, ending, printable(result.message)
     if result.unanswered:
@@ -156,10 +158,18 @@ def _headline(result: Result) -> tuple[str, str, str]:
 
 def _by_rung(result: Result) -> str:
     """Return how many layers a ladder has in each type."""
-    *others, lowest = result.rungs
-    kept = [f"{len(rung.layers or ())} must be {rung.precision.upper()}" for rung in others]
-    of = counted(result.candidates, "layer")
-    return f"of {of} {', '.join(kept)}, {lowest.count} run {lowest.precision.upper()}"
+    of = counted(sum(rung.count for rung in result.rungs), "layer")
+    return f"of {of} {', '.join(words for rung in result.rungs for words in _on_rung(rung))}"
+
+
+def _on_rung(rung: Rung) -> Iterator[str]:
+    """Yield how many layers must be of a type, and how many more are, asked for or not lower."""
+    name, layers = rung.precision.upper(), rung.layers
+    if layers is not None:
+        yield f"{len(layers)} must be {name}"
+    rest = rung.count - len(layers or ())
+    if rest or layers is None:
+        yield f"{rest} {'more ' * (layers is not None)}run{'s' * (rest == 1)} {name}"
 
 
 def _caveats(result: Result) -> Iterator[Row]:
@@ -253,7 +263,8 @@ def _rows(result: Result) -> Iterator[Row]:
         if not input_range.failed:
             yield Row("range", in_range(input_range, result.low), EVIDENCE)
     if result.answered:
-        yield Row("unseen", unseen(result), EVIDENCE)
+        over = result.unseen is not None and result.unseen.failed
+        yield Row("unseen", unseen(result), ALWAYS if over else EVIDENCE)
     if result.message and result.answered:
         yield Row("note", printable(result.message), NEWS, Form.REMARK)
 

@@ -119,7 +119,19 @@ def test_bf16_serves_where_only_range_is_short(tmp_path: Path) -> None:
     followed, _ = searched(parse(OVERFLOW), feeds, tmp_path, "high", high="bf16")
     assert "found" == followed.status.value
     assert set(followed.kept) <= set(result.kept)
-    assert "bf16-everywhere" in advice
+    assert "Run the whole model in BF16" == advice["bf16-everywhere"].title
+
+
+def test_what_stays_high_is_no_part_of_all_in_bf16(tmp_path: Path) -> None:
+    """An If beside the layers keeps its type, and so does a layer that was asked for."""
+    text = """(float[1] x, bool c) => (float[1] y, float[1] z) <float k = {300.0}> {
+        [up] a = Mul(x, k) [down] y = Div(a, k) z = If(c) <
+        then_branch = t () => (float[1] p) { p = Neg(x) },
+        else_branch = e () => (float[1] q) { q = Abs(x) }> }"""
+    feeds: list[Sample] = [{"x": np.array([300], np.float32), "c": np.array(True)}]
+    _, advice = searched(parse(text), feeds, tmp_path)
+    assert "Run every layer that can change in BF16" == advice["bf16-everywhere"].title
+    assert "every layer that can change in BF16: " in advice["bf16-everywhere"].evidence
 
 
 @pytest.mark.parametrize("unseen", [[301.0, 303.0, 258.0], []])

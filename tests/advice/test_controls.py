@@ -12,6 +12,7 @@ from norm_spellings import large, layer_norm
 from precision_bisect.explaining.advice.diagnosed_model import UNCHANGED
 from precision_bisect.explaining.advice.text import advice_text
 from precision_bisect.protocols import Sample
+from precision_bisect.trial import Outcome, TrialStatus, Verdict
 
 HARMLESS = (
     "(float[2,4] x) => (float[2,4] y) <float eps = {{1e-12}}, float k = {{{k}}}> "
@@ -42,6 +43,20 @@ def test_the_control_is_the_same_plan(tmp_path: Path, kept: list[str]) -> None:
     assert replace(tried, control=None) == tried.control
     assert tried.idle == tried.holds
     assert not tried.helps
+
+
+@pytest.mark.parametrize(("fewer", "kept"), [(True, ["node_of_q"]), (False, ["x", "y", "z"])])
+def test_a_fused_plan_that_keeps_no_fewer_is_no_advice(
+    fewer: bool, kept: list[str], tmp_path: Path
+) -> None:
+    """A search of the fused form may end with more layers, of which the file knows but some."""
+    path = save(parse(layer_norm()), tmp_path)
+    case = case_of(path, list(large()), ["node_of_q", "node_of_v"], tmp_path)
+    outcome = Outcome(status=TrialStatus.FINISHED, verdict=Verdict.PASS, error=1e-3)
+    case = replace(case, fused=(frozenset(kept), outcome))
+    tried = tell(case, case.fused_by_run())
+    assert fewer == (tried is not None)
+    assert tried is None or "with 1 kept instead of 2 layers: error 0.001" in tried.clause()
 
 
 def test_whatever_helps_has_a_control_that_does_not_hold(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HALF_NAMES, LOW_NAMES, LowName, Pair
 from precision_bisect.protocols import BackendFailure
+from precision_bisect.trial import TrialStatus, Verdict
 from random_graphs import SIZE, random_models, static_graph
 from typed_graphs import run_as_written
 
@@ -280,6 +281,24 @@ def test_a_failing_run_is_an_outcome(tmp_path: Path) -> None:
         backend.evaluate(Plan.of(()), {"x": normal(2), "z": normal(3)})
     assert caught.value.outcome.message
     assert "\n" not in caught.value.outcome.message
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_an_index_that_leaves_its_table_fails(few: bool, tmp_path: Path) -> None:
+    """ONNX Runtime stops there, and FP32 does not: the plan is at fault, whatever engines do."""
+    text = """(float[1] x, float[4096] table) => (float[1] y) <float k = {1.0}> {
+        a = Mul(x, k) i = Cast<to = 7>(a) y = Gather(table, i) }"""
+    model = load_text(text, tmp_path)
+    feed = {"x": np.array([4095], np.float32), "table": normal(4096)}
+    backend = EmulatedBackend(model, threads=1, few=few)
+    with pytest.raises(BackendFailure) as caught:
+        backend.evaluate(Plan.of(()), feed)
+    outcome = caught.value.outcome
+    assert (Verdict.FAIL, np.inf) == (outcome.verdict, outcome.error)
+    assert feed["table"][-1:] == backend.evaluate(Plan.all_high(1), feed)["y"]
+    with pytest.raises(BackendFailure) as caught:
+        backend.evaluate(Plan.of(()), {**feed, "x": np.array([5000], np.float32)})
+    assert TrialStatus.RUN_FAILED == caught.value.outcome.status
 
 
 def test_a_shared_weight_is_rounded_for_its_low_reader_only(tmp_path: Path) -> None:

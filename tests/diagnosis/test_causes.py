@@ -253,6 +253,21 @@ MASKED = """(float[2,16] x, bool[2,16] m) => (float[2,16] y) <float low = {-3.40
     s = Mul(x, x) a = Where(m, s, low) y = Softmax(a) }"""
 
 
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime"])
+def test_what_reaches_furthest_is_told(target: TargetChoice, tmp_path: Path) -> None:
+    """A screen names the furthest layer of several by this figure: the input, or a stored sum."""
+    text = "(float[1, 4] x) => (float[1, 1] y) { p = Mul(x, x) y = ReduceMean<axes = [1]>(p) }"
+    model = load_text(text, tmp_path, opset=17)
+    feeds: list[Sample] = [{"x": np.array([[300, 300, 300, 500]], np.float32)}]
+    product, mean = found_in(model, feeds, target=target)
+    figures = {"what": "input", "largest": 2.5e5}
+    if target == "onnxruntime":
+        figures = {"summed": 4, "largest": 5.2e5}
+    assert "overflow" == product.cause == mean.cause
+    assert shows(product, what="output", largest=2.5e5)
+    assert shows(mean, **figures)
+
+
 @pytest.mark.parametrize(("first", "causes"), [(True, {"rounding"}), (False, {"overflow"})])
 def test_a_mask_that_saturates_is_no_overflow(
     first: bool, causes: set[str], tmp_path: Path

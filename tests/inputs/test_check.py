@@ -31,8 +31,6 @@ GOOD: dict[str, NDArray[Any]] = {"x": np.ones((3, 2), np.float32), "k": np.ones(
         ({"x": np.ones(2, np.float32)}, "(2), but the model wants (n, 2)"),
         ({"x": np.ones((3, 2))}, "is float64, but the model wants float32"),
         ({"k": np.ones(1, np.int32)}, "is int32, but the model wants int64"),
-        ({"x": np.full((3, 2), np.nan, np.float32)}, "NaN or Inf"),
-        ({"x": np.full((3, 2), np.inf, np.float32)}, "NaN or Inf"),
         ({"z": np.ones(1)}, "has z, no input of the model"),
     ],
 )
@@ -70,8 +68,8 @@ def test_half_inputs_are_fed_as_the_fp32_values_they_hold(tmp_path: Path, kind: 
     dtype = np.float16 if kind == "float16" else ml_dtypes.bfloat16
     (sample,) = check_samples(model, [{"x": values[[0, 0]].astype(dtype)}])
     assert sample["x"].dtype == np.float32
-    with pytest.raises(InputError, match="NaN or Inf"):
-        check_samples(model, [{"x": values.astype(dtype)}])
+    (sample,) = check_samples(model, [{"x": values.astype(dtype)}])
+    np.testing.assert_array_equal(sample["x"], values)
     with pytest.raises(InputError, match=f"wants {kind}"):
         check_samples(model, [{"x": values.astype(np.float64)}])
 

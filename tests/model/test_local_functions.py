@@ -68,6 +68,11 @@ def test_defaults_count_behind_attributes_that_a_call_leaves_out(tmp_path: Path)
         (11, 17, "q = Gemm<transB = 1>(p, p)"),
         (15, 17, "q = Exp(p)"),
         (18, 17, "q = Exp(p)"),
+        (
+            13,
+            17,
+            "s = Constant<value_floats = [1.0, 2.0, 3.0]>() q = BatchNormalization(p, s, s, s, s)",
+        ),
     ],
 )
 def test_functions_of_operators_that_a_version_added_to(

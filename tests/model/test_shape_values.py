@@ -55,6 +55,14 @@ def test_positions_of_a_text_have_a_shape(tmp_path: Path) -> None:
     assert (1, 5, 8) == shapes["position"]
 
 
+def test_shapes_beside_outputs_that_no_node_makes(tmp_path: Path) -> None:
+    """An input or a weight may be an output, too: what reads it keeps its shape."""
+    proto = parse("""(float[n, 2] x) => (float[n, 2] x, float[2, 3] w, float[n, 3] y)
+        <float[2, 3] w = {1, 2, 3, 4, 5, 6}> { a = MatMul (x, w) y = Exp (a) }""")
+    shapes = tensor_shapes(load_model(save(proto, tmp_path)), {"x": (4, 2)})
+    assert {"x": (4, 2), "w": (2, 3), "a": (4, 3), "y": (4, 3)} == shapes
+
+
 PRODUCT = "() => (int64[n, m] y) <int64[1] column, int64[1] row> { y = Mul (row, column) }"
 FILLED = """() => (int64[n, m] y) <int64[2] shape = {3000, 3000}> {
     filled = ConstantOfShape (shape)

@@ -13,6 +13,7 @@ from precision_bisect.runs.results.causes import Cause
 from precision_bisect.runs.results.certificates import Certificate
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.result import Diagnosis, Inputs, Pinned
+from precision_bisect.runs.results.unseen import Unseen
 from precision_bisect.trial import Stability
 from precision_bisect_reports.summary import MOST_LINES, WIDTH, final_screen
 from precision_bisect_reports.terminal import TerminalReport
@@ -116,7 +117,7 @@ def test_keeping_everything_is_no_answer(status: Status) -> None:
 
 @given(st.integers(0, 40), st.integers(0, 5), st.booleans())
 def test_what_changes_the_verdict_is_not_crowded_out(kept: int, notes: int, proven: bool) -> None:
-    """A short list of culprits gives way to: it is not minimal, judge by another check."""
+    """A list of culprits gives way to: not minimal, fresh inputs are over, judge otherwise."""
     names = [f"/block.{number}/layer/{'Norm' * (number % 7)}Conv" for number in range(kept + 1)]
     causes = [Diagnosis(layer=name, cause=Cause.ROUNDING, evidence="11 bits") for name in names]
     remark = "output 'boxes' looks like boxes of what was detected: " + "--check boxes " * 8
@@ -127,9 +128,11 @@ def test_what_changes_the_verdict_is_not_crowded_out(kept: int, notes: int, prov
         diagnosis=causes,
         deployment=DEPLOYMENT,
         certificate=Certificate(minimal=proven, checked=(), unchecked=names),
+        unseen=Unseen(judged=12, failed=1, took_part=4),
         notes=[remark, *(f"remark {number}" for number in range(notes))],
     )
     shown = screen(result)
     assert "looks like boxes" in shown and "All of it" in shown and "Then build" in shown
     assert proven or "not proven minimal" in shown
+    assert "1 of 12 inputs that took no part are over" in shown
     assert len(shown.splitlines()) <= MOST_LINES

@@ -304,6 +304,13 @@ def test_multiplications_are_counted(
     assert expected == macs(model.proto.graph.node[0], shapes)
 
 
+def test_a_deformable_convolution_counts_as_another() -> None:
+    """Where it reads changes nothing of how often it multiplies."""
+    shapes = {"x": (1, 4, 6, 6), "w": (8, 4, 3, 3), "moved": (1, 18, 6, 6), "y": (1, 8, 6, 6)}
+    expected = macs(node("Conv", "x w", "y"), shapes)
+    assert 8 * 36 * 4 * 9 == expected == macs(node("DeformConv", "x w moved", "y"), shapes)
+
+
 def test_a_gemm_counts_the_dimension_that_it_sums_over() -> None:
     """The last of the first operand, or its first where that is transposed."""
     for first, transposed in (((3, 5), 0), ((5, 3), 1)):

@@ -17,6 +17,7 @@ from precision_bisect.graphs.graph import (
     copied,
     inferred,
     opset,
+    refill,
 )
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.shape_values import with_shapes
@@ -276,6 +277,9 @@ def _inferred_shapes(given: onnx.ModelProto, inputs: Mapping[str, Shape]) -> dic
     graph = proto.graph
     # The shapes in the file hold for any input, and may be symbolic.
     del graph.value_info[:]
+    # Inference believes an output without a shape, of an input or a weight that is one, too.
+    made = {name for node in graph.node for name in node.output}
+    refill(graph.output, [output for output in graph.output if output.name in made])
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")
     for value in graph.input:

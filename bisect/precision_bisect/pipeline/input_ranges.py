@@ -191,7 +191,8 @@ def _looked_at(prepared: Prepared) -> Iterator[_RangedInput]:
     for sized in sized_inputs(case.model):
         sized_by_input.setdefault(sized.input, []).append(sized)
     for name, some in list(sized_by_input.items())[:MOST_INPUTS]:
-        values = [feed[name] for feed in case.samples if feed[name].size]
+        finite = (feed[name][np.isfinite(feed[name])] for feed in case.samples)
+        values = [array for array in finite if array.size]
         if not values:
             continue
         ends = ranges.get(name) or range_by_type(values[0])
@@ -220,7 +221,7 @@ def _largest(prepared: Prepared, inputs: Sequence[_RangedInput]) -> _Largest:
     for values in instrument.shown(tensors, [feed for _, feed in feeds], None):
         where, _ = feeds[values.sample]
         for tensor, array in values.exact.items():
-            magnitude = float(np.abs(array).max(initial=0.0))
+            magnitude = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
             largest[tensor, where] = max(largest[tensor, where], magnitude)
     return largest
 

@@ -3,7 +3,7 @@
 A ladder of types loads once and searches several times over the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from precision_bisect.backends.backend_plugin import backend_plugin
 from precision_bisect.errors import InputError, ModelError, UsageError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
-from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite
+from precision_bisect.graphs.fp32_outputs import ReferenceSession, non_finite, not_finite
 from precision_bisect.graphs.graph import operators
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import are_packed, runtime, use_custom_ops
@@ -35,6 +35,7 @@ from precision_bisect.judging.comparators.task_heads import head_remarks, image_
 from precision_bisect.judging.comparators.tried_out import try_out
 from precision_bisect.judging.inputs.choose_loop import choose_loop, fed_inputs
 from precision_bisect.judging.inputs.distinct import distinct
+from precision_bisect.judging.inputs.input_check import CheckedSamples
 from precision_bisect.judging.inputs.input_shapes import with_true_shapes
 from precision_bisect.judging.inputs.loops import Loop, feeds_of
 from precision_bisect.judging.inputs.reference import (
@@ -167,7 +168,8 @@ def load_run(
     options, samples, read, odd_remarks = load_samples(
         options, original, observer, fed_inputs(loop, original)
     )
-    new = distinct(samples)
+    slips: list[int] = []
+    new = distinct(_watched(samples, slips))
     held_out, pool = divided(new, options.holdout, options.seed, each=singly)
     options, model, inside = _without_ifs(options, known_model.model, samples, observer, work)
     if inner and not options.fuse_norms:
@@ -183,6 +185,8 @@ def load_run(
         loop,
     )
     refer = ReferenceSession(original, options.threads, optimised=reference.optimised, how=loop)
+    if reference.runs and given_outputs is None:
+        _refuse_slips(samples, slips, refer)
     sets = SampleSets(
         feeds=samples,
         pool=pool,
@@ -258,6 +262,29 @@ def _shared(model: Model, work: Path) -> Model:
         if not are_packed(len(model.proto.graph.node), total_bytes(model.weights)):
             return replace(model, weights=in_file(model.weights, work / "weights"))
     return model
+
+
+def _watched(samples: Iterable[Sample], odd: list[int]) -> Iterator[Sample]:
+    """Yield samples, and add the numbers of those with NaN or Inf to the list."""
+    for number, sample in enumerate(samples):
+        if any(map(not_finite, sample.values())):
+            odd.append(number)
+        yield sample
+
+
+def _refuse_slips(samples: Sequence[Sample], odd: Iterable[int], refer: ReferenceSession) -> None:
+    """Raise InputError for NaN or Inf that come out in FP32: a mask may hold them, no answer."""
+    for number in odd:
+        sample = samples[number]
+        if any(map(not_finite, refer.step(sample).values())):
+            name, told = next((n, t) for n, a in sample.items() if (t := not_finite(a)))
+            place = f"sample {number}"
+            if isinstance(samples, CheckedSamples):
+                place = samples.place(number)
+            raise InputError(
+                f"input {name!r} of {place} has {told}, and so have the outputs",
+                "check how it was made",
+            )
 
 
 def _given_outputs(

@@ -6,48 +6,41 @@ Inside an operator sums stay in FP32, as in tensor cores. One session serves eve
 the last word.
 """
 
-from collections import deque
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar, Self
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from precision_bisect.backends.emulation.dropped_nan import watch_dropped
-from precision_bisect.backends.emulation.fixed_edges import for_plan, is_bare
-from precision_bisect.backends.emulation.segments import SHORT_RUNS, Segmented, cut
+from precision_bisect.backends.emulation.fixed_edges import is_bare
+from precision_bisect.backends.emulation.plan_sessions import Graphs, Opened, open_session
+from precision_bisect.backends.emulation.segments import SHORT_RUNS, Segmented
 from precision_bisect.backends.emulation.semantics import distinct
-from precision_bisect.backends.emulation.snippets import self_test
 from precision_bisect.backends.emulation.switched import (
     FLAGS_INPUT,
     SwitchedGraph,
-    Switches,
     switch,
 )
 from precision_bisect.backends.tensorrt.flavour import refused_by_every_parser, without_kernel
 from precision_bisect.errors import ModelError
-from precision_bisect.graphs.load import Model, at_least_opset, hint_to_export
-from precision_bisect.graphs.lowtypes import KINDS
-from precision_bisect.graphs.ort import ON_CPU, Providers, Session, check, on_cpu, runtime
+from precision_bisect.graphs.load import Model
+from precision_bisect.graphs.ort import Providers, on_cpu, runtime
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import without_cuda_kernel
-from precision_bisect.graphs.weights import total_bytes
 from precision_bisect.judging.inputs.copies import FACTORS
-from precision_bisect.layer_table import LayerName, rounded_to
+from precision_bisect.layer_table import LayerName
 from precision_bisect.machine.free_space import trim
+from precision_bisect.machine.gpu import full
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
-from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus
-
-# Bytes of a switched graph up to which it stays at hand. A limit on memory.
-_HELD_BYTES = 2**25
+from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus, Verdict
 
 
 class EmulatedBackend:
@@ -96,7 +89,7 @@ class EmulatedBackend:
         bare = providers is on_cpu and is_bare(model)
         alone = bare and (few or tf32)
         self._graphs = [
-            _Graphs(partial(made, target=target), as_text=alone) for target in self._distinct
+            Graphs(partial(made, target=target), as_text=alone) for target in self._distinct
         ]
         self._model, self._plain = model, not (factors or tf32)
         count = len(model.table.candidates)
@@ -104,7 +97,7 @@ class EmulatedBackend:
         ones: Sample = {FACTORS: np.ones(count, np.float32)} if factors else {}
         self._ways = [
             _Way(
-                partial(_open, model, pair, graphs, threads, providers, bare=bare),
+                partial(open_session, model, pair, graphs, threads, providers, bare=bare),
                 count,
                 ones,
                 in_segments=not whole,
@@ -160,7 +153,7 @@ class _Way:
 
     def __init__(
         self,
-        opened: "Callable[..., _Opened]",
+        opened: Callable[..., Opened],
         candidates: int,
         ones: Sample,
         *,
@@ -176,7 +169,7 @@ class _Way:
         self._candidates = candidates
         self._ones = ones
         self._opening = Lock()
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
 
     def rest(self) -> None:
         """Close the session; the next plan opens it again."""
@@ -199,11 +192,27 @@ class _Way:
             if isinstance(opened.session, Segmented):
                 self._leave_segments(opened)
                 return self.evaluate(plan, feed)
-            raise BackendFailure(
-                Outcome(status=TrialStatus.RUN_FAILED, message=str(error))
-            ) from error
+            raise BackendFailure(self._stopped(feed, low, str(error))) from error
 
-    def _run(self, opened: "_Opened", feed: Sample, low: NDArray[np.bool_]) -> Sample:
+    def _stopped(self, feed: Sample, low: NDArray[np.bool_], message: str) -> Outcome:
+        """Return what a plan comes to that does not run on a feed.
+
+        It fails where every layer high runs: a low value has led astray, as an index that leaves
+        its table does.
+        """
+        if low.any() and not full(message):
+            self._few = self._alone = False
+            with suppress(RuntimeError, ModelError):
+                self._run(self.open(), feed, np.zeros_like(low))
+                return Outcome(
+                    status=TrialStatus.FINISHED,
+                    verdict=Verdict.FAIL,
+                    error=math.inf,
+                    message=message,
+                )
+        return Outcome(status=TrialStatus.RUN_FAILED, message=message)
+
+    def _run(self, opened: Opened, feed: Sample, low: NDArray[np.bool_]) -> Sample:
         """Return the outputs; those that no NaN reached because one was dropped say so."""
 
         def run(low: NDArray[np.bool_]) -> tuple[Sample, Mapping[str, int]]:
@@ -228,7 +237,7 @@ class _Way:
                 return DroppedNan(outputs, tuple(dict.fromkeys(layers)))
         return outputs
 
-    def open(self, low: NDArray[np.bool_] | None = None) -> "_Opened":
+    def open(self, low: NDArray[np.bool_] | None = None) -> "Opened":
         """Return the open session, or open it; of `few` plans for that with these layers low."""
         with self._opening:
             if self._few and low is not None:
@@ -241,7 +250,7 @@ class _Way:
                 self._opened = self._make(in_segments=in_segments, fixed=fixed)
             return self._opened
 
-    def _leave_segments(self, opened: "_Opened") -> None:
+    def _leave_segments(self, opened: Opened) -> None:
         """Make the next plan open the whole graph in place of what is `opened`."""
         with self._opening:
             self._in_segments = False
@@ -282,119 +291,3 @@ class EmulatedEngine:
 
     def save(self, folder: Path) -> None:
         """Save nothing: there is no engine."""
-
-
-# Once a process: what its ONNX Runtime makes of round trips stays as it is.
-_tested_on_cpu = cache(self_test)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The session of all plans, whole or in segments, and how a plan sets its switches.
-
-    `watched` are the outputs that count dropped NaN, each with the node that drops them. `fixed`
-    is what runs low in the only plan that it serves, None where it serves all.
-    """
-
-    session: Session | Segmented
-    switches: Switches
-    watched: Mapping[str, str]
-    fixed: NDArray[np.bool_] | None = None
-
-    def serves(self, low: NDArray[np.bool_] | None) -> bool:
-        """Tell whether it serves a plan, None for all."""
-        return self.fixed is None or (low is not None and bool((self.fixed == low).all()))
-
-
-class _Graphs:
-    """Makes the switched graph of a target, and holds it while it is small, or `as_text`.
-
-    Several sessions may be opened of one. It comes with its `watched` outputs; see `_Opened`.
-    """
-
-    def __init__(self, make: Callable[[Model], SwitchedGraph], *, as_text: bool = False) -> None:
-        self._make = make
-        self._as_text = as_text
-        self._text: tuple[bytes, SwitchedGraph, Mapping[str, str]] | None = None
-        self.held: tuple[SwitchedGraph, Mapping[str, str]] | None = None
-
-    def of(self, usable: Model) -> tuple[SwitchedGraph, Mapping[str, str]]:
-        """Return the graph and what it watches; `usable` is always the same model."""
-        if self.held is not None:
-            return self.held
-        if self._text is None:
-            graph = self._make(usable)
-            watched = watch_dropped(graph, usable)
-            if self._as_text:
-                # The messages of 5,000 layers take 100 MB, their text 4.
-                text = graph.proto.SerializeToString()
-                self._text = text, replace(graph, proto=onnx.ModelProto()), watched
-            elif graph.proto.ByteSize() + total_bytes(graph.weights) <= _HELD_BYTES:
-                self.held = graph, watched
-            return graph, watched
-        text, graph, watched = self._text
-        return replace(graph, proto=onnx.ModelProto.FromString(text)), watched
-
-
-def _open(
-    model: Model,
-    pair: Pair,
-    graphs: _Graphs,
-    threads: int,
-    choose: Callable[[], Providers],
-    *,
-    in_segments: bool,
-    fixed: NDArray[np.bool_] | None,
-    bare: bool,
-) -> _Opened:
-    """Return the session of a model, or of a `fixed` plan; raises as `EmulatedBackend` does.
-
-    For `bare` graphs see `is_bare`.
-    """
-    providers = choose()
-    kinds = [KINDS[name] for name in rounded_to(model.table, pair)]
-    for kind in kinds:
-        if providers == ON_CPU:
-            _tested_on_cpu(kind)
-        else:
-            # With the providers in use: another provider may not keep round trips.
-            self_test(kind, providers)
-    newest = max(kinds, key=lambda kind: kind.lowest_opset, default=None)
-    usable = model
-    if newest is not None:
-        usable = at_least_opset(model, newest.lowest_opset, newest.name)
-    try:
-        graph, watched = graphs.of(usable)
-        if fixed is not None:
-            graph = for_plan(graph, usable, fixed, bare=bare)
-        switches = graph.switches
-        segments = deque(
-            cut(graph, usable, bare=bare) if in_segments and providers == ON_CPU else ()
-        )
-        whole = None if segments else check(graph.proto, graph.weights)
-        # With thousands of layers the graph takes as much memory as their weights: free it before
-        # the session takes its own.
-        del graph
-        session: Session | Segmented
-        if whole is None:
-            names = [*(spec.name for spec in usable.outputs), *watched]
-            session = Segmented(segments, names, threads)
-        else:
-            session = Session(whole, threads=threads, providers=providers, optimised=not bare)
-    except ModelError as error:
-        # The whole graph may load where a segment, or that of one plan, does not.
-        if in_segments or fixed is not None:
-            return _open(
-                model, pair, graphs, threads, choose, in_segments=False, fixed=None, bare=bare
-            )
-        if newest is None or usable is model:
-            raise
-        raise ModelError(
-            f"{newest.name} needs opset {newest.lowest_opset}, and the model does not "
-            f"survive the conversion: {error.message}",
-            hint_to_export(newest.lowest_opset),
-        ) from error
-    # The session has copies of its own.
-    del whole
-    trim()
-    return _Opened(session, switches, watched, fixed)

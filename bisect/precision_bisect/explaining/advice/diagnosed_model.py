@@ -206,10 +206,13 @@ class DiagnosedModel:
         return None if outcome is None else (yield from self._beside_control(outcome, unchanged))
 
     def fused_by_run(self) -> Search[Tried | None]:
-        """Return what the run's own plan of the fused form came to, None where none held."""
-        if self.fused is None:
+        """Return what the run's own plan of the fused form came to.
+
+        None where none held, and where that keeps no fewer layers than the file's own plan.
+        """
+        kept, outcome = self.fused or (self.kept, None)
+        if outcome is None or len(kept) >= len(self.kept):
             return None
-        kept, outcome = self.fused
         return (yield from self._beside_control(self._tried(outcome, len(kept)), kept))
 
     def _beside_control(self, outcome: Tried, unchanged: frozenset[str]) -> Search[Tried | None]:

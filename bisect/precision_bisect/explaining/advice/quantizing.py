@@ -18,6 +18,7 @@ from precision_bisect.explaining.diagnosis.findings import Advice, Finding
 from precision_bisect.graphs.graph import attribute
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.typed.pinning import pin_formless
+from precision_bisect.layer_table import ASSIGNED, FIXED
 from precision_bisect.options import CalibrationName
 from precision_bisect.precisions import Pair
 from precision_bisect.protocols import Search
@@ -138,12 +139,15 @@ def bf16_instead(net: DiagnosedModel) -> Advising:
         [], ModelChange(what=EVERYWHERE, pair=Pair(low="bf16", high="fp32"))
     )
     if low is not None and low.on_samples:
+        exclusions = {layer.exclusion for layer in net.case.model.table.layers} - {None}
+        free = exclusions.isdisjoint((*ASSIGNED, *FIXED))
+        every = "every layer" if free else "every layer that can change"
         yield Advice(
             id=EVERYWHERE,
-            title="Run the whole model in BF16",
+            title=f"Run {'the whole model' if free else every} in BF16",
             text="Search with --low bf16, where the hardware has it.",
             layers=layers,
-            evidence=f"every layer in BF16: {low}",
+            evidence=f"{every} in BF16: {low}",
             tried=low,
         )
 

@@ -52,7 +52,7 @@ def out_of_range(
         name
         for sample in samples
         for name, value in sample.items()
-        if value.dtype == np.float32 and value.size and not np.abs(value).max() <= limit
+        if value.dtype == np.float32 and np.abs(value[np.isfinite(value)]).max(initial=0.0) > limit
     }
 
     def beyond(some: Sequence[tuple[str, float]], constants: Collection[str]) -> Plan | None:

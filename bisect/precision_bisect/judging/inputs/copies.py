@@ -221,10 +221,11 @@ def can_change(feeds: Sequence[Sample]) -> bool:
 
 
 def _changes(array: NDArray[Any]) -> bool:
-    """Tell whether an input has values to change: masks are exact, of 0, 1 and the lowest."""
+    """Tell whether an input has values to change: masks are exact, of 0, 1, the lowest, -inf."""
     if array.dtype.kind != "f":
         return False
-    return not bool(np.isin(array, (0, 1, np.finfo(array.dtype).min)).all())
+    exact = np.isin(array, (0, 1, np.finfo(array.dtype).min)) | ~np.isfinite(array)
+    return not bool(exact.all())
 
 
 def _exact_in(array: NDArray[Any], half: LowType) -> LowType | None:
@@ -236,11 +237,11 @@ def _exact_in(array: NDArray[Any], half: LowType) -> LowType | None:
 
 def _changed(array: NDArray[Any], rng: np.random.Generator, exact: LowType | None) -> NDArray[Any]:
     changed = moved(array, rng, CHANGE if exact is None else 2.0 ** (1 - exact.digits))
-    if exact is not None:
-        limited = np.clip(changed, -exact.largest, exact.largest, out=changed)
-        return limited.astype(exact.numpy_type).astype(array.dtype)
-    most = np.finfo(array.dtype).max
-    return np.clip(changed, -most, most, out=changed).astype(array.dtype)
+    most = np.finfo(array.dtype).max if exact is None else exact.largest
+    # A mask of -inf, or a NaN that stands for what is not known, is no value that moves.
+    np.clip(changed, -most, most, out=changed, where=np.isfinite(changed))
+    stored = array.dtype if exact is None else exact.numpy_type
+    return changed.astype(stored).astype(array.dtype)
 
 
 def moved(array: NDArray[Any], rng: np.random.Generator, change: float) -> NDArray[np.float64]:
@@ -251,7 +252,7 @@ def moved(array: NDArray[Any], rng: np.random.Generator, change: float) -> NDArr
 
 def _share_exact(array: NDArray[Any], half: LowType) -> float:
     """Return the share of an input's values, but for zeros, that the 16-bit type holds exactly."""
-    values = array[array != 0]
+    values = array[np.isfinite(array) & (array != 0)]
     with np.errstate(over="ignore"):
         return float((values.astype(half.numpy_type).astype(array.dtype) == values).mean())
 
@@ -272,9 +273,10 @@ def at_ends(feeds: Sequence[Sample], name: str, ends: tuple[float, float]) -> li
     variants: list[Sample] = []
     for feed in feeds:
         array = feed[name].astype(np.float64)
-        if not array.size:
+        finite = np.isfinite(array)
+        if not finite.any():
             continue
-        for end, edge in ((ends[1], array.max()), (ends[0], array.min())):
-            moved = np.asarray(np.clip(array + (end - edge), *ends))
+        for end, edge in ((ends[1], array[finite].max()), (ends[0], array[finite].min())):
+            moved = np.where(finite, np.clip(array + (end - edge), *ends), array)
             variants.append({**feed, name: moved.astype(feed[name].dtype)})
     return variants

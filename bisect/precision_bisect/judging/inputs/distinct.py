@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from precision_bisect.graphs.fp32_outputs import not_finite
 from precision_bisect.protocols import Sample
 
 NEAR = 2.0**-9
@@ -118,6 +119,8 @@ def _digest(sample: Sample) -> _Digest:
         whole.update(head + content)
         if _has_distance(array):
             exact.update(head)
+            if not_finite(array):
+                exact.update(np.isfinite(array).tobytes())
             sketches.append(_sketch(array))
         else:
             exact.update(head + content)
@@ -133,6 +136,8 @@ def _has_distance(array: NDArray[Any]) -> bool:
 def _sketch(array: NDArray[Any]) -> NDArray[np.float64]:
     """Return few numbers whose distances are those of the arrays; small arrays as they are."""
     values = array.ravel()
+    if array.dtype.kind == "f":
+        values = np.nan_to_num(values, posinf=0, neginf=0)
     if values.size <= _WIDTH:
         return values.astype(np.float64)
     signs = _signs(values.size)

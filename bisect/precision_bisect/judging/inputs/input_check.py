@@ -8,6 +8,7 @@ import onnx
 from numpy.typing import NDArray
 
 from precision_bisect.errors import InputError
+from precision_bisect.graphs.fp32_outputs import not_finite
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import BF16
 from precision_bisect.graphs.node_views import View
@@ -24,8 +25,8 @@ _SCALED = "scale pixels to the range that the model was trained on, and convert 
 def check_samples(model: Model, samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples as the session wants them: contiguous, in the inputs' order.
 
-    Raises InputError for missing or unknown names, wrong types or shapes, arrays that hold
-    nothing, and NaN or Inf.
+    Raises InputError for missing or unknown names, wrong types or shapes, and arrays that hold
+    nothing.
     """
     return [_check(model.inputs, sample, f"sample {n}") for n, sample in enumerate(samples)]
 
@@ -68,6 +69,10 @@ class CheckedSamples(Sequence[Sample]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def place(self, number: int) -> str:
+        """Return where a sample lies, in words."""
+        return self._places[number]
 
     @overload
     def __getitem__(self, which: int) -> Sample: ...
@@ -144,8 +149,6 @@ def _check_array(
         )
     if spec.dtype in ("float16", "bfloat16"):
         array = array.astype(np.float32)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InputError(f"{where} has NaN or Inf in it", "check how it was made")
     return np.ascontiguousarray(array) if array.ndim else array
 
 
@@ -185,10 +188,11 @@ def figures(
 
 
 def _figures(name: str, arrays: Sequence[NDArray[Any]]) -> InputRead:
-    # A cache begins with nothing.
-    filled = [array for array in arrays if array.size]
     statistics: Mapping[str, float] = {}
-    if filled and all(array.dtype.kind in "biuf" for array in arrays):
+    numbers = all(array.dtype.kind in "biuf" for array in arrays)
+    # A cache begins with nothing, and a mask may hold -inf.
+    finite = (array[np.isfinite(array)] for array in arrays if numbers)
+    if filled := [array for array in finite if array.size]:
         # In FP64, as sums of FP16 arrays overflow, and those of integers wrap around.
         total = sum(float(array.sum(dtype=np.float64)) for array in filled)
         statistics = {
@@ -214,7 +218,13 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
             yield from _alike(entry, [sample[entry.name] for sample in samples[: read.looked_at]])
         if entry.lowest is None or entry.highest is None or not entry.dtype.startswith("float"):
             continue
-        if entry.lowest == entry.highest:
+        some = (sample[entry.name] for sample in samples[: read.looked_at])
+        if told := next(filter(None, map(not_finite, some)), ""):
+            yield (
+                f"input {entry.name!r} has {told}: check how it was made, unless the model is "
+                "to take that"
+            )
+        elif entry.lowest == entry.highest:
             if first[entry.name].size > 1:
                 yield (
                     f"input {entry.name!r} is {entry.lowest:g} throughout: what its layers do "

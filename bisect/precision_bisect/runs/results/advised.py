@@ -48,7 +48,7 @@ class Tried:
 
     def clause(self, how: str = "applied") -> str:
         """Return what to append to the evidence of a change that was made to a copy."""
-        return f"; {how}, with {self.kept} of the {counted(self.before, 'layer')} kept: {self}"
+        return f"; {how}, with {self.kept} kept instead of {counted(self.before, 'layer')}: {self}"
 
     def __str__(self) -> str:
         control = "" if self.control is None else f"; without it {self.control}"

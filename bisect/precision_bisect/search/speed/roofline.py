@@ -98,7 +98,7 @@ def macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> float:
     if out is None or first is None or second is None:
         return 0.0
     match node.op_type:
-        case "Conv":
+        case "Conv" | "DeformConv":
             return prod(out) * prod(second) / max(second[0], 1) if second else 0.0
         # Each input element meets the whole kernel, as each output element does in Conv.
         case "ConvTranspose":

@@ -10,17 +10,12 @@ import onnx
 from precision_bisect.graphs.graph import attribute, inner_nodes
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.node_views import Shape, tensor_shapes
-from precision_bisect.layer_table import ASSIGNED, SETTLED, Exclusion, assigned
+from precision_bisect.layer_table import ASSIGNED, FIXED, SETTLED, assigned
 from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.results.low_share import LowShare
 from precision_bisect.search.speed.roofline import macs
 
-# What computes, or holds, floats that no plan changes.
-_FIXED = (
-    *(Exclusion.DOUBLE, Exclusion.CONTROL_FLOW, Exclusion.RANDOM),
-    *(Exclusion.CUSTOM, Exclusion.NOT_TENSOR, Exclusion.UNTYPED),
-)
 # Operators that multiply as another one does, and the place of their second operand.
 _ALIKE: Mapping[str, tuple[str, int]] = {
     "FusedMatMul": ("MatMul", 1),
@@ -51,10 +46,10 @@ def running_low(model: Model, pair: Pair, plan: Plan, inputs: Mapping[str, Shape
     for node in model.proto.graph.node:
         layer = layers.get(node.name)
         # What only moves values has no share of the work in either type.
-        if layer is None or layer.exclusion not in (*ASSIGNED, *_FIXED):
+        if layer is None or layer.exclusion not in (*ASSIGNED, *FIXED):
             continue
         runs_low = types.get(layer.name) == pair.low
-        if layer.exclusion in _FIXED:
+        if layer.exclusion in FIXED:
             fixed[node.op_type] += max(1, layer.inside)
         elif layer.exclusion in SETTLED:
             fixed[node.op_type] += 1

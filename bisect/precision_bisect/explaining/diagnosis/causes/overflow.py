@@ -15,13 +15,14 @@ def find(observed: Observed) -> Iterator[Sign]:
     if isinstance(low, QuantizedType):
         return
     limit = {"limit": low.largest, "low": low.name.upper()}
-    for what, tensors in observed.groups.items():
-        if (largest := largest_of(tensors)) > low.largest:
-            words = f"{{what}} reaches {{largest:.3g}}{_EXCEEDS}"
-            yield Sign(words, what=what, largest=largest, **limit)
-            return
+    reached = {what: largest_of(tensors) for what, tensors in observed.groups.items()}
+    what = max(reached, key=lambda what: reached[what], default="")
+    # What reaches furthest is told, as it is compared with what other layers reach.
+    if low.largest < (largest := reached.get(what, 0.0)) >= total:
+        words = f"{{what}} reaches {{largest:.3g}}{_EXCEEDS}"
+        yield Sign(words, what=what, largest=largest, **limit)
     # ONNX Runtime's CUDA provider stores a mean's sum in FP16 before it divides.
-    if total > low.largest:
+    elif total > low.largest:
         words = "the engine stores the sum of {summed} values before it divides; it reaches "
         yield Sign(f"{words}{{largest:.3g}}{_EXCEEDS}", summed=summed, largest=total, **limit)
     elif summed > low.largest:
