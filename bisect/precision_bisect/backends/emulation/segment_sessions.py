@@ -24,7 +24,8 @@ REPEATED = 12
 as long to open as some thirty runs save. In a ranking no layer is low on more than 8 samples."""
 MOST_SWITCHED, UNUSED_RUNS = 4, 16
 """Bare segments with an open session for all flags, at most, and runs of the model that one stays
-unused before another takes its place. A limit on memory: a ranking needs one or two at a time."""
+unused before another takes its place; of a model whose weights are packed, each may have one. A
+limit on memory: a ranking needs one or two at a time."""
 # Counted flags, a byte for each. A bound on memory.
 _COUNTED = 2**10
 
@@ -104,6 +105,8 @@ class BareSessions:
         # Each with the number of the latest call that has asked for it, the longest unused first.
         self._switched: OrderedDict[int, tuple[Session, int]] = OrderedDict()
         self._calls = 0
+        small = all(segment.checked.packs for segment in segments)
+        self._most_switched = len(segments) if small else MOST_SWITCHED
 
     def session(self, number: int, flags: _Flags) -> Session:
         """Return the session that computes a segment with these flags. Raises ModelError."""
@@ -128,7 +131,7 @@ class BareSessions:
 
     def _opened(self, graph: CheckedGraph) -> Session:
         look_at_clock()
-        session = Session(graph, threads=self._threads, optimised=False)
+        session = Session(graph, threads=self._threads, optimised=False, packed=True)
         # Others were closed for it, and what it was opened from is not needed.
         trim()
         return session
@@ -144,7 +147,7 @@ class BareSessions:
 
     def _has_place(self) -> bool:
         """Tell whether one more session for all flags may be open; closes one long unused."""
-        if len(self._switched) < MOST_SWITCHED:
+        if len(self._switched) < self._most_switched:
             return True
         oldest, (_, used) = next(iter(self._switched.items()))
         if self._calls - used < UNUSED_RUNS * len(self._segments):

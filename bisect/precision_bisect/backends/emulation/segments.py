@@ -227,8 +227,10 @@ class Segmented:
             }
             if number + 1 < len(own):
                 self.kept.offer(keys[number], number + 1, values)
-        # Only a full run tells how long an inference takes.
-        if self.short_runs or (start == 0 and time.perf_counter() - began < WORTH_S):
+        # Only a full run tells how long an inference takes. Switches of all take longer than
+        # several sessions that have none.
+        short = start == 0 and time.perf_counter() - began < WORTH_S
+        if not isinstance(self._sessions, BareSessions) and (self.short_runs or short):
             self.short_runs += 1
         return {name: values[name].numpy() for name in self._outputs}
 
