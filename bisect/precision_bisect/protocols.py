@@ -72,7 +72,8 @@ class Problem:
     `overflowing` is the same without what only carries a mask of attention.
     `start` is a plan to try before the search, and to refine if it passes; None for none.
     `forecast_s` is how many seconds the ranking may take, by what its outcomes took.
-    `together` has layers that the target makes one kernel of if all of them run low.
+    `together` has layers that the target makes one kernel of if all of them run low. `roles` gives
+    each layer's role, which layers that repeat each other share; none where that is not known.
     `as_deployed` tells that every build has the options of the deployment, `large` that the model
     is so large that a forecast costs as much as a build. If the problem is `settled`, `passing` is
     the answer, and only has to be certified.
@@ -95,6 +96,7 @@ class Problem:
     overflowing: Callable[[], Plan | None] = lambda: None
     forecast_s: float = math.inf
     together: Sequence[Sequence[int]] = ()
+    roles: Callable[[], Sequence[object]] = tuple
     as_deployed: bool = False
     large: bool = False
     settled: bool = False

@@ -41,12 +41,12 @@ def assert_equal_to_that_of_all(
     graph: SwitchedGraph, model: Model, sample: Sample, seed: int, *, bare: bool
 ) -> None:
     """Assert that graphs for some plans give the bits that the graph of all plans gives."""
-    every = Session(graph.proto, graph.weights, 1, optimised=not bare)
+    every = Session(graph.proto, graph.weights, 1, optimised=not bare, packed=True)
     rng, count = np.random.default_rng(seed), len(model.table.candidates)
     for share in (0.0, 1.0, *rng.random(2)):
         low = rng.random(count) < share
         fixed = for_plan(graph, model, low, bare=bare)
-        one = Session(fixed.proto, fixed.weights, 1, optimised=not bare)
+        one = Session(fixed.proto, fixed.weights, 1, optimised=not bare, packed=True)
         expected = every.run({**sample, FLAGS_INPUT: graph.switches.flags(low)})
         outputs = one.run({**sample, FLAGS_INPUT: fixed.switches.flags(low)})
         for name, array in expected.items():

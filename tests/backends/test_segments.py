@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from effort import examples
 from models import load_text, loaded, normal
-from precision_bisect.backends.emulation import segment_sessions, segments
+from precision_bisect.backends.emulation import emulator, segment_sessions, segments
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.segments import Segmented, cut
 from precision_bisect.backends.emulation.switched import FLAGS_INPUT, SwitchedGraph, switch
+from precision_bisect.graphs import ort
 from precision_bisect.graphs.load import Model, load_model
 from precision_bisect.graphs.ort import Session
 from precision_bisect.graphs.quantization.scales import Scales
@@ -107,7 +108,7 @@ def test_any_graph_in_any_state(
     if not list(cut(graph, model)):
         return
     found = opened(graph, model, bare=bare)
-    whole = Session(graph.proto, graph.weights, 1, optimised=not bare)
+    whole = Session(graph.proto, graph.weights, 1, optimised=not bare, packed=True)
     count = len(model.table.candidates)
     sample: Sample = {spec.name: normal(SIZE, SIZE) for spec in model.inputs}
     if factors:
@@ -207,8 +208,17 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
     ]
 
 
-def test_bare_segments_hold_few_sessions(tmp_path: Path) -> None:
-    """Whatever plans come, memory is for one session a segment and a few for all flags."""
+@pytest.mark.parametrize(
+    ("nodes", "switched"), [(0, segment_sessions.MOST_SWITCHED), (2**12, segments.MOST_SEGMENTS)]
+)
+def test_bare_segments_hold_few_sessions(
+    nodes: int, switched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever plans come, memory is for one session a segment and a few for all flags.
+
+    Segments of a model that is too large to pack its weights share the places for the latter.
+    """
+    monkeypatch.setattr(ort, "_PREPACK_NODES", nodes)
     model = chain(tmp_path)
     parts = deque(cut(switch(model, FP16, Scales()), model, bare=True))
     count, choose = len(parts), np.random.default_rng(0)
@@ -218,7 +228,7 @@ def test_bare_segments_hold_few_sessions(tmp_path: Path) -> None:
     for number in choose.integers(0, count, 400):
         flags = choose.random(sizes[number]) < choose.choice([0.0, 0.5, 1.0])
         alive.add(sessions.session(number, flags))
-    assert count < len(alive) <= count + segment_sessions.MOST_SWITCHED
+    assert count + switched == len(alive)
 
 
 @pytest.mark.parametrize("most", [0, 48, 2**20])
@@ -247,11 +257,16 @@ def test_several_threads_run_it_at_once(tmp_path: Path) -> None:
     assert [bits(whole.run(each)) for each in given] == [bits(each) for each in told]
 
 
+@pytest.mark.parametrize("bare", [False, True])
 def test_short_inferences_are_left_whole(
-    tmp_path: Path, ran: list[Session], monkeypatch: pytest.MonkeyPatch
+    bare: bool, tmp_path: Path, ran: list[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session takes the place of segments that take under 5 ms, once it has paid to open."""
+    """One session takes the place of segments that take under 5 ms, once it has paid to open.
+
+    Bare segments have no switches, and one session of all plans has: they stay.
+    """
     model = chain(tmp_path)
+    monkeypatch.setattr(emulator, "is_bare", lambda _: bare)
     monkeypatch.setattr(segments, "WORTH_S", 60.0)
     backend = EmulatedBackend(model, threads=1)
     samples = [{"x": np.full(4, value, np.float32)} for value in range(segments.SHORT_RUNS)]
@@ -259,7 +274,7 @@ def test_short_inferences_are_left_whole(
     in_segments = len(ran)
     assert in_segments == segments.SHORT_RUNS * segments.MOST_SEGMENTS
     assert early == [bits(backend.evaluate(Plan.of([3]), sample)) for sample in samples]
-    assert len(ran) == in_segments
+    assert bare == (len(ran) > in_segments)
 
 
 @pytest.mark.parametrize(

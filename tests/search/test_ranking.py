@@ -1,6 +1,7 @@
 """How many layers are ranked one by one: those that matter, as many as there is time for."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from precision_bisect.pipeline.course import Course, flow
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Problem, Search
 from precision_bisect.search.precision_curve import Curve, sweep
-from precision_bisect.search.sensitivity import BLOCK, Sensitivity, rank
+from precision_bisect.search.sensitivity import BLOCK, Sensitivity, by_sensitivity, rank
 from precision_bisect.trial import Kind, Outcome, Phase, Proposal
 from precision_bisect_strategies.guided import Guided
 
@@ -19,9 +20,13 @@ BLOCKS = SIZE // BLOCK
 
 
 def ranked(
-    asked: Problem, seconds: float, opening: float = 0.0, left: list[int | None] | None = None
+    asked: Problem,
+    seconds: float,
+    opening: float = 0.0,
+    left: list[int | None] | None = None,
+    error: Callable[[Plan], float] = lambda _: 1.0,
 ) -> tuple[Sensitivity, list[Plan]]:
-    """Rank layers that all matter alike; each forecast takes so many seconds, the first more.
+    """Rank layers, all alike by default; each forecast takes so many seconds, the first more.
 
     `left` gets what each says of how many are left.
     """
@@ -33,7 +38,8 @@ def ranked(
             if left is not None:
                 left += [proposal.about_left for proposal in batch]
             took, opening = seconds + opening, 0.0
-            batch = search.send(tuple(replace(oracles.outcome(1.0), wall_s=took) for _ in batch))
+            outcomes = (oracles.outcome(error(proposal.plan)) for proposal in batch)
+            batch = search.send(tuple(replace(outcome, wall_s=took) for outcome in outcomes))
     except StopIteration as end:
         return end.value, plans
 
@@ -73,6 +79,25 @@ def test_a_layer_of_a_block_stands_for_its_part() -> None:
     """The root of the sum of the squares of what is shared is the block's error."""
     told, _ = ranked(replace(oracles.problem(SIZE), forecast_s=1.0), 1.0)
     assert math.hypot(*told.scores[:BLOCK]) == pytest.approx(1.0)
+
+
+def test_layers_of_blocks_that_are_left_have_the_part_of_their_role() -> None:
+    """Where one layer of each block matters, as those measured alone do, the others do not."""
+    heavy = range(3, SIZE, BLOCK)
+
+    def error(plan: Plan) -> float:
+        return math.hypot(
+            *(1.0 if i in heavy else 0.01 for i in range(SIZE) if i not in plan.kept)
+        )
+
+    asked = replace(oracles.problem(SIZE), forecast_s=BLOCKS + 24.0)
+    alike = replace(asked, roles=lambda: [i % BLOCK for i in range(SIZE)])
+    orders = [by_sensitivity(ranked(one, 1.0, error=error)[0].scores) for one in (asked, alike)]
+    first, every = (len({*order[:BLOCKS]}.intersection(heavy)) for order in orders)
+    assert first < BLOCKS / 2
+    assert every == BLOCKS
+    block = ranked(alike, 1.0, error=error)[0].scores[-BLOCK:]
+    assert pytest.approx(math.hypot(1.0, *[0.01] * (BLOCK - 1))) == math.hypot(*block)
 
 
 def test_the_last_layers_are_ranked_too() -> None:

@@ -309,3 +309,19 @@ def _dimensions(graph: onnx.GraphProto) -> dict[str, Dims]:
         if value.type.tensor_type.HasField("shape")
     }
     return dims_by_tensor | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+
+
+def roles(model: Model) -> list[tuple[str, ...]]:
+    """Return the role of each candidate, in network order: layers that repeat each other share it.
+
+    It names the operators of the layer, of what makes its inputs, and of what reads its outputs.
+    """
+    view = View(model)
+    operators = {node.name: node.op_type for node in view.nodes}
+
+    def role(node: onnx.NodeProto) -> tuple[str, ...]:
+        makers = (operators.get(view.maker.get(name, ""), "") for name in node.input)
+        readers = (reader.op_type for name in node.output for reader in view.readers.get(name, ()))
+        return (node.op_type, *makers, "", *sorted(readers))
+
+    return [role(view.by_name[name]) for name in model.table.names]

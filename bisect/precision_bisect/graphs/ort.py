@@ -135,9 +135,9 @@ class Session:
 
     A checked graph has its own weights. The session copies those that it cannot map from a file.
     `threads` is the number of intra-operator threads, 0 for one per core. One not `optimised`
-    computes node by node what the graph says, and copies no weights. A `frugal` one computes first
-    what frees values. Raises RefusedError for a graph that computes in 16-bit floats, and
-    ModelError for one that ONNX Runtime cannot load.
+    computes node by node what the graph says, and copies no weights unless they are `packed`. A
+    `frugal` one computes first what frees values. Raises RefusedError for a graph that computes in
+    16-bit floats, and ModelError for one that ONNX Runtime cannot load.
     """
 
     def __init__(
@@ -148,6 +148,7 @@ class Session:
         providers: Providers = ON_CPU,
         *,
         optimised: bool = True,
+        packed: bool = False,
         frugal: bool = False,
     ) -> None:
         if isinstance(graph, onnx.ModelProto):
@@ -161,8 +162,8 @@ class Session:
         # Q/DQ stay what the file says: integer kernels would compute what no FP32 layer does.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         if not optimised:
-            _leave_as_it_is(options)
-        elif not graph.packs:
+            options.graph_optimization_level = runtime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not (graph.packs and (optimised or packed)):
             options.add_session_config_entry(*_UNPACKED)
         # Given in two ways they are not copied, so they must outlive the session. Of an optimised
         # one a weight that was rewritten under its own name would have its old value back.

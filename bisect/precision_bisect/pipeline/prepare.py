@@ -37,7 +37,7 @@ from precision_bisect.explaining.diagnosis.out_of_range import out_of_range
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import KINDS, LOW_TYPES
-from precision_bisect.graphs.node_views import tensor_shapes
+from precision_bisect.graphs.node_views import roles, tensor_shapes
 from precision_bisect.graphs.quantization.calibration import scales_for
 from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import (
@@ -142,6 +142,7 @@ class Prepared:
             overflowing=self.overflowing,
             start=self.start,
             together=self.together,
+            roles=partial(roles, self.case.model),
             forecast_s=FORECASTS * (self.case.options.max_time_s or math.inf),
             large=total_bytes(self.case.model.weights) > LARGE_BYTES,
         )

@@ -5,7 +5,7 @@ Most blocks do not matter, so a large model takes far fewer inferences than laye
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -44,7 +44,8 @@ class Sensitivity(NamedTuple):
 
     It is the error with that layer alone low. `shared` names the layers that were not measured
     alone, with the size of their block or kernel. Such a layer has error / sqrt(size), since
-    independent errors add up as the root of the sum of their squares.
+    independent errors add up as the root of the sum of their squares; in a model with more blocks
+    that matter than are looked into, the part that layers of its role suggest.
     """
 
     scores: list[float]
@@ -95,6 +96,10 @@ def rank(
     errors = yield from measure_groups(problem, singles)
     _share_out(scores, singles, errors)
     alone = frozenset(unit[0] for unit in singles if len(unit) == 1)
+    # Blocks that matter are left: what repeats their layers tells which of them matter.
+    if len(worst) == most // size and (kinds := problem.roles()):
+        others = [block for block in blocks if not looked_into.issuperset(block)]
+        _share_by_role(scores, others, kinds, alone)
     shared = {i: len(block) for block in blocks for i in block if i not in looked_into}
     shared |= {i: len(unit) for unit in singles for i in unit if i not in alone}
     return Sensitivity(scores, shared)
@@ -138,6 +143,29 @@ def _share_out(
     for group, error in zip(groups, errors, strict=True):
         for layer in group:
             scores[layer] = error / math.sqrt(len(group))
+
+
+def _share_by_role(
+    scores: list[float],
+    blocks: Iterable[Sequence[int]],
+    roles: Sequence[object],
+    alone: Iterable[int],
+) -> None:
+    """Share the error of each block in proportion to what layers of its roles have `alone`.
+
+    That is the median of their squares, and of a role that is not among them that of all.
+    """
+    squares: dict[object, list[float]] = {}
+    for layer in alone:
+        squares.setdefault(roles[layer], []).append(scores[layer] ** 2)
+    typical = {role: median(some) for role, some in squares.items()}
+    other = median(typical.values()) if typical else 0.0
+    for block in blocks:
+        parts = [typical.get(roles[layer], other) for layer in block]
+        whole, error = sum(parts), math.hypot(*(scores[layer] for layer in block))
+        if 0 < whole < math.inf and error < math.inf:
+            for layer, part in zip(block, parts, strict=True):
+                scores[layer] = error * math.sqrt(part / whole)
 
 
 def by_sensitivity(scores: Sequence[float]) -> list[int]:

@@ -122,7 +122,7 @@ def open_session(
             names = [*(spec.name for spec in usable.outputs), *watched]
             session = Segmented(segments, names, threads)
         else:
-            session = Session(whole, threads=threads, providers=providers, optimised=not bare)
+            session = Session(whole, None, threads, providers, optimised=not bare, packed=True)
     except ModelError as error:
         # The whole graph may load where a segment, or that of one plan, does not.
         if in_segments or fixed is not None:

@@ -22,9 +22,14 @@ from precision_bisect.machine.stopping import look_at_clock
 REPEATED = 12
 """Runs of a bare segment with the same flags from which they have a session of their own: it takes
 as long to open as some thirty runs save. In a ranking no layer is low on more than 8 samples."""
+OFF_BYTES = 2**26
+"""Bytes of weights up to which each segment may have two sessions: for all flags, and for those of
+every layer high, or those that come often. A limit on memory, of which these take as much again.
+"""
 MOST_SWITCHED, UNUSED_RUNS = 4, 16
-"""Bare segments with an open session for all flags, at most, and runs of the model that one stays
-unused before another takes its place. A limit on memory: a ranking needs one or two at a time."""
+"""Bare segments of a larger model with an open session for all flags, at most, and runs of the
+model that one stays unused before another takes its place. A limit on memory: a ranking needs one
+or two at a time."""
 # Counted flags, a byte for each. A bound on memory.
 _COUNTED = 2**10
 
@@ -104,6 +109,8 @@ class BareSessions:
         # Each with the number of the latest call that has asked for it, the longest unused first.
         self._switched: OrderedDict[int, tuple[Session, int]] = OrderedDict()
         self._calls = 0
+        small = all(s.checked.packs and s.checked.nbytes <= OFF_BYTES for s in segments)
+        self._most_switched = len(segments) if small else MOST_SWITCHED
 
     def session(self, number: int, flags: _Flags) -> Session:
         """Return the session that computes a segment with these flags. Raises ModelError."""
@@ -128,7 +135,7 @@ class BareSessions:
 
     def _opened(self, graph: CheckedGraph) -> Session:
         look_at_clock()
-        session = Session(graph, threads=self._threads, optimised=False)
+        session = Session(graph, threads=self._threads, optimised=False, packed=True)
         # Others were closed for it, and what it was opened from is not needed.
         trim()
         return session
@@ -144,7 +151,7 @@ class BareSessions:
 
     def _has_place(self) -> bool:
         """Tell whether one more session for all flags may be open; closes one long unused."""
-        if len(self._switched) < MOST_SWITCHED:
+        if len(self._switched) < self._most_switched:
             return True
         oldest, (_, used) = next(iter(self._switched.items()))
         if self._calls - used < UNUSED_RUNS * len(self._segments):

@@ -26,6 +26,7 @@ from onnx import helper
 from precision_bisect.backends.emulation.declared import Declared
 from precision_bisect.backends.emulation.fixed_edges import with_fixed_edges
 from precision_bisect.backends.emulation.segment_sessions import (
+    OFF_BYTES,
     BareSessions,
     OpenSessions,
     Segment,
@@ -56,9 +57,6 @@ SWITCHES = 16
 (`benchmarks/constants.py`)."""
 REPEATED_WEIGHTS = 0.1
 """Share of the weights' bytes that segments may hold a second time, at most. A limit on memory."""
-OFF_BYTES = 2**26
-"""Bytes of weights up to which segments have sessions of their own for every layer high. A limit
-on memory, of which these take as much again."""
 WORTH_S = 5e-3
 """Seconds of an inference below which it is left whole: one session more takes 0.1 ms."""
 SHORT_RUNS = 256
@@ -227,8 +225,10 @@ class Segmented:
             }
             if number + 1 < len(own):
                 self.kept.offer(keys[number], number + 1, values)
-        # Only a full run tells how long an inference takes.
-        if self.short_runs or (start == 0 and time.perf_counter() - began < WORTH_S):
+        # Only a full run tells how long an inference takes. Switches of all take longer than
+        # several sessions that have none.
+        short = start == 0 and time.perf_counter() - began < WORTH_S
+        if not isinstance(self._sessions, BareSessions) and (self.short_runs or short):
             self.short_runs += 1
         return {name: values[name].numpy() for name in self._outputs}
 
