@@ -221,7 +221,7 @@ def test_code_of_others_in_a_thread_is_left(tmp_path: Path) -> None:
     driver, ledger = driver_of(tmp_path, Simulated(endless), workers=2)
     with ledger:
         with until(begun.is_set), pytest.raises(Stopped):
-            driver.consider(Proposal(plan=Plan.of([1])))
+            driver.consider_all([Proposal(plan=Plan.of([1]))])
         assert not driver.trials and not ledger.orphans()
     release.set()
 

@@ -85,7 +85,7 @@ def cost_graph(
                 readers=tuple(sorted(source.readers)),
                 read_high=source.read_high,
                 cast_ms=cast_ms(sizes.get(name, usual), kernel_ms),
-                made_low=source.producer is None and name in model.interface.inputs,
+                made_low=name in model.interface.inputs,
                 read_low=source.read_low,
             )
             for name, source in values.items()
