@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from large_model import make
 
+import precision_bisect.backends.emulation.emulator as emulator
 import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -127,6 +128,23 @@ def test_graphs_of_one_model_share_rounded_weights(tmp_path: Path) -> None:
     del graphs
     gc.collect()
     assert not model.held[LayerWeights]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_in_tf32_each_plan_of_a_large_graph_has_its_own_session(
+    tf32: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few plans are judged there; elsewhere one session serves the plans of a whole search."""
+    monkeypatch.setattr(emulator, "is_bare", lambda model: True)
+    model = load_model(tiny.write_model(tmp_path / "tiny.onnx"))
+    others = {id(each) for each in sessions()}
+    backend = EmulatedBackend(model, tf32=tf32)
+    backend.evaluate(Plan.of([1]), tiny.samples()[0])
+    own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
+    assert len(own) == 1
+    backend.evaluate(Plan.of([0]), tiny.samples()[0])
+    gc.collect()
+    assert len(own) == (0 if tf32 else 1)
 
 
 @pytest.mark.parametrize(("held_bytes", "still_open"), [(0, 0), (preparing.HELD_BYTES, 1)])

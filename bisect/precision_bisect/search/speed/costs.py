@@ -140,7 +140,7 @@ def weight_graph(model: Model) -> CostGraph:
         # keeps all stores no low one. A table changes its type.
         more = 0 if pinned else high - low if once else high
         less = 0 if once else low
-        if layers and (more or less):
+        if more or less:
             copies.append(Fusion(layers=layers, low_ms=more * size, high_ms=less * size))
     return CostGraph([0.0] * len(numbers), [], copies, base)
 
