@@ -17,12 +17,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from engine import machine
 
 import precision_bisect
-from precision_bisect.options import CERTIFY
+from precision_bisect.options import Certify
 from precision_bisect.runs.monitoring.events import Event, TrialFinished, TrialStarted
 from precision_bisect.trial import Kind, Proposal
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tol", type=float, default=1e-2)
     parser.add_argument("--atol", type=float)
     parser.add_argument("--backend", default="onnxruntime")
-    parser.add_argument("--certify", choices=CERTIFY)
+    parser.add_argument("--certify", choices=get_args(Certify))
     parser.add_argument("--seconds", type=float, default=400.0, help="limit on each run")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=Path)

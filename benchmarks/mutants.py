@@ -41,6 +41,7 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     f"{CORE}/judging/comparators/task_checks.py": "comparators/test_output_forms.py "
     "comparators/test_ready_made.py",
     f"{CORE}/search/certificate": "driver/test_certificate.py driver/test_forecasts.py",
+    f"{CORE}/search/speed/costs.py": "speed/test_costs.py",
     f"{CORE}/search/speed": "speed/test_improve.py speed/test_limits.py speed/test_fastest.py",
     f"{CORE}/search": "driver/test_flow.py driver/test_engine_flow.py driver/test_parallel.py "
     "curve/test_flow.py driver/test_samples_at_once.py",
@@ -56,10 +57,13 @@ TESTS = {  # What holds mutants, a folder or a file, and the test files that go 
     "speed/test_deployed_on_engine.py",
     f"{CORE}/exports/trtexec.py": "exports/test_rungs.py exports/test_trtexec_script.py",
     f"{CORE}/explaining/advice": "advice",
+    f"{CORE}/explaining/advice/chosen_rows.py": "diagnosis/test_selections.py",
     f"{CORE}/explaining/diagnosis": "diagnosis/test_causes.py diagnosis/test_diagnose.py",
     f"{CORE}/runs/results": "results reports/test_screens.py reports/test_summary.py",
     f"{CORE}/runs/results/result.py": "search/test_api.py results reports/test_screens.py",
     f"{CORE}/runs/results/run_status.py": "commandline/test_run_or_model.py",
+    f"{CORE}/runs/results/saved.py": "monitoring/test_status.py",
+    f"{CORE}/runs/results/speed_report.py": "reports/test_deployed_case.py",
 }
 IMPORTERS = 6  # The test files of a module that import it and the fewest other modules.
 LIMIT_S = 600  # Some mutants never end; that, too, is noticed.

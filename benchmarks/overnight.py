@@ -105,7 +105,7 @@ def measure(prepared: Prepared, folder: RunFolder, trials: int) -> Figures:
         driver = Driver(workers, ledger, Budget(), tell_all(attended, clock.observe))
         attended(_started(prepared))
         # The first trial waits for the child.
-        driver.consider(Proposal(plan=prepared.everything))
+        driver.consider_all((Proposal(plan=prepared.everything),))
         clock.asked_s = clock.evaluated_s = 0.0
         load, begun = os.getloadavg()[0], time.perf_counter()
         driver.run(random_plans(len(prepared.case.model.table.candidates), trials))

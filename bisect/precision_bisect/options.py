@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from precision_bisect.errors import UsageError, counted
 from precision_bisect.plan_costs import SpeedLimits
@@ -33,7 +33,6 @@ Certify: TypeAlias = Literal["none", "forecasts", "full"]
 Until: TypeAlias = Literal["answer", "culprits", "curve"]
 Objective: TypeAlias = Literal["fastest", "smallest", "fewest"]
 Unit: TypeAlias = Literal["layer", "module"]
-CERTIFY: tuple[Certify, ...] = get_args(Certify)
 
 _search = partial(flag, "search")
 _speed = partial(flag, "speed")

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 from large_model import make
 
+import precision_bisect.backends.emulation.emulator as emulator
 import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
@@ -129,11 +130,32 @@ def test_graphs_of_one_model_share_rounded_weights(tmp_path: Path) -> None:
     assert not model.held[LayerWeights]
 
 
-def test_one_large_session_at_a_time_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tf32", [False, True])
+def test_in_tf32_each_plan_of_a_large_graph_has_its_own_session(
+    tf32: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trials in TF32 come after those without it, whose sessions go before theirs open."""
-    monkeypatch.setattr(preparing, "HELD_BYTES", 0)
+    """A few plans are judged there; elsewhere one session serves the plans of a whole search."""
+    monkeypatch.setattr(emulator, "is_bare", lambda model: True)
+    model = load_model(tiny.write_model(tmp_path / "tiny.onnx"))
+    others = {id(each) for each in sessions()}
+    backend = EmulatedBackend(model, tf32=tf32)
+    backend.evaluate(Plan.of([1]), tiny.samples()[0])
+    own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
+    assert len(own) == 1
+    backend.evaluate(Plan.of([0]), tiny.samples()[0])
+    gc.collect()
+    assert len(own) == (0 if tf32 else 1)
+
+
+@pytest.mark.parametrize(("held_bytes", "still_open"), [(0, 0), (preparing.HELD_BYTES, 1)])
+def test_one_large_session_at_a_time_is_open(
+    held_bytes: int, still_open: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials in TF32 come after those without it; sessions of a large model go before theirs open.
+
+    Those of a small one stay: they would be opened again.
+    """
+    monkeypatch.setattr(preparing, "HELD_BYTES", held_bytes)
     model = tiny.write_model(tmp_path / "tiny.onnx")
     options = Options(model=model, inputs=tiny.samples(), tol=1e-2, threads=1, backend="emulated")
     others = {id(each) for each in sessions()}
@@ -147,7 +169,7 @@ def test_one_large_session_at_a_time_is_open(
         case = prepared.case.named(TF32)
         assert cases(Proposal(plan=plan, phase=Phase.SPEED, case=case)).error is not None
         gc.collect()
-        assert len(own) == 0
+        assert len(own) == still_open
 
 
 def test_the_graph_of_a_plan_goes_with_its_last_reader(tmp_path: Path) -> None:

@@ -208,6 +208,18 @@ def test_what_is_alike_is_computed_once(tmp_path: Path, ran: list[Session]) -> N
     ]
 
 
+def test_a_segment_of_no_low_layer_has_a_session_of_its_own(tmp_path: Path) -> None:
+    """Without switches it takes two thirds of the time, so it is opened, once."""
+    model = chain(tmp_path)
+    parts = deque(cut(switch(model, FP16, Scales()), model))
+    assert parts[0].off is not None
+    flags = np.zeros(len(parts[0].flags), np.bool_)
+    sessions = segment_sessions.OpenSessions(parts, 1)
+    off = sessions.session(0, flags)
+    assert off is sessions.session(0, flags)
+    assert off is not sessions.session(0, ~flags)
+
+
 @pytest.mark.parametrize(
     ("nodes", "switched"), [(0, segment_sessions.MOST_SWITCHED), (2**12, segments.MOST_SEGMENTS)]
 )

@@ -82,3 +82,10 @@ def test_a_part_of_the_samples_is_judged_as_all_are(name: str) -> None:
     )
     assert alone is not None and among is not None
     assert (alone > 0) == (among > 0)
+
+
+def test_images_of_several_sizes_tell_their_classes() -> None:
+    """Where one shape alone would not do, they lie along the axis that is as long in all."""
+    for shapes, axis in (((12, 18, 15), (18, 12, 15)), 3), (((15, 12, 18), (15, 18, 12)), 1):
+        samples = [{"y": models.normal(1, *shape)} for shape in shapes]
+        assert fitted("top1", samples).forms == {"y": axis}

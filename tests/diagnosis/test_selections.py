@@ -163,9 +163,10 @@ def test_what_chooses_the_rows_is_named(
 def test_boxes_are_judged_by_the_check_that_fits_them(tmp_path: Path) -> None:
     """What the advice says of the check is what a search by it finds."""
     proto, feeds = detector()
-    result, _, _ = run(proto, feeds, tmp_path)
+    result, diagnosis, _ = run(proto, feeds, tmp_path)
     (advice,) = [each for each in result.advice if each.id == "selection"]
     assert "--check boxes:found,kinds --tol 0.05" in advice.title
+    assert ["does not judge" in each.text for each in diagnosis.advice] == [False]
     assert advice.passed and advice.tried is not None
     followed, _, _ = run(
         proto, feeds, tmp_path, check="boxes:found,kinds", tol=0.05, overwrite=True

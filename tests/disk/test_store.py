@@ -129,8 +129,8 @@ def test_every_engine_of_a_search_is_kept_where_that_is_asked(tmp_path: Path) ->
     plans = [Plan.of((1, 3)), Plan.of((1,))]
     with ledger:
         for plan in plans:
-            driver.consider(Proposal(plan=plan))
-        driver.consider(Proposal(plan=plans[0], kind=Kind.REBUILD, phase=Phase.RECHECK))
+            driver.consider_all([Proposal(plan=plan)])
+        driver.consider_all([Proposal(plan=plans[0], kind=Kind.REBUILD, phase=Phase.RECHECK)])
     texts = {
         plan.key: (engine_folder(tmp_path / ENGINES, plan) / "engine").read_text()
         for plan in plans
@@ -145,7 +145,7 @@ def test_an_engine_that_cannot_be_kept_costs_a_note(tmp_path: Path) -> None:
     with driven(
         tmp_path, Simulated(by(oracles.monotone((1,)))), engines=tmp_path / ENGINES
     ) as driver:
-        outcome = driver.consider(Proposal(plan=Plan.of((1,))))
+        (outcome,) = driver.consider_all([Proposal(plan=Plan.of((1,)))])
     assert outcome.passed
     assert ("its engine could not be kept: Not a directory",) == outcome.evidence.notes
 
@@ -155,14 +155,14 @@ def test_a_full_disk_ends_the_run_before_a_trial(tmp_path: Path) -> None:
     budget = Budget()
     driver, ledger = driver_of(tmp_path, Simulated(by(oracles.monotone((1,)))), budget=budget)
     with ledger:
-        driver.consider(Proposal(plan=Plan.of((1,))))
+        driver.consider_all([Proposal(plan=Plan.of((1,)))])
         budget.space = Space((tmp_path,), 2**62)
         with pytest.raises(BudgetSpent, match=r"MiB are free in .*; free some space, then go on"):
-            driver.consider(Proposal(plan=Plan.of((2,))))
+            driver.consider_all([Proposal(plan=Plan.of((2,)))])
         assert 1 == len(driver.trials)
         assert not ledger.orphans()
         budget.space = Space((tmp_path,), 1)
-        driver.consider(Proposal(plan=Plan.of((2,))))
+        driver.consider_all([Proposal(plan=Plan.of((2,)))])
 
 
 def test_a_folder_that_is_gone_is_a_shortage(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def test_a_case_is_recorded_and_decides_nothing(tmp_path: Path) -> None:
     driver, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0), budget=Budget(max_trials=1))
     driver.cases.add(ELSEWHERE.case, lambda: lambda _: PASSED)
     with ledger:
-        assert driver.consider(EVERYTHING).passed and driver.consider(ELSEWHERE).passed
+        everything, elsewhere = driver.consider_all([EVERYTHING, ELSEWHERE])
+        assert everything.passed and elsewhere.passed
         assert [EVERYTHING] == [trial.proposal for trial in driver.trials]
         best = driver.best()
         assert best is not None and EVERYTHING == best.proposal
@@ -38,11 +39,11 @@ def test_a_case_is_recorded_and_decides_nothing(tmp_path: Path) -> None:
             and driver.outcome_of(ELSEWHERE.plan, ELSEWHERE.samples) is None
         )
         with pytest.raises(BudgetSpent):
-            driver.consider(Proposal(plan=Plan.of(())))
+            driver.consider_all([Proposal(plan=Plan.of(()))])
     again, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0))
     again.cases.add(ELSEWHERE.case, never)
     with ledger:
-        assert again.consider(ELSEWHERE).passed
+        assert again.consider_all([ELSEWHERE])[0].passed
         assert (1, 2) == (len(again.trials), len(again.every_trial))
     recorded = read_ledger(tmp_path / "ledger.sqlite")
     assert ["", ELSEWHERE.case] == [trial.proposal.case for trial in recorded.trials]
@@ -59,7 +60,7 @@ def test_a_case_that_cannot_be_made_is_an_outcome(tmp_path: Path) -> None:
         driver, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.0))
         driver.cases.add(ELSEWHERE.case, make)
         with ledger:
-            outcome = driver.consider(ELSEWHERE)
+            (outcome,) = driver.consider_all([ELSEWHERE])
         assert (TrialStatus.RUN_FAILED, None) == (outcome.status, outcome.verdict)
         assert "no such operator" in outcome.message
 
@@ -87,7 +88,7 @@ def test_one_case_at_a_time_takes_memory(tmp_path: Path) -> None:
     with ledger:
         for case in ("first", "second"):
             for size in range(2):
-                driver.consider(Proposal(plan=Plan.of(range(size)), case=case))
+                driver.consider_all([Proposal(plan=Plan.of(range(size)), case=case)])
     assert ["first", "second"] == made
     driver.cases.clear()
     assert not held

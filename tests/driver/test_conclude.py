@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,7 +13,7 @@ import tiny
 from effort import nightly
 from oracles import Oracle, outcome
 from precision_bisect.errors import ExitCode
-from precision_bisect.options import CERTIFY, Options
+from precision_bisect.options import Certify, Options
 from precision_bisect.pipeline.prepare import Prepared, prepare
 from precision_bisect.pipeline.run import run_prepared
 from precision_bisect.plan import Plan
@@ -128,7 +128,7 @@ def test_a_drop_without_a_verdict_is_not_called_needed(tmp_path: Path) -> None:
 def test_modes_say_what_they_rest_on(tmp_path: Path) -> None:
     """Full drops every layer, as do forecasts where there are few; none claims nothing."""
     spent: dict[str, int] = {}
-    for mode in CERTIFY:
+    for mode in get_args(Certify):
         (folder := tmp_path / mode).mkdir()
         result, trials = run(folder, oracles.monotone(CULPRITS), certify=mode)
         spent[mode] = len(trials)

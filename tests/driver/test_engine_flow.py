@@ -102,7 +102,7 @@ def test_a_build_that_does_not_obey_is_no_verdict(tmp_path: Path) -> None:
     entry = LayerHonour(layer="layer1", honoured=Honour.DEMOTED, evidence="its weights are half")
     backend.shown[Plan.of((1,))] = Evidence(honours=(entry,))
     with driven(tmp_path, backend) as driver:
-        outcome = driver.consider(Proposal(plan=Plan.of((1,))))
+        (outcome,) = driver.consider_all([Proposal(plan=Plan.of((1,)))])
     assert (TrialStatus.NOT_HONOURED, None, 0.0) == (
         outcome.status,
         outcome.verdict,
@@ -175,7 +175,7 @@ def test_a_latency_that_cannot_be_measured_costs_only_its_figure(tmp_path: Path)
     backend = Simulated(by(oracles.monotone([1])))
     backend.clockless = True
     with driven(tmp_path, backend) as driver:
-        outcome = driver.consider(Proposal(plan=Plan.of((1,)), timed=True))
+        (outcome,) = driver.consider_all([Proposal(plan=Plan.of((1,)), timed=True)])
     assert outcome.passed
     assert outcome.evidence.latency is None
     assert ("the latency could not be measured: no clock",) == outcome.evidence.notes

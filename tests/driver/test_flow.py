@@ -217,8 +217,8 @@ def test_a_plan_that_holds_on_some_copies_is_told_from_one_that_holds(tmp_path: 
     with ledger:
         assert driver.unsteady() is None
         for plan in (some, never, Plan.of((2, 4))):
-            driver.consider(Proposal(plan=plan))
-        driver.consider(Proposal(plan=some, phase=Phase.RECHECK, draw=1))
+            driver.consider_all([Proposal(plan=plan)])
+        driver.consider_all([Proposal(plan=some, phase=Phase.RECHECK, draw=1)])
         assert driver.unsteady() == driver.trials[0]
         best = driver.best()
     assert best is not None
@@ -241,8 +241,8 @@ def test_a_plan_that_fails_on_every_copy_is_a_near_miss(tmp_path: Path) -> None:
     every, some = Plan.of((2,)), Plan.of((2, 5, 6))
     with ledger:
         for plan, near in ((every, every), (some, some)):
-            driver.consider(Proposal(plan=plan))
-            driver.consider(Proposal(plan=plan, phase=Phase.RECHECK, draw=1))
+            driver.consider_all([Proposal(plan=plan)])
+            driver.consider_all([Proposal(plan=plan, phase=Phase.RECHECK, draw=1)])
             found = driver.unsteady()
             assert found is not None
             assert near == found.proposal.plan
@@ -276,7 +276,8 @@ def test_a_trial_is_evaluated_once_and_recalled_after(tmp_path: Path) -> None:
     proposal = Proposal(plan=Plan.of((1, 2)))
     for _ in range(2):
         with driven(tmp_path, backend, observer=seen.append) as driver:
-            first, second = driver.consider(proposal), driver.consider(proposal)
+            (first,) = driver.consider_all([proposal])
+            (second,) = driver.consider_all([proposal])
         assert first == second
         assert first.verdict is Verdict.PASS
     assert backend.built == [proposal.plan]
@@ -296,7 +297,7 @@ def test_what_breaks_a_trial_off_is_not_held_against_its_plan(
     for _ in range(3):
         driver, ledger = driver_of(tmp_path, Simulated(evaluate))
         with ledger, pytest.raises(error):
-            driver.consider(Proposal(plan=Plan.of((1,))))
+            driver.consider_all([Proposal(plan=Plan.of((1,)))])
         assert driver.trials == ()
 
 
@@ -323,9 +324,9 @@ def test_a_plan_that_other_samples_refute_is_not_there(tmp_path: Path) -> None:
     )
     plan, chosen = Plan.of((2,)), SampleSet.chosen([0])
     with ledger:
-        driver.consider(Proposal(plan=plan))
-        driver.consider(Proposal(plan=plan, phase=Phase.RECHECK, draw=1))
+        driver.consider_all([Proposal(plan=plan)])
+        driver.consider_all([Proposal(plan=plan, phase=Phase.RECHECK, draw=1)])
         assert driver.unsteady() is not None
         others = Proposal(plan=plan, samples=chosen.others, phase=Phase.RECHECK)
-        assert driver.consider(others).failed
+        assert driver.consider_all([others])[0].failed
         assert driver.unsteady() is None

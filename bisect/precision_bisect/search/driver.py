@@ -149,10 +149,6 @@ class Driver:
         except StopIteration:
             pass
 
-    def consider(self, proposal: Proposal) -> Outcome:
-        """Return the outcome of one proposal, from the ledger or by evaluating it now."""
-        return self.consider_all((proposal,))[0]
-
     def consider_all(self, batch: Sequence[Proposal]) -> tuple[Outcome, ...]:
         """Return the outcomes of the proposals, in their order.
 

@@ -85,7 +85,7 @@ def cost_graph(
                 readers=tuple(sorted(source.readers)),
                 read_high=source.read_high,
                 cast_ms=cast_ms(sizes.get(name, usual), kernel_ms),
-                made_low=source.producer is None and name in model.interface.inputs,
+                made_low=name in model.interface.inputs,
                 read_low=source.read_low,
             )
             for name, source in values.items()
@@ -140,7 +140,7 @@ def weight_graph(model: Model) -> CostGraph:
         # keeps all stores no low one. A table changes its type.
         more = 0 if pinned else high - low if once else high
         less = 0 if once else low
-        if layers and (more or less):
+        if more or less:
             copies.append(Fusion(layers=layers, low_ms=more * size, high_ms=less * size))
     return CostGraph([0.0] * len(numbers), [], copies, base)
 
