@@ -229,7 +229,9 @@ def test_a_full_disk_there_is_one_line(board: Boards, tmp_path: Path) -> None:
         write_tool(board.each[0].tools, PLANS + fills)
         made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
         assert "Orin" == made.versions()["device"]
-        with pytest.raises(ExecutorError, match=r"disk of host one is full .*; free some"):
+        with pytest.raises(
+            ExecutorError, match=r"disk of host one is full, or read-only .*; free some"
+        ):
             made.build(Plan.of(()))
         with pytest.raises(ExecutorError, match="disk of host one is full"):
             made.build(Plan.of(()))

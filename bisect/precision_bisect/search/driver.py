@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
+from precision_bisect.errors import ExecutorError
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
@@ -55,7 +56,10 @@ _TIMES_EACH = 8
 
 
 class CrashLoop(Exception):
-    """Raised when trials lose their process again and again; the message says how."""
+    """Raised when trials lose their process again and again, or nothing is left that takes them.
+
+    The message says how.
+    """
 
 
 class Driver:
@@ -352,6 +356,8 @@ class Driver:
                 self._flights.finish(self._ended)
             finally:
                 self._flights.give_up()
+            if isinstance(error, ExecutorError):
+                raise CrashLoop(error.one_line()) from error
             raise
 
     def _launch(self, proposal: Proposal) -> None:

@@ -1,0 +1,65 @@
+"""Archives of files that go to a host, and of those that come back, which are untrusted."""
+
+import io
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+BESIDE, _MOST_FILES = 2**20, 2**12
+"""Bytes that come beside the largest file, and how many files are looked at."""
+# A file of ours, or of a tensor as trtexec calls it.
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}|\d{4,9}_[A-Za-z0-9._,-]{1,180}\.npy", re.ASCII)
+
+
+def pack(files: Mapping[str, bytes | Path], stream: IO[bytes]) -> None:
+    """Write an archive, to be read from its beginning."""
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            if isinstance(content, Path):
+                entry.size = content.stat().st_size
+                with content.open("rb") as source:
+                    archive.addfile(entry, source)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    stream.seek(0)
+
+
+def unpack(
+    stream: IO[bytes], into: Path, most_bytes: int, too_large: Callable[[str], Exception]
+) -> bool:
+    """Write what a tool left into a folder; return whether it did well, by its `status`.
+
+    Raises EOFError for what is no whole archive, and what `too_large` makes of a name from which
+    on the files take more than `most_bytes`.
+    """
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            _unpack(archive, into, most_bytes, too_large)
+    # Sizes that headers claim are computed with, and asked of the memory.
+    except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
+        raise EOFError from error
+    if not (status := into / "status").exists():
+        raise EOFError
+    return status.read_bytes().strip() == b"0"
+
+
+def _unpack(
+    archive: tarfile.TarFile, into: Path, most_bytes: int, too_large: Callable[[str], Exception]
+) -> None:
+    nbytes = 0
+    for entry in islice(archive, _MOST_FILES):
+        name = entry.name.rpartition("/")[2]
+        # What an archive calls holes takes no room in it.
+        nbytes += entry.size
+        if nbytes > most_bytes + BESIDE:
+            raise too_large(name)
+        content = archive.extractfile(entry) if entry.isreg() else None
+        if content is not None and _PLAIN_NAME.fullmatch(name):
+            with (into / name).open("wb") as file:
+                shutil.copyfileobj(content, file)
