@@ -5,7 +5,6 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -40,7 +39,11 @@ def unpack(
     """
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
-            _unpack(archive, into, most_bytes, too_large)
+            if _unpack(archive, into, most_bytes, too_large):
+                # A header that is cut off ends it as its end does, which is a block of zeros.
+                stream.seek(archive.offset)
+                if stream.read(tarfile.BLOCKSIZE).count(0) != tarfile.BLOCKSIZE:
+                    raise EOFError
     # Sizes that headers claim are computed with, and asked of the memory.
     except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
         raise EOFError from error
@@ -51,9 +54,12 @@ def unpack(
 
 def _unpack(
     archive: tarfile.TarFile, into: Path, most_bytes: int, too_large: Callable[[str], Exception]
-) -> None:
+) -> bool:
+    """Return whether the archive was read until it ended."""
     nbytes = 0
-    for entry in islice(archive, _MOST_FILES):
+    for number, entry in enumerate(archive):
+        if number == _MOST_FILES:
+            return False
         name = entry.name.rpartition("/")[2]
         # What an archive calls holes takes no room in it.
         nbytes += entry.size
@@ -63,3 +69,4 @@ def _unpack(
         if content is not None and _PLAIN_NAME.fullmatch(name):
             with (into / name).open("wb") as file:
                 shutil.copyfileobj(content, file)
+    return True
