@@ -14,11 +14,13 @@ from distributed import Client
 import tiny
 from fleet import HELD, NOTED, Fleet, Search, ending, fleet
 from patience import wait_until
+from precision_bisect.cluster import cluster_client
 from precision_bisect.cluster import cluster_plugin as reach
 from precision_bisect.cluster.cluster_client import ClusterClient
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExecutorError
 from precision_bisect.execution.slot import Limits
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.runs.monitoring.events import ignore
@@ -104,6 +106,27 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
         with pytest.raises(ExecutorError, match=r"can be used: \d+ MiB are free in /.*needs 4398"):
             site.trials(spec, Limits(), 2**62).__enter__()
         site.take_away(site.key)
+
+
+def test_a_scheduler_that_hangs_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stay, and Dask's calls wait for ever: no call of ours does."""
+    monkeypatch.setattr(cluster_client, "PATIENCE_S", 1.0)
+    with (
+        fleet(tmp_path / "fleet") as made,
+        Client(made.address, set_as_default=False) as client,
+    ):
+        site = ClusterClient(client, "precision-bisect-hangs")
+        parting = ClusterClient(client, "precision-bisect-parts")
+        os.kill(made.scheduler.pid, signal.SIGSTOP)
+        try:
+            parting.take_away(parting.key)
+            with until(lambda: True), pytest.raises(Stopped):
+                site.watch(None)
+            with pytest.raises(ExecutorError, match=f"at {re.escape(made.address)} is lost"):
+                site.watch(None)
+            site.take_away(site.key)
+        finally:
+            os.kill(made.scheduler.pid, signal.SIGCONT)
 
 
 @pytest.mark.nightly
