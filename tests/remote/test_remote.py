@@ -67,7 +67,8 @@ def test_a_board_that_cannot_be_used_is_refused_in_one_line(
     refused("host one has no folder /none", folder="/none")
     few = board.home / "few"
     few.mkdir()
-    (few / "trtexec").symlink_to("/bin/true")
+    for name, tool in (("sh", "/bin/sh"), ("trtexec", "/bin/true")):
+        (few / name).symlink_to(tool)
     board.set_shell(f'PATH={few} exec /bin/sh "$@"')
     refused("host one has no tar")
     board.set_shell('exec /bin/sh "$@"')
