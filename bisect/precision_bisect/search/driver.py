@@ -56,10 +56,7 @@ _TIMES_EACH = 8
 
 
 class CrashLoop(Exception):
-    """Raised when trials lose their process again and again, or nothing is left that takes them.
-
-    The message says how.
-    """
+    """Raised when trials lose their process in a row, or nothing takes them; it says how."""
 
 
 class Driver:
