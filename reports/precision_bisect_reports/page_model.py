@@ -251,7 +251,9 @@ def _rows(result: Result) -> Iterator[Row]:
     if result.answered:
         yield Row("unseen", unseen(result), EVIDENCE)
     if result.message and result.answered:
-        yield Row("note", printable(result.message), NEWS, Form.REMARK)
+        # Why a run was aborted says what to do.
+        level = ALWAYS if result.status is Status.ABORTED else NEWS
+        yield Row("note", printable(result.message), level, Form.REMARK)
 
 
 def _error(result: Result) -> Iterator[Row]:
