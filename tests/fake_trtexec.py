@@ -5,7 +5,8 @@ Without strong typing layers run in FP16 with --fp16, but those that --layerPrec
 Engines are built by TensorRT-RTX where that is installed, whose words on its layers become the
 inspector's JSON; an "engine" file holds the model. ONNX Runtime computes it node by node, as
 kernels do: sums in FP32, results rounded to FP16 where the type is that. Flags that trtexec does
-not know end it, as there.
+not know end it, as there. Without a flag that asks for outputs nothing is computed: libraries are
+imported where they are needed, since searches call it a hundred times.
 """
 
 import argparse
@@ -14,13 +15,12 @@ import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import onnx
-import onnxruntime
-from onnx import helper, numpy_helper
+if TYPE_CHECKING:
+    import onnx
 
 MARK = b"engine\n"
 Version = tuple[int, int, int]
@@ -92,6 +92,8 @@ def main() -> None:
 def _build(asked: argparse.Namespace, version: Version) -> None:
     assert asked.skipInference if version >= (8, 6, 0) else asked.buildOnly
     assert "detailed" == asked.profilingVerbosity
+    import onnx
+
     if cache := asked.timingCacheFile:
         with Path(cache).open("a") as stream:
             stream.write("built\n")
@@ -116,7 +118,7 @@ def _build(asked: argparse.Namespace, version: Version) -> None:
     Path(asked.exportLayerInfo).write_text(json.dumps(info, ensure_ascii=False))
 
 
-def _lows(asked: argparse.Namespace, proto: onnx.ModelProto) -> list[str]:
+def _lows(asked: argparse.Namespace, proto: "onnx.ModelProto") -> list[str]:
     """Return the nodes that run in FP16; TensorRT's layers are called after them."""
     high = _by_name(asked.layerPrecisions)
     assert not high or asked.precisionConstraints == "obey"
@@ -127,10 +129,11 @@ def _lows(asked: argparse.Namespace, proto: onnx.ModelProto) -> list[str]:
 
 
 def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
-    try:
-        import rtx
-    except BaseException:  # pytest's skip is none
+    if find_spec("tensorrt_rtx") is None:
+        import onnx
+
         return [node.name for node in onnx.load(path).graph.node] or ["none"]
+    import rtx
     from precision_bisect.backends.inspection.engine_layers import EngineTensor, parse_layers
 
     def told(tensors: tuple[EngineTensor, ...]) -> list[dict[str, Any]]:
@@ -151,7 +154,7 @@ def _layers(path: Path, shapes: dict[str, str]) -> list[Any]:
     ]
 
 
-def _unfused(proto: onnx.ModelProto) -> list[Any]:
+def _unfused(proto: "onnx.ModelProto") -> list[Any]:
     """Return the layers of an engine that fuses nothing, its tensors called as a builder does."""
     return [
         {
@@ -167,8 +170,10 @@ def _unfused(proto: onnx.ModelProto) -> list[Any]:
     ]
 
 
-def _show(proto: onnx.ModelProto, computed: dict[str, Any]) -> None:
+def _show(proto: "onnx.ModelProto", computed: dict[str, Any]) -> None:
     """Write tensors as `DebugTensorWriter` of NVIDIA/TensorRT does."""
+    import numpy as np
+
     names = [name for node in proto.graph.node for name in node.output]
     for number, name in enumerate(names):
         safe = re.sub(r"[^A-Za-z0-9._,-]", "_", f"{name}_myl0")
@@ -183,6 +188,13 @@ def _by_name(text: str | None) -> dict[str, str]:
 def _run(asked: argparse.Namespace) -> None:
     mark, header, model = Path(asked.loadEngine).read_bytes().split(b"\n", 2)
     assert MARK == mark + b"\n", "[E] no engine"
+    times = [{"computeMs": each, "latencyMs": each + 1} for each in (0.5, 0.25, 0.75)]
+    Path(asked.exportTimes).write_text(json.dumps(times))
+    if not asked.exportOutput:
+        return
+    import numpy as np
+    import onnx
+
     lows = json.loads(header)
     proto = onnx.load_from_string(model)
     shapes, files = _by_name(asked.shapes), _by_name(asked.loadInputs)
@@ -207,8 +219,6 @@ def _run(asked: argparse.Namespace) -> None:
             stream.write(f'  , "dimensions" : "{"x".join(map(str, array.shape))}"\n')
             stream.write(f'  , "values" : [ {values} ]\n  }}\n')
         stream.write("]\n")
-    times = [{"computeMs": each, "latencyMs": each + 1} for each in (0.5, 0.25, 0.75)]
-    Path(asked.exportTimes).write_text(json.dumps(times))
     references = _by_name(getattr(asked, "loadRefOutputs", None))
     assert not references or asked.accuracyAlgorithm == "l0"
     beyond = False
@@ -224,9 +234,13 @@ def _run(asked: argparse.Namespace) -> None:
 
 
 def _computed(
-    proto: onnx.ModelProto, feed: dict[str, Any], lows: list[str] | None
+    proto: "onnx.ModelProto", feed: dict[str, Any], lows: list[str] | None
 ) -> dict[str, Any]:
     """Return every tensor of a graph; of `lows` all are rounded, of None what is typed so."""
+    import numpy as np
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     found |= feed
     half, single = np.dtype(np.float16), np.dtype(np.float32)

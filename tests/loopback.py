@@ -117,6 +117,14 @@ class Boards:
         way = f" ProxyCommand {sys.executable} {link} {bytes_s} %p\n HostName"
         config.write_text(config.read_text().replace(" HostName", way))
 
+    def set_shell(self, does: str) -> None:
+        """Have the users of all of them log in by a script of sh."""
+        shell = self.home / "shell"
+        shell.write_text(f"#!/bin/sh\n{does}\n")
+        shell.chmod(0o755)
+        for board in self.each:
+            subprocess.run(["usermod", "-s", str(shell), board.user], check=True)
+
     def left(self) -> list[str]:
         """Return what lies in their folder."""
         return sorted(path.name for path in self.base.iterdir())

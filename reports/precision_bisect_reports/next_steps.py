@@ -101,9 +101,7 @@ def _by_ending(result: Result, model: Path, command: Sequence[str]) -> Iterator[
         case Status.STOPPED:
             yield _go_on(result, model, command, "Next: search for an answer")
         case Status.ABORTED:
-            yield _go_on(
-                result, model, command, f"Next: see what {result.out}/logs says, then go on"
-            )
+            yield _go_on(result, model, command, "Next: see to what ended it, then go on")
         case Status.NOT_PRECISION if not result.trials:
             return  # its message says what to mend
         case Status.NOT_PRECISION if result.interface is not None:

@@ -266,7 +266,9 @@ def _rows(result: Result) -> Iterator[Row]:
         over = result.unseen is not None and result.unseen.failed
         yield Row("unseen", unseen(result), ALWAYS if over else EVIDENCE)
     if result.message and result.answered:
-        yield Row("note", printable(result.message), NEWS, Form.REMARK)
+        # Why a run was aborted says what to do.
+        level = ALWAYS if result.status is Status.ABORTED else NEWS
+        yield Row("note", printable(result.message), level, Form.REMARK)
 
 
 def _error(result: Result) -> Iterator[Row]:

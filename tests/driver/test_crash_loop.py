@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_bisect.errors import ExecutorError
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import BackendFailure, Sample, Search
 from precision_bisect.search.budget import BudgetSpent
@@ -80,3 +81,19 @@ def test_a_search_that_asks_again_for_all_it_knows_goes_on(tmp_path: Path) -> No
 
     with driven(tmp_path, Simulated(lambda plan, feed: 0.1)) as driver:
         assert 1 == driver.run(asked())
+
+
+def test_a_lost_executor_ends_the_run_as_crashes_do(tmp_path: Path) -> None:
+    """What was found stands, and the trial is none: the run is resumed where there is a host."""
+
+    def rule(plan: Plan, feed: Sample) -> float:
+        del feed
+        if plan:
+            raise ExecutorError("no host can be reached", "start one")
+        return 0.1
+
+    with driven(tmp_path, Simulated(rule)) as driver:
+        driver.consider(Proposal(plan=Plan.of(())))
+        with pytest.raises(CrashLoop, match=r"^no host can be reached; start one$"):
+            driver.consider(Proposal(plan=Plan.of((1,))))
+        assert 1 == len(driver.trials)

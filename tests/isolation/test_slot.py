@@ -11,6 +11,7 @@ from patience import LIMIT_S, gone, late_by, wait_until
 from precision_bisect.errors import ModelError, RunFolderError
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Death, Limits, Slot
+from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.trial import TrialStatus
 
 
@@ -111,3 +112,11 @@ def test_a_spec_whose_model_has_changed_is_refused(slot: Slot, spec: EvaluatorSp
     for _ in range(2):
         with pytest.raises(ModelError, match="has changed since the run began"):
             slot.call(Limits(), inside.print_much, 0)
+
+
+def test_a_time_that_ends_names_the_hosts_that_a_child_calls(slot: Slot, tmp_path: Path) -> None:
+    """One that hangs takes all of --max-time: whoever reads of its end learns where."""
+    slot.hosts, begun = "host one", tmp_path / "begun"
+    named = r"^the time was up, waiting for host one; "
+    with until(begun.exists), pytest.raises(Stopped, match=named):
+        slot.call(Limits(), inside.sleep_for_ever, begun)

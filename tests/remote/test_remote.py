@@ -66,6 +66,13 @@ def test_a_board_that_cannot_be_used_is_refused_in_one_line(
     refused("is no absolute path", trtexec="bin/trtexec")
     refused("/bin/false on host one does not build", trtexec="/bin/false")
     refused("host one has no folder /none", folder="/none")
+    few = board.home / "few"
+    few.mkdir()
+    for name, tool in (("sh", "/bin/sh"), ("trtexec", "/bin/true")):
+        (few / name).symlink_to(tool)
+    board.set_shell(f'PATH={few} exec /bin/sh "$@"')
+    refused("host one has no tar")
+    board.set_shell('exec /bin/sh "$@"')
     known = board.known.read_text()
     board.known.write_text("")
     refused("one: ", "key", "ssh HOST true")
@@ -79,19 +86,16 @@ def test_what_a_shell_prints_as_it_starts_is_no_answer(board: Boards, tmp_path: 
 
     One whose shell calls nothing is named.
     """
-    shell = board.home / "shell"
-    shell.write_text(
-        "#!/bin/sh\nyes all is well | head -c 10000000\nyes all is well | head -c 10000000 >&2\n"
+    board.set_shell(
+        "yes all is well | head -c 10000000\nyes all is well | head -c 10000000 >&2\n"
         "printf '\\033]0;board\\007\\000\\377 mode 15W'\nexec /bin/sh \"$@\"\n"
     )
-    shell.chmod(0o755)
-    subprocess.run(["usermod", "-s", str(shell), board.each[0].user], check=True)
     made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
     assert "Orin" == made.versions()["device"]
     with made.build(Plan.of(())) as engine:
         assert engine.run({"x": np.ones((1, 8), np.float32)})
     del made, engine
-    shell.write_text("#!/bin/sh\necho This account is not available.\nexit 1\n")
+    board.set_shell("echo This account is not available.\nexit 1\n")
     with pytest.raises(RefusedError, match="one: its shell prints 'This account is not available"):
         backend(board, load_model(tmp_path / "model/model.onnx"), tmp_path).versions()
 
@@ -231,7 +235,7 @@ def test_a_full_disk_there_is_one_line(board: Boards, tmp_path: Path) -> None:
         write_tool(board.each[0].tools, PLANS + fills)
         made = backend(board, load_model(tiny_model(tmp_path)), tmp_path)
         assert "Orin" == made.versions()["device"]
-        with pytest.raises(ExecutorError, match=r"disk of host one is full .*; free some"):
+        with pytest.raises(ExecutorError, match=r"host one is full, or read-only .*; free some"):
             made.build(Plan.of(()))
         with pytest.raises(ExecutorError, match="disk of host one is full"):
             made.build(Plan.of(()))

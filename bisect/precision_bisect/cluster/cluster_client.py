@@ -7,6 +7,7 @@ trials without an outcome are tried again when the run is resumed.
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -25,11 +26,16 @@ from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageEr
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
 from precision_bisect.execution.slot import Limits
 from precision_bisect.execution.uniformity import merged, require_alike, unlike_workers
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.search.sample_sets import SampleSets
+from precision_bisect.search.workers import Threads
 
 PATIENCE_S = 60.0
-"""So long a cluster may be without a worker."""
+"""So long a cluster may be without a worker, and a scheduler without an answer."""
+CLOSE_S = 2.0
+"""So long a scheduler that may hang is waited for at the end."""
+_TICK_S = 1.0
 _RESUME = "see to the cluster, or leave out --cluster; go on with --resume"
 
 
@@ -105,8 +111,8 @@ class ClusterClient:
         """Remove a plugin from the workers, as far as they are still there."""
         if self._lost:
             return
-        with suppress(Exception):
-            self.client.unregister_worker_plugin(name)
+        going = Threads().submit(self.client.unregister_worker_plugin, name)
+        self._lost = not wait([going], timeout=CLOSE_S).done
 
     @property
     def closed(self) -> bool:
@@ -159,13 +165,28 @@ class ClusterClient:
         return dict(sorted(words.items()))
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """Call Dask. Raises ExecutorError, and the PrecisionBisectErrors that workers raise."""
+        """Call Dask. Raises ExecutorError, Stopped, and the errors of ours that workers raise."""
         try:
-            return function()
+            return self._awaited(function)
         except PrecisionBisectError:
             raise
         except Exception as error:
             raise self.trouble(f"does not answer as it should: {_line(error)}") from error
+
+    def _awaited(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns, while the scheduler shows that it is there.
+
+        One that hangs keeps its connections, and Dask's calls wait for ever.
+        """
+        future, asked_s = Threads().submit(function), time.monotonic()
+        sign = future
+        while not wait([future], timeout=_TICK_S).done:
+            look_at_clock()
+            if sign is future or sign.done():
+                sign, asked_s = Threads().submit(self.client.nthreads), time.monotonic()
+            elif time.monotonic() > asked_s + PATIENCE_S:
+                raise self.lost()
+        return future.result()
 
 
 def combined(looks: Mapping[str, RemoteBackend], *, mixed: bool) -> RemoteBackend:

@@ -135,7 +135,9 @@ def children(
 
 def slots_in(work: Path, options: Options, name: str = "worker") -> Sequence[Slot]:
     """Return a slot for each worker, with files in `work` that begin with `name`."""
+    hosts = options.engine.backend_options.get("host", "")
+    hosts = hosts and f"host {hosts}"
     return [
-        Slot(spec=work / f"{name}.spec", folder=work / f"{name}-{number}", gpu=gpu)
+        Slot(spec=work / f"{name}.spec", folder=work / f"{name}-{number}", gpu=gpu, hosts=hosts)
         for number, gpu in enumerate(options.gpus or [None] * options.workers, 1)
     ]

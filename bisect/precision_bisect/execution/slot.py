@@ -63,12 +63,14 @@ class Slot:
 
     `spec` is the file of the pickled spec, `folder` is for the child's files. `gpu` is its
     CUDA_VISIBLE_DEVICES, None to leave that as it is; `variables` are others of its environment.
+    `hosts` are those that it calls, in words for people.
     """
 
     spec: Path
     folder: Path
     gpu: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    hosts: str = ""
     _pool: Any = field(init=False, default=None)
     _loaded: bool = field(init=False, default=False)
     _process: Any = field(init=False, default=None)
@@ -229,7 +231,7 @@ class Slot:
         gone_ticks = 0
         while not wait([future], timeout=_TICK_S).done:
             # A build may take minutes.
-            look_at_clock()
+            look_at_clock(self.hosts)
             gone_ticks += not self._alive()
             if gone_ticks > _GONE_TICKS:
                 raise unreadable()

@@ -118,10 +118,14 @@ def time_is_over() -> bool:
     return over is not None and over()
 
 
-def look_at_clock() -> None:
-    """Raise Stopped where the time is over: for loops that take long between calls."""
+def look_at_clock(waiting_for: str = "") -> None:
+    """Raise Stopped where the time is over: for loops that take long between calls.
+
+    It names what such a loop is `waiting_for`, if that may be to blame.
+    """
     if time_is_over():
-        raise Stopped("the time was up", "give it more")
+        waiting = f", waiting for {waiting_for}" if waiting_for else ""
+        raise Stopped(f"the time was up{waiting}", "give it more")
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def end_early(stopped: Stopped, options: Options, budget: Budget, lock: RunLock)
         wall_s=round(budget.wall_s(), 3),
         diagnosis=(),
         message=f"{UNTRIED}: --max-time of {options.max_time_s:g} s does not cover reading and "
-        "preparing the model",
+        f"preparing the model ({stopped.message})",
         out=folder.path,
     )
     folder.write(RESULT, result.to_text())

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
+from precision_bisect.errors import ExecutorError
 from precision_bisect.machine.stopping import Stopped
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
@@ -55,7 +56,7 @@ _TIMES_EACH = 8
 
 
 class CrashLoop(Exception):
-    """Raised when trials lose their process again and again; the message says how."""
+    """Raised when trials lose their process in a row, or nothing takes them; it says how."""
 
 
 class Driver:
@@ -348,6 +349,8 @@ class Driver:
                 self._flights.finish(self._ended)
             finally:
                 self._flights.give_up()
+            if isinstance(error, ExecutorError):
+                raise CrashLoop(error.one_line()) from error
             raise
 
     def _launch(self, proposal: Proposal) -> None:

@@ -1,5 +1,6 @@
 """What a script on a host prints, parted by lines of its own from what its shell prints."""
 
+import math
 import os
 import select
 import subprocess
@@ -8,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import IO
 
+TURN = "precision-bisect: its turn"
+"""The line that a call prints when no other one is at work there."""
 BEGUN = "precision-bisect: begun"
 """The line that a call prints when all is there and the tool begins."""
 MARK = "precision-bisect: called"
@@ -18,8 +21,11 @@ _LONGEST_START, _HELD = 2**26, 2**16
 _LAST_WORDS_S = 5.0
 
 
-def chunks(stream: IO[bytes], limit_s: float | None) -> Iterator[bytes]:
-    """Yield what comes until the stream ends. Raises TimeoutExpired after so many seconds."""
+def chunks(stream: IO[bytes], limit_s: float | None, slowest: float = math.inf) -> Iterator[bytes]:
+    """Yield what comes until the stream ends.
+
+    Raises TimeoutExpired after so many seconds, and one more for each `slowest` bytes that came.
+    """
     end = time.monotonic() + (limit_s or 0.0)
     while True:
         remaining_s = None if limit_s is None else max(end - time.monotonic(), 0.0)
@@ -27,6 +33,7 @@ def chunks(stream: IO[bytes], limit_s: float | None) -> Iterator[bytes]:
             raise subprocess.TimeoutExpired("ssh", limit_s or 0.0)
         if not (chunk := os.read(stream.fileno(), 2**16)):
             return
+        end += len(chunk) / slowest
         yield chunk
 
 

@@ -56,7 +56,10 @@ _BUSY_S = 0.5
 _SMALLEST = (
     '<ir_version: 8, opset_import: ["" : 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
 )
-_HINT = "`ssh HOST true` must work without a question: see to its key, and to its host key"
+_SMALLEST_S = 600.0
+"""Seconds in which a host builds it, from the start of trtexec. A bound."""
+_HINT = "`ssh HOST true` must work without a question: see that it is up, and to its keys"
+_HINT_AT_WORK = "see to its network, disk and tools, or leave it out"
 
 R = TypeVar("R")
 
@@ -121,12 +124,14 @@ class RemoteBackend:
         """Build the smallest engine, which shows that a host can; return what its log tells."""
         model = onnx.parser.parse_model(_SMALLEST).SerializeToString()
         call = [*flags.build_call("../smallest.onnx", flags.STRONG), f"{flags.SAVE_ENGINE}=engine"]
+        hint = _HINT
         try:
             host.open()
-            with self.called_on(host, call, {"smallest.onnx": model}) as there:
+            hint = _HINT_AT_WORK
+            with self.called_on(host, call, {"smallest.onnx": model}, _SMALLEST_S) as there:
                 return results.read_facts(there / LOG)
         except LostConnectionError as error:
-            raise RefusedError(f"host {error}", _HINT) from error
+            raise RefusedError(f"host {error}", hint) from error
         except BackendFailure as failed:
             raise RefusedError(
                 f"{host.reached.tool} on host {host.name} does not build the smallest engine: "
@@ -298,7 +303,10 @@ class RemoteEngine:
     def run(self, feed: Sample) -> Sample:
         """Return the outputs, by name. Raises as `RemoteBackend.build` does."""
         model, called, file = self._backend.model, self._backend.called, flags.OUTPUT.format(0)
-        return self._ran(feed, lambda f: results.read_outputs(f / file, model.outputs, called))
+        flagged = (f"{flags.EXPORT_OUTPUT}={file}", *flags.ONCE)
+        return self._ran(
+            feed, lambda f: results.read_outputs(f / file, model.outputs, called), flagged
+        )
 
     def time(self, feed: Sample) -> Latency | None:
         """Return trtexec's own figures of the GPU's time. Raises as `run` does."""
@@ -319,7 +327,7 @@ class RemoteEngine:
                 results.read_shown(there, self._layers),
                 results.read_outputs(there / file, model.outputs, called),
             ),
-            flags.SHOW_ONCE,
+            (f"{flags.EXPORT_OUTPUT}={file}", *flags.SHOW_ONCE),
         )
         own = {name: model_name for model_name, name in called.items()}
         return as_shown(arrays, written_by_kernels(self._layers, graph, own), outputs)
@@ -362,7 +370,6 @@ class RemoteEngine:
         paths, engine = [f"../{name}" for name in names], f"../{self._path.stem}.engine"
         call = [
             *flags.run_call(backend.model, backend.called, engine, feed, paths),
-            f"{flags.EXPORT_OUTPUT}={flags.OUTPUT.format(0)}",
             *more,
         ]
 

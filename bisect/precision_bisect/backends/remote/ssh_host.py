@@ -4,28 +4,31 @@ One connection, which ssh shares between calls, holds the folder: as soon as it 
 whatever reason, the folder goes, and with it what still runs in there. All scripts are POSIX.
 """
 
-import io
 import os
-import re
 import shlex
-import shutil
 import subprocess
-import tarfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
-from precision_bisect.backends.remote.marks import BEGUN, MARK, StandardError, chunks, to_mark
-from precision_bisect.backends.trtexec.trtexec_results import DIGITS, LOG_END
+from precision_bisect.backends.remote.archives import BESIDE, pack, unpack
+from precision_bisect.backends.remote.marks import (
+    BEGUN,
+    MARK,
+    TURN,
+    StandardError,
+    chunks,
+    to_mark,
+)
+from precision_bisect.backends.trtexec.trtexec_results import LOG_END
 from precision_bisect.errors import ExecutorError, UsageError, printable, shortened
-from precision_bisect.machine.process_ends import of_shell
 from precision_bisect.runs.plain_json import LARGEST_FILE
 
 # What a user's own ssh_config cannot change: no question is asked, every host key is checked, and
@@ -40,12 +43,9 @@ _OPTIONS = (
 _BEAT_S = 15.0
 # Seconds after which a host that does not answer counts as lost. A bound.
 _OPENING_S = 60.0
-# Bytes a second that a link takes at the least. A bound.
+# Bytes a second that a link takes and brings at the least, after the first of those seconds. A
+# bound.
 _SLOWEST = 10_000
-_BESIDE, _MOST_FILES = 2**20, 2**12
-"""Bytes that come beside the largest file, and how many files are looked at."""
-# A file of ours, or of a tensor as trtexec calls it.
-_PLAIN_NAME = re.compile(r"[a-z][a-z0-9.-]{,31}|\d{4,9}_[A-Za-z0-9._,-]{1,180}\.npy", re.ASCII)
 _PREFIX = "precision-bisect"
 WEIGHTS_PART, LOG = "weights.part", "log"
 """What is sent to go behind the weights there, and what comes back of the tool's own words."""
@@ -54,6 +54,7 @@ WEIGHTS_PART, LOG = "weights.part", "log"
 _HOLD = f"""\
 umask 077
 command -v "$1" > /dev/null 2>&1 || exit 84
+command -v tar > /dev/null 2>&1 || exit 87
 base=${{2:-${{TMPDIR:-/tmp}}}}
 [ -d "$base" ] && [ -w "$base" ] || exit 85
 for old in "$base"/{_PREFIX}.*; do
@@ -83,6 +84,7 @@ if [ -r "$tool" ] && command -v flock > /dev/null 2>&1; then
     exec 9< "$tool"
     flock $wait 9 || exit 82
 fi
+printf '\\n%s\\n' '{TURN}'
 full() {{
     room=$here/room
     dd if=/dev/zero of="$room" bs=65536 count=16 2> /dev/null && rm -f "$room" && return 1
@@ -211,19 +213,13 @@ class Host:
         turn, most = "-x" if patient else "-n", str(reached.most_bytes)
         words = [_CALL, "sh", self._folder, turn, " ".join(stale), most, reached.tool, *arguments]
         with TemporaryFile(dir=self.work) as sent, TemporaryFile(dir=self.work) as got:
-            _pack(files, sent)
+            pack(files, sent)
             process, stream, stderr = self._ssh("no", words, sent)
             try:
                 with stream:
-                    printed, answer = self._answer(
-                        stream, os.fstat(sent.fileno()).st_size, timeout_s
-                    )
-                    for chunk in chain([answer or b""], chunks(stream, None)):
-                        got.write(chunk)
-                        # A host may send without end; the script there has a limit of its own,
-                        # which it may not keep.
-                        if got.tell() > reached.most_bytes + _BESIDE:
-                            raise self._too_large("it")
+                    size = os.fstat(sent.fileno()).st_size
+                    printed, answer = self._answer(stream, size, timeout_s, patient=patient)
+                    self._take(chain([answer or b""], chunks(stream, _OPENING_S, _SLOWEST)), got)
                 code = process.wait()
                 if code == _BUSY:
                     # Nothing was done there: the files are still to be removed.
@@ -235,31 +231,48 @@ class Host:
                 if isinstance(part := files.get(WEIGHTS_PART), bytes):
                     self.weights += len(part)
                 got.seek(0)
-                return self._unpacked(got, into)
+                return unpack(got, into, reached.most_bytes, self._too_large)
             except (BusyError, UsageError):
                 raise
             except BaseException as error:
                 process.kill()
                 process.wait()
                 self.close()
-                if isinstance(error, tarfile.TarError | EOFError):
-                    raise self._lost("its answer is cut off") from error
+                if isinstance(error, EOFError):
+                    raise self._lost("its answer is cut off, or no archive") from error
                 raise
 
     def _answer(
-        self, stream: IO[bytes], nbytes: int, limit_s: float | None
+        self, stream: IO[bytes], nbytes: int, limit_s: float | None, *, patient: bool
     ) -> tuple[bytes, bytes | None]:
         """Return what the shell printed, and the beginning of the answer; None for no answer.
 
         So many bytes go there first. Raises TimeoutExpired where the tool takes too long.
         """
-        sending_s = None if limit_s is None else limit_s + nbytes / _SLOWEST
         try:
-            printed, rest = to_mark(chunks(stream, sending_s), BEGUN)
+            # Who waits for the turn of another process does so for as long as that builds.
+            turns = chunks(stream, None if patient else _OPENING_S)
+            printed, rest = to_mark(turns, TURN)
+            if rest is None:
+                return printed, None
+            sending = chunks(stream, _OPENING_S + nbytes / _SLOWEST)
+            more, rest = to_mark(chain([rest], sending), BEGUN)
         except subprocess.TimeoutExpired as error:
             raise self._lost("what is sent does not arrive") from error
         answers = chunks(stream, limit_s)
-        return printed, None if rest is None else to_mark(chain([rest], answers))[1]
+        return printed + more, None if rest is None else to_mark(chain([rest], answers))[1]
+
+    def _take(self, arriving: Iterable[bytes], into: IO[bytes]) -> None:
+        """Write what arrives. Raises LostConnectionError where it does not, TooLargeError."""
+        try:
+            for chunk in arriving:
+                into.write(chunk)
+                # A host may send without end; the script there has a limit of its own, which it
+                # may not keep.
+                if into.tell() > self.reached.most_bytes + BESIDE:
+                    raise self._too_large("it")
+        except subprocess.TimeoutExpired as error:
+            raise self._lost("what it sends back does not arrive") from error
 
     def close(self) -> None:
         """Give the folder up, whatever runs there."""
@@ -295,7 +308,8 @@ class Host:
         # Exit codes of the scripts that are sent.
         errors: dict[int, Exception] = {
             83: ExecutorError(
-                f"the disk of host {self.name} is full ({folder or 'its TMPDIR or /tmp'})",
+                f"the disk of host {self.name} is full, or read-only "
+                f"({folder or 'its TMPDIR or /tmp'})",
                 f"free some space there, or give {other_folder}; go on with --resume",
             ),
             84: UsageError(
@@ -307,13 +321,15 @@ class Host:
                 f"name one by {other_folder}",
             ),
             86: self._too_large(lines[-1]),
+            87: UsageError(f"host {self.name} has no tar", "install it there"),
         }
         if code in errors:
             raise errors[code]
         if start := shortened(printed.decode("utf-8", "replace"), 100):
             told = f"its shell prints {start!r} and does not call what it is told"
             words = f"{told}; {words}" if words else told
-        raise self._lost(words or ("the connection is lost" if code else "it did not answer"))
+        # One that said nothing in time was killed here.
+        raise self._lost(words or ("the connection is lost" if code > 0 else "it does not answer"))
 
     def _lost(self, why: str) -> LostConnectionError:
         return LostConnectionError(shortened(printable(f"{self.name}: {why}"), 300))
@@ -321,26 +337,6 @@ class Host:
     def _too_large(self, what: str) -> TooLargeError:
         mib = self.reached.most_bytes / 2**20
         return TooLargeError(printable(f"{shortened(what)} from {self.name} is over {mib:g} MiB"))
-
-    def _unpacked(self, stream: IO[bytes], into: Path) -> int:
-        """Write what came back, which is untrusted; return the tool's code as of `how_ended`.
-
-        Raises TarError, EOFError, TooLargeError.
-        """
-        with tarfile.open(fileobj=stream, mode="r:") as archive:
-            for entry in islice(archive, _MOST_FILES):
-                name = entry.name.rpartition("/")[2]
-                # What an archive calls holes takes no room in it.
-                if entry.size > self.reached.most_bytes:
-                    raise self._too_large(name)
-                content = archive.extractfile(entry) if entry.isreg() else None
-                if content is not None and _PLAIN_NAME.fullmatch(name):
-                    with (into / name).open("wb") as file:
-                        shutil.copyfileobj(content, file)
-        if not (status := into / "status").exists():
-            raise EOFError
-        text = status.read_text(encoding="utf-8", errors="replace")
-        return of_shell(int(text)) if DIGITS.fullmatch(text) else 1
 
 
 def _beat(holder: "subprocess.Popen[bytes]") -> None:
@@ -362,18 +358,3 @@ def _end(holder: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         holder.kill()
         holder.wait()
-
-
-def _pack(files: Mapping[str, bytes | Path], stream: IO[bytes]) -> None:
-    """Write an archive, to be read from its beginning."""
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            if isinstance(content, Path):
-                entry.size = content.stat().st_size
-                with content.open("rb") as source:
-                    archive.addfile(entry, source)
-            else:
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-    stream.seek(0)

@@ -25,8 +25,11 @@ STRONG = ("--stronglyTyped", "--skipInference")
 LAYER_INFO, OUTPUT, TIMES = "layers.json", "output-{}.json", "times-{}.json"
 """What else comes back, in the folder in which trtexec is called; a number is a sample's."""
 MARK_UNFUSED = "--markUnfusedTensorsAsDebugTensors"
-SHOW_ONCE = ("--saveAllDebugTensors=numpy", "--iterations=1", "--duration=0", "--warmUp=0")
-"""Flags of trtexec 10.13 and later: of a build, and of a run that writes its tensors to files."""
+ONCE = ("--iterations=1", "--duration=0", "--warmUp=0")
+"""Flags of a run that is not timed, which else takes 3 s at least."""
+SHOW_ONCE = ("--saveAllDebugTensors=numpy", *ONCE)
+"""With `MARK_UNFUSED` flags of trtexec 10.13 and later: of a run that writes its tensors to files,
+and of its build."""
 # A name that trtexec reads, and writes into its JSON, as it is.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*", re.ASCII)
 
