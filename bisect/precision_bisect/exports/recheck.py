@@ -26,7 +26,7 @@ from precision_bisect.judging.inputs.loops import Loop
 from precision_bisect.machine.forked import Fresh, Running, Standby, can_stand_by
 from precision_bisect.machine.plain_files import plain_size
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
-from precision_bisect.machine.stopping import Stopped, look_at_clock
+from precision_bisect.machine.stopping import STOPS, look_at_clock
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Recheck
 from precision_bisect.runs.runfolder import GOLDEN_INPUTS, GOLDEN_OUTPUTS, MIXED_MODEL, RUN_SCRIPT
@@ -293,7 +293,7 @@ class _Beside:
                 return recheck
             lines = _text(self._process.complained).strip().splitlines()
             why = f"ended: {lines[-1] if lines else f'exit code {self._process.returncode}'}"
-        except Stopped as stopped:
+        except STOPS as stopped:
             why = f"was broken off: {stopped.message}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"

@@ -34,7 +34,10 @@ _BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
 # Bytes of what a library printed that are passed on, or searched for its last words.
 _PRINTED = 2**16
 _OTHERWISE = "export the model otherwise, or try another version of onnxruntime and onnx"
-_MEMORY = "memory may have been full: give fewer or smaller samples"
+_HINTS = {
+    "SIGKILL": "memory may have been full: give fewer or smaller samples",
+    "SIGXCPU": "allow more CPU time (ulimit -t)",
+}
 _ALLOWED = ContextVar("_ALLOWED", default=False)
 
 
@@ -86,7 +89,7 @@ def in_copy(work: Callable[[], R], what: str) -> R:
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
         said = f", having said: {printable(shortened(last))}" if last else ""
-        hint = _OTHERWISE if code != -signal.SIGKILL else _MEMORY
+        hint = _HINTS.get(signal_name(-code).partition(" ")[0], _OTHERWISE)
         raise ModelError(f"{what} ends the process: {how}{said}", hint) from error
     with suppress(OSError):
         os.write(2, words)
@@ -246,7 +249,8 @@ def _work(work: Callable[[], Any], parent: int, theirs: int, printed: int) -> No
             signal.set_wakeup_fd(-1)
         # A terminal's Ctrl-C is answered by who waits.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGXCPU):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.dup2(printed, 2)
         tell_of_calls(lambda begins: os.write(theirs, _BEGUN if begins else _ENDED))
