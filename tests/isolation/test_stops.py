@@ -95,7 +95,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return list(looks.places)
 
 
-QUICK = (0.1, 0.4, 0.6, 0.8, 0.9)
+QUICK = (0.15, 0.5, 0.65, 0.8, 0.9)
 SHARES = [share for number in range(40) if (share := number / 40) not in QUICK]
 
 
