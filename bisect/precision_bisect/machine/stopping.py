@@ -29,6 +29,8 @@ STOPPED_AFTER_S = 2.0
 _UNHEEDED_S = 0.5
 """So long after the time is over, and again, what the main thread is at is ended. A bound: what
 looks at the clock has ended by then."""
+_ASLEEP_S = 1.0
+"""A look that comes so much later was not possible before. A bound: looks are 0.1 s apart."""
 _WAKES = getattr(signal, "SIGVTALRM", None)  # not every system has it
 
 
@@ -58,14 +60,31 @@ STOPS = (Stopped, TimedOut)
 """What breaks off what goes on, where what stands already is enough."""
 
 
+class Looks:
+    """Looks at the clock again and again, which tell when this process slept, as after Ctrl-Z."""
+
+    def __init__(self) -> None:
+        self._latest = time.monotonic()
+
+    def asleep_s(self) -> float:
+        """Return the seconds since the last look, 0 where it went on meanwhile."""
+        before, self._latest = self._latest, time.monotonic()
+        passed = self._latest - before
+        return passed if passed > _ASLEEP_S else 0.0
+
+
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call, how it is stopped, and what has stopped it; `alone` it has a limit, too."""
+    """One call, how it is stopped, and what has stopped it; `alone` it has a limit, too.
+
+    What it was `asleep` for with all of the process, in seconds, does not count in that limit.
+    """
 
     stop: Callable[[], None]
     alone: bool
     thread: int = field(default_factory=threading.get_ident)
     begun: float = field(default_factory=time.monotonic)
+    asleep_s: float = 0.0
     why: str = ""
     late: bool = False
 
@@ -93,9 +112,13 @@ class _Limits:
 
     def watch(self, ended: threading.Event, total: str, per_call: str) -> None:
         """Stop what takes too long, until told that nobody limits any more."""
-        heeded = math.inf
+        heeded, looks = math.inf, Looks()
         while not ended.wait(0.05):
             now = time.monotonic()
+            if asleep_s := looks.asleep_s():
+                with self.changed:
+                    for call in self.calls:
+                        call.asleep_s += asleep_s
             if self.deadline is not None and now >= self.deadline:
                 begun = now - STOPPED_AFTER_S
                 self.stop(lambda call: call.begun < begun, total)  # noqa: B023
@@ -110,7 +133,7 @@ class _Limits:
             if self.each_s is not None:
                 begun = now - self.each_s
                 self.stop(
-                    lambda call: call.alone and call.begun < begun,  # noqa: B023
+                    lambda call: call.alone and call.begun + call.asleep_s < begun,  # noqa: B023
                     per_call,
                     late=True,
                 )
