@@ -82,6 +82,8 @@ if answered != [signal.getsignal(number) for number in signal.valid_signals()]:
     code = 1
 raise SystemExit(code)
 """
+TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torch-cache")}
+"""PyTorch leaves it in the folder of temporary files."""
 IN_A_THREAD = "thread = threading.Thread(target=find, daemon=True); thread.start(); thread.join()"
 JOBS = """
 [defaults]
@@ -179,7 +181,7 @@ def run(
             stdout=said,
             stderr=said,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": str(folder / "temp")},
+            env={**os.environ, "TMPDIR": str(folder / "temp"), **TORCH_CACHE},
         )
         if number is not None:
             with suppress(subprocess.TimeoutExpired):
