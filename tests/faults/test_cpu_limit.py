@@ -80,9 +80,8 @@ def spin() -> None:
 
 def test_in_a_copy_of_the_process_it_is_told() -> None:
     """A copy has let go of who answers here."""
-    with copies_allowed(), pytest.raises(ModelError, match="CPU time limit") as caught:
+    with copies_allowed(), pytest.raises(ModelError, match="CPU time limit"):
         in_copy(spin, "waiting")
-    assert "ulimit -t" in caught.value.hint
 
 
 INSIDE = """

@@ -34,10 +34,7 @@ _BEGUN, _ENDED, _ANSWER = b"(", b")", b"="
 # Bytes of what a library printed that are passed on, or searched for its last words.
 _PRINTED = 2**16
 _OTHERWISE = "export the model otherwise, or try another version of onnxruntime and onnx"
-_HINTS = {
-    "SIGKILL": "memory may have been full: give fewer or smaller samples",
-    "SIGXCPU": "allow more CPU time (ulimit -t)",
-}
+_MEMORY = "memory may have been full: give fewer or smaller samples"
 _ALLOWED = ContextVar("_ALLOWED", default=False)
 
 
@@ -89,7 +86,7 @@ def in_copy(work: Callable[[], R], what: str) -> R:
         how = signal_name(-code) if code < 0 else f"exit code {code}"
         last = words.decode("utf-8", "replace").strip().rpartition("\n")[2]
         said = f", having said: {printable(shortened(last))}" if last else ""
-        hint = _HINTS.get(signal_name(-code).partition(" ")[0], _OTHERWISE)
+        hint = _OTHERWISE if code != -signal.SIGKILL else _MEMORY
         raise ModelError(f"{what} ends the process: {how}{said}", hint) from error
     with suppress(OSError):
         os.write(2, words)
