@@ -88,9 +88,9 @@ def searched(folder: Path, looks: Looks, patch: pytest.MonkeyPatch) -> Result:
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """All places that look at the clock in a run that is not the first of its process."""
-    for name in ("first", "whole"):
-        looks = Looks()
-        searched(tmp_path_factory.mktemp(name), looks, pytest.MonkeyPatch())
+    searched(tmp_path_factory.mktemp("first"), Looks(), pytest.MonkeyPatch())
+    looks = Looks()
+    searched(tmp_path_factory.mktemp("whole"), looks, pytest.MonkeyPatch())
     assert not looks.raised
     return list(looks.places)
 
