@@ -58,20 +58,17 @@ except KeyboardInterrupt:
     raise SystemExit(130)
 """
 TORCH = f"""
-import signal, sys, threading
+import signal, sys
 sys.path.append({str(Path(__file__).parents[1] / "tests")!r})
 import precision_bisect.torch, torch, torch_networks
 
-def find():
+answered = [signal.getsignal(number) for number in signal.valid_signals()]
+try:
     precision_bisect.torch.find(
         torch_networks.network("detector"),
         torch.from_numpy(torch_networks.samples("detector")[0]["x"]),
         folder="torch", threads=1, backend="emulated", resume=True,
     )
-
-answered = [signal.getsignal(number) for number in signal.valid_signals()]
-try:
-    IN
 except precision_bisect.SearchInterrupted as interrupt:
     code = 130 if interrupt.result.out else 1
 except KeyboardInterrupt:
@@ -84,7 +81,6 @@ raise SystemExit(code)
 """
 TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torch-cache")}
 """PyTorch leaves it in the folder of temporary files."""
-IN_A_THREAD = "thread = threading.Thread(target=find, daemon=True); thread.start(); thread.join()"
 JOBS = """
 [defaults]
 inputs = "inputs.npz"
@@ -117,8 +113,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "ladder": (*COMMAND, *_LADDER.split(), "--ladder", "int8,fp16,fp32"),
     "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
     "API": (sys.executable, "-c", API),
-    "torch": (sys.executable, "-c", TORCH.replace("IN\n", "find()\n")),
-    "torch in a thread": (sys.executable, "-c", TORCH.replace("IN\n", f"{IN_A_THREAD}\n")),
+    "torch": (sys.executable, "-c", TORCH),
     "remote": (*COMMAND, "tiny.onnx", *QUICK, "--copies", "0", "--certify", "none"),
     "remote that keeps nothing": (*COMMAND, *_KEEPS_NOTHING.split()),
     "fused": (*COMMAND, *_FUSED.split()),
